@@ -1,0 +1,33 @@
+.PHONY: help demo test check bench setup clean
+help:
+	@echo "make demo   a real sweep on this machine, from nothing to a table of results"
+	@echo "make test   every test that this machine can run"
+	@echo "make check  lint, types, layering"
+	@echo "make bench  our claims against the alternatives (README quotes the figures)"
+	@echo "make setup  what all of the above do first: the environment in .venv (GPU=1 for GPU nodes)"
+	@echo "make clean  remove the environment"
+
+# Everything stands in .venv once this stamp is there; only a change of what it was made from makes it again.
+READY := .venv/ready
+$(READY): pyproject.toml scripts/setup
+	@scripts/setup
+setup: $(READY)
+
+demo: $(READY)
+	@.venv/bin/sweep data make data/demo --images 512 --shards 4 --size 160x120 --classes 10
+	@.venv/bin/sweep run search_spaces/demo.yaml
+
+test: $(READY)
+	@.venv/bin/pytest
+
+check: $(READY)
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/mypy
+	@.venv/bin/pytest -q tests/unit/test_layers.py
+
+bench: $(READY)
+	@for script in benchmarks/launch.py benchmarks/parity.py; do .venv/bin/python $$script || exit 1; done
+
+clean:
+	rm -rf .venv

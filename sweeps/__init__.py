@@ -1,0 +1,30 @@
+"""The control plane: what to measure, in what order, and what it meant. Never imports tensorflow or horovod.
+
+import sweeps
+trials = sweeps.trials("demo")   # a DataFrame, one row a trial
+sweeps.scaling(trials)           # one row a cell: images/s with interval, efficiency
+sweeps.best(trials)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sweeps.analysis import best, cells, scaling
+    from sweeps.query import trials
+
+__all__ = ["best", "cells", "scaling", "trials"]
+
+
+def __getattr__(name: str) -> object:
+    """The names above, loaded at first use: pandas and MLflow take seconds that `sweep plan` doesn't have."""
+    if name in ("best", "cells", "scaling"):
+        from sweeps import analysis
+
+        return getattr(analysis, name)
+    if name == "trials":
+        from sweeps import query
+
+        return query.trials
+    raise AttributeError(f"module 'sweeps' has no attribute {name!r}")

@@ -1,0 +1,181 @@
+"""The `sweep` command: reads arguments, calls one function, turns errors into lines and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sweeps import errors
+from sweeps.errors import RefusedError, SweepError
+
+HEAD = "Deep-learning performance studies: one file says what to measure, one command measures it."
+TAIL = """\
+first steps
+  sweep doctor                              what this machine can do
+  sweep plan search_spaces/demo.yaml        what would run
+  sweep run  search_spaces/demo.yaml        run it
+  sweep ui                                  look at it in MLflow
+
+exit codes: 0 done, 1 some trials failed, 2 the input is wrong, 3 the machine or a server refused
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(arguments)
+    try:
+        return int(args.call(args))
+    except SweepError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `sweep trials … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return errors.DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sweep", description=HEAD, epilog=TAIL, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(name: str, call: object, says: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=says, description=says)
+        made.set_defaults(call=call)
+        return made
+
+    def sweep_file(to: argparse.ArgumentParser) -> None:
+        to.add_argument("file", type=Path, help="a sweep file, such as search_spaces/demo.yaml")
+        to.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="put over the file")
+
+    def formatted(to: argparse.ArgumentParser) -> None:
+        to.add_argument("--format", choices=("table", "csv", "json"), default="table")
+
+    planning = command("plan", _plan, "what a sweep would run; starts nothing")
+    sweep_file(planning)
+    formatted(planning)
+    running = command("run", _run, "run a sweep here, or on a Ray cluster, and show what was found")
+    sweep_file(running)
+    running.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
+    trials = command("trials", _trials, "a sweep's trials, from MLflow")
+    trials.add_argument("name", help="of the sweep")
+    formatted(trials)
+    syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
+    syncing.add_argument("name", help="of the sweep")
+    data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
+    data.add_argument("rest", nargs=argparse.REMAINDER, metavar="make|check DIR …")
+    formatted(command("doctor", _doctor, "what this machine can do, and what is wrong with its cure"))
+    ui = command("ui", _ui, "the MLflow UI on this folder's tracking store")
+    ui.add_argument("--port", type=int, default=5000)
+    command("schema", _schema, "the JSON Schema of sweep files, for editors")
+    return parser
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from sweeps import plan, spec, tables
+
+    planned = plan.plan(spec.load(args.file, args.set), str(args.file))
+    varied = [*planned.axes] or ["batch_size", "gpus"]
+    rows = [
+        {"cell": cell, **{axis: getattr(trial, axis) for axis in varied}, "repeats": planned.spec.repeats}
+        for cell, trial in planned.cells.items()
+    ]
+    tables.show_rows(rows, args.format)
+    if args.format == "table":
+        print(f"\n{planned.spec.name}: {plan.summary(planned)}")
+    return errors.DONE
+
+
+def _run(args: argparse.Namespace) -> int:
+    from sweeps import driver
+
+    return driver.drive(args.file, tuple(args.set), args.address or os.environ.get("RAY_ADDRESS"), me())
+
+
+def _trials(args: argparse.Namespace) -> int:
+    from sweeps import query, tables
+
+    found = query.trials(args.name)
+    if args.format == "table":
+        varied = [name for name in query.AXES if found[name].nunique() > 1]
+        found = found[["trial", *varied, "repeat", "outcome", *query.HEADLINE]]
+    tables.show(found, args.format)
+    return errors.DONE
+
+
+def _sync(args: argparse.Namespace) -> int:
+    from sweeps import ledger, tracking
+
+    record = ledger.read(args.name)
+    tracking.sync(record)
+    print(f"{len(record.trials)} trials of {args.name} stand in {tracking.store_name()}")
+    return errors.DONE
+
+
+def _data(args: argparse.Namespace) -> int:
+    command = [sys.executable, "-m", "workers.dataset", *args.rest]
+    return subprocess.run(command, check=False).returncode
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from sweeps import doctor, tables
+
+    findings = doctor.examine()
+    tables.show_rows([finding.row() for finding in findings], args.format)
+    return errors.REFUSED if any(finding.is_wrong for finding in findings) else errors.DONE
+
+
+def _ui(args: argparse.Namespace) -> int:
+    from sweeps import doctor
+
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if uri.startswith("http"):
+        print(f"the tracking store is a server: open {uri}")
+        return errors.DONE
+    if not doctor.port_is_free(args.port):
+        raise RefusedError(
+            f"port {args.port} must be free, but another process listens there\n"
+            f"  choose another: {me()} ui --port {args.port + 1}"
+        )
+    print(f"MLflow at http://127.0.0.1:{args.port} (Ctrl-C ends it)", flush=True)
+    store = ["--backend-store-uri", uri] if uri else []
+    mlflow = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "ui",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(args.port),
+        "--workers",
+        "1",
+    ]
+    return os.execv(sys.executable, mlflow + store)
+
+
+def _schema(_: argparse.Namespace) -> int:
+    from sweeps import spec
+
+    print(json.dumps(spec.json_schema(), indent=2))
+    return errors.DONE
+
+
+def me() -> str:
+    """How the user called this command, so that the lines it prints can be pasted."""
+    called = Path(sys.argv[0])
+    on_path = any(Path(folder) / "sweep" == called for folder in os.environ.get("PATH", "").split(os.pathsep))
+    if on_path or called.name != "sweep":
+        return "sweep"
+    return os.path.relpath(called)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

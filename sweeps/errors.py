@@ -1,0 +1,51 @@
+"""What can go wrong that a user can mend, and the exit code it ends the command with.
+
+SweepError
+├── InputError    2: the input is wrong; every mistake at once
+└── RefusedError  3: the machine, the cluster or the tracking server refused
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+DONE, SOME_FAILED, WRONG_INPUT, REFUSED = 0, 1, 2, 3
+
+
+class SweepError(Exception):
+    exit_code = SOME_FAILED
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """A rule that does not hold, and the value given in its place."""
+
+    key: str
+    rule: str
+    got: object
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key}: {self.rule}, but got {shown(self.got)}"
+            if self.key
+            else f"{self.rule}, but got {shown(self.got)}"
+        )
+
+
+def shown(value: object) -> str:
+    """A value as a user wrote it, cut where it gets long."""
+    text = "nothing" if value is None else "true" if value is True else "false" if value is False else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+class InputError(SweepError):
+    exit_code = WRONG_INPUT
+
+    def __init__(self, place: str, mistakes: Sequence[Mistake]) -> None:
+        super().__init__("\n".join(f"{place}: {mistake}" for mistake in mistakes))
+        self.mistakes = tuple(mistakes)
+
+
+class RefusedError(SweepError):
+    exit_code = REFUSED

@@ -1,0 +1,168 @@
+"""The append-only record of a sweep: JSON lines on disk. Nothing counts before it stands here.
+
+{"kind": "sweep", …}     first: the name, the file, every planned trial
+{"kind": "trial", …}     how a trial ended, and all that it measured
+{"kind": "end", …}       why the driver stopped
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeps.errors import InputError, Mistake, RefusedError
+from sweeps.plan import Plan
+from workers import contract
+from workers.contract import TrialConfig, TrialOutcome
+from workers.paths import SweepPaths, results_root
+
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepFacts:
+    """What is known of a sweep before its first trial."""
+
+    name: str
+    id: str
+    study: str  # the name in the sweep file; a second sweep of it is named study-2
+    created_at: float
+    file: str
+    overrides: tuple[str, ...]
+    trials: tuple[TrialConfig, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """One trial that has ended."""
+
+    config: TrialConfig
+    outcome: TrialOutcome
+    started_at: float
+    ended_at: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepRecord:
+    facts: SweepFacts
+    trials: tuple[TrialRecord, ...]
+
+
+class Ledger:
+    """A sweep's ledger, open for appending."""
+
+    def __init__(self, paths: SweepPaths, facts: SweepFacts) -> None:
+        self.paths = paths
+        self.facts = facts
+        self._file = paths.ledger.open("x", encoding="utf-8")
+        self._append({"kind": "sweep", "version": VERSION, **contract.to_json(facts)})
+
+    def write(self, record: TrialRecord) -> None:
+        self._append({"kind": "trial", "trial": record.config.trial, **contract.to_json(record)})
+
+    def end(self, why: str) -> None:
+        self._append({"kind": "end", "why": why, "at": time.time()})
+        self._file.close()
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise RefusedError(
+                f"the ledger must be written before a result counts, but the system says: {error.strerror}\n"
+                f"  {self.paths.ledger}\n  free or choose another disk (SWEEP_RESULTS=folder), then run again"
+            ) from None
+
+
+def create(plan: Plan, text: str, overrides: tuple[str, ...] = ()) -> Ledger:
+    """A new ledger in a folder of its own: the study's name, or that with the next free number."""
+    study = plan.spec.name
+    root = results_root()
+    try:
+        for number in range(1, 1_000_000):
+            paths = SweepPaths(study if number == 1 else f"{study}-{number}", root)
+            try:
+                paths.folder.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            facts = SweepFacts(
+                name=paths.name,
+                id=uuid.uuid4().hex,
+                study=study,
+                created_at=time.time(),
+                file=text,
+                overrides=overrides,
+                trials=plan.trials,
+            )
+            return Ledger(paths, facts)
+    except OSError as error:
+        raise RefusedError(
+            f"the results folder must be writable, but the system says: {error.strerror}\n"
+            f"  {root}\n  choose another one with SWEEP_RESULTS=folder"
+        ) from None
+    raise RefusedError(f"{root} is full of sweeps named {study}")
+
+
+def read(name: str) -> SweepRecord:
+    """A sweep as its ledger tells it. A last line that was torn by a crash is left out."""
+    paths = _existing(name)
+    facts: SweepFacts | None = None
+    trials: dict[str, TrialRecord] = {}
+    for entry in _entries(paths.ledger):
+        if entry["kind"] == "sweep":
+            if entry["version"] != VERSION:
+                raise InputError(str(paths.ledger), [Mistake("version", f"must be {VERSION}", entry["version"])])
+            facts = _facts(entry)
+        elif entry["kind"] == "trial":
+            trials[entry["trial"]] = _record(entry)
+    if facts is None:
+        raise InputError(str(paths.ledger), [Mistake("", "a ledger begins with its sweep", "none")])
+    return SweepRecord(facts, tuple(trials.values()))
+
+
+def names() -> list[str]:
+    """The sweeps in the results folder, oldest first."""
+    ledgers = [path for path in results_root().glob("*/ledger.jsonl") if path.is_file()]
+    return [path.parent.name for path in sorted(ledgers, key=lambda path: path.stat().st_mtime)]
+
+
+def _existing(name: str) -> SweepPaths:
+    try:
+        paths = SweepPaths(name)
+    except ValueError as error:
+        raise InputError("sweep", [Mistake("", str(error).split(", but")[0], name)]) from None
+    if not paths.ledger.is_file():
+        known = ", ".join(names()[-5:]) or "none yet"
+        raise InputError(str(results_root()), [Mistake("", f"must hold the sweep named (there: {known})", name)])
+    return paths
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+def _facts(entry: Mapping[str, Any]) -> SweepFacts:
+    known = {field.name for field in dataclasses.fields(SweepFacts)}
+    facts = {key: value for key, value in entry.items() if key in known}
+    trials = tuple(contract.trial_config(trial) for trial in entry["trials"])
+    return SweepFacts(**{**facts, "overrides": tuple(entry["overrides"]), "trials": trials})
+
+
+def _record(entry: Mapping[str, Any]) -> TrialRecord:
+    return TrialRecord(
+        config=contract.trial_config(entry["config"]),
+        outcome=contract.trial_outcome(entry["outcome"]),
+        started_at=entry["started_at"],
+        ended_at=entry["ended_at"],
+    )

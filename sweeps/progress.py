@@ -1,0 +1,121 @@
+"""A sweep as it comes along: a live table on a terminal, a plain line a trial elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sweeps.ledger import TrialRecord
+from workers.contract import Phase, TrialConfig
+
+PHASE_WORDS = {"start": "starting", "ring": "joining the ring", "build": "building", "finish": "reporting"}
+COLOURS = {"completed": "green", "infeasible": "yellow", "failed": "red", "lost": "red"}
+
+
+class Progress:
+    """Counts done, running and waiting; knows the best so far and how long the rest will take."""
+
+    def __init__(self, trials: int, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._begun = clock()
+        self._first_start: float | None = None
+        self.trials = trials
+        self.records: list[TrialRecord] = []
+        self._running: dict[str, tuple[TrialConfig, Phase, int]] = {}
+        self._live = Live(get_renderable=self._table, console=console, refresh_per_second=2, transient=True)
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def ready(self) -> None:
+        pass
+
+    def started(self, config: TrialConfig) -> None:
+        self._first_start = self._first_start or self._clock()
+        self._running[config.trial] = (config, "start", 0)
+
+    def progressed(self, config: TrialConfig, phase: Phase, step: int) -> None:
+        self._running[config.trial] = (config, phase, step)
+
+    def ended(self, record: TrialRecord) -> None:
+        self._running.pop(record.config.trial, None)
+        self.records.append(record)
+        if not self._console.is_terminal or record.outcome.status not in ("completed", "infeasible"):
+            self._console.print(self.line(record), highlight=False, soft_wrap=True)
+
+    @property
+    def left_s(self) -> float | None:
+        """At the pace so far; unknown until a trial has ended."""
+        if not self.records or self._first_start is None:
+            return None
+        pace = (self._clock() - self._first_start) / len(self.records)
+        return pace * (self.trials - len(self.records))
+
+    @property
+    def best(self) -> TrialRecord | None:
+        measured = [record for record in self.records if record.outcome.measurement]
+        return max(measured, key=rate, default=None)
+
+    def line(self, record: TrialRecord) -> str:
+        config, outcome = record.config, record.outcome
+        left = "" if self.left_s is None or self.left_s == 0 else f"  {clock_time(self.left_s)} left"
+        place = f"{len(self.records):>{len(str(self.trials))}}/{self.trials}"
+        figure = f"{rate(record):>9,.1f} images/s" if outcome.measurement else outcome.status
+        text = f"{place}  {config.label:<18} #{config.repeat}  {figure}{left}"
+        if outcome.status == "completed":
+            return text
+        return text + "\n" + explained(record)
+
+    def _table(self) -> RenderableType:
+        done = len(self.records)
+        head = Table.grid(padding=(0, 2))
+        counts = f"{done} done  {len(self._running)} running  {self.trials - done - len(self._running)} waiting"
+        left = "" if self.left_s is None else f"{clock_time(self.left_s)} left"
+        bar = ProgressBar(total=self.trials, completed=done, width=30)
+        head.add_row(bar, counts, clock_time(self._clock() - self._begun), left)
+        rows: list[RenderableType] = [head]
+        for config, phase, step in self._running.values():
+            what = f"step {step}/{config.steps}" if phase == "step" else PHASE_WORDS[phase]
+            rows.append(Text(f"  ▸ {config.label:<18} #{config.repeat}  {what}", style="cyan"))
+        if self.records:
+            last = self.records[-1]
+            rows.append(Text(f"  last {self.line(last).splitlines()[0].split('  ', 1)[1]}", style="dim"))
+        if self.best:
+            rows.append(
+                Text(f"  best {self.best.config.label:<18}     {rate(self.best):>9,.1f} images/s", style="bold")
+            )
+        return Group(*rows)
+
+
+def rate(record: TrialRecord) -> float:
+    measured = record.outcome.measurement
+    return measured.images_per_s if measured else 0.0
+
+
+def explained(record: TrialRecord) -> str:
+    """Which rank, after which step, why, and where to read on."""
+    outcome = record.outcome
+    where = f"rank {outcome.rank}, step {outcome.step}: " if outcome.rank is not None else ""
+    log = f"\n    log: {outcome.log}" if outcome.log and outcome.status != "infeasible" else ""
+    return f"    trial {record.config.trial}: {where}{outcome.kind}: {outcome.message}{log}"
+
+
+def clock_time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,67 @@
+"""From MLflow back to a DataFrame, one row a trial. The only reader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sweeps import rows
+from sweeps.errors import InputError, Mistake
+
+AXES = ("batch_size", "gpus", "precision", "decode_threads", "placement")
+HEADLINE = ("images_per_s", "step_ms_p50", "step_ms_p95", "launch_s", "trial_s")
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def trials(name: str) -> pd.DataFrame:
+    """Every trial of a sweep, typed, in the order they started."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    quoted = name.replace("'", "")
+    found: list[Any] = []
+    token = None
+    while True:
+        page = client.search_runs(experiments, f"tags.`sweep.name` = '{quoted}'", page_token=token, max_results=1000)
+        found += page
+        token = page.token
+        if not token:
+            break
+    runs = [run for run in found if "sweep.trial" in run.data.tags]
+    if not found:
+        raise InputError(_store(), [Mistake("", "must hold a sweep of that name", name)])
+    return frame(sorted((_row(run) for run in runs), key=lambda row: row["started_at"]))
+
+
+def _store() -> str:
+    import mlflow
+
+    return str(mlflow.get_tracking_uri())
+
+
+def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a DataFrame whose columns stand in one order, present even where nothing was measured."""
+    import pandas as pd
+
+    columns = ["trial", "cell", "outcome", "kind", "message", *rows.PARAMS, *rows.METRICS, "started_at"]
+    table = pd.DataFrame(trial_rows, columns=columns)
+    table["decode_threads"] = table["decode_threads"].astype(str)
+    table[list(rows.METRICS)] = table[list(rows.METRICS)].astype(float)
+    table["started_at"] = pd.to_datetime(table["started_at"], unit="s", utc=True).dt.round("ms")
+    return table
+
+
+def _row(run: Any) -> dict[str, Any]:
+    tags, figures = run.data.tags, run.data.metrics
+    return {
+        "trial": tags["sweep.trial"],
+        "cell": tags["sweep.cell"],
+        "outcome": tags["sweep.outcome"],
+        "kind": tags["sweep.kind"],
+        "message": tags.get("sweep.message", ""),
+        **{name: rows.typed(name, run.data.params[name]) for name in rows.PARAMS},
+        **{name: figures[logged] for name, logged in rows.METRICS.items() if logged in figures},
+        "started_at": run.info.start_time / 1000,
+    }

@@ -1,0 +1,286 @@
+"""Runs a plan through Ray Tune: the only place that knows it.
+
+Tune schedules; it keeps no results. Each planned trial is a Tune trial with a placement group of its own, and
+what its gang comes back with is written to the ledger before anyone else hears of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+from ray import tune
+from ray.util.placement_group import get_current_placement_group
+
+from sweeps.errors import InputError, Mistake, RefusedError, SweepError
+from sweeps.ledger import Ledger, TrialRecord
+from sweeps.plan import Plan
+from workers import contract
+from workers.contract import Phase, TrialConfig, TrialOutcome
+from workers.group import ENTRY, Group, Nurses
+from workers.paths import SweepPaths
+
+REPORT_EVERY_S = 1.0
+COVER_EVERY_S = 10.0
+QUIET = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_MAX_PENDING_TRIALS_PG": "1",  # trials start in the order of the plan
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",
+}
+
+
+class Observer(Protocol):
+    """Who wants to know how a sweep comes along."""
+
+    def ready(self) -> None:
+        """Called before the first trial; raises `RefusedError` where results could not be taken."""
+
+    def started(self, config: TrialConfig) -> None: ...
+    def progressed(self, config: TrialConfig, phase: Phase, step: int) -> None: ...
+    def ended(self, record: TrialRecord) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    cpus: int
+    gpus: int
+
+
+@contextlib.contextmanager
+def cluster(address: str | None) -> Iterator[list[Node]]:
+    """The Ray cluster at `address`, or one on this machine that ends with the block and leaves no file."""
+    os.environ.update(QUIET)
+    folder = None
+    try:
+        if address:
+            ray.init(address, log_to_driver=False, logging_level="ERROR")
+        else:
+            folder = tempfile.mkdtemp(prefix="sweep-")
+            ray.init(
+                "local",
+                num_cpus=os.cpu_count(),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                _temp_dir=folder,
+            )
+        yield [
+            Node(int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0)))
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+    except (ConnectionError, TimeoutError) as error:
+        raise RefusedError(
+            f"Ray must answer at {address or 'this machine'}, but {str(error).splitlines()[0]}"
+        ) from None
+    finally:
+        ray.shutdown()
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def bundles(config: TrialConfig, nodes: Sequence[Node]) -> list[dict[str, float]]:
+    """A trial's placement group: a bundle a rank, each taking its share of the CPUs of the nodes it may use.
+
+    A throughput trial has its nodes to itself: neighbours contend for cores and links.
+    """
+    hosts = [node for node in nodes if _slots(config, node)]
+    largest = max(hosts, key=lambda node: _slots(config, node))
+    if config.placement == "pack":
+        used = math.ceil(config.gpus / _slots(config, largest))
+    else:
+        used = min(len(hosts), config.gpus)
+    ranks_a_node = math.ceil(config.gpus / used)
+    share = min(node.cpus for node in hosts) // ranks_a_node
+    bundle: dict[str, float] = {"CPU": max(1, share)}
+    if config.device == "gpu":
+        bundle["GPU"] = 1
+    return [bundle] * config.gpus
+
+
+def _slots(config: TrialConfig, node: Node) -> int:
+    """How many ranks a node can hold."""
+    return min(node.gpus, node.cpus) if config.device == "gpu" else node.cpus // config.cores_per_worker
+
+
+def check_capacity(plan: Plan, nodes: Sequence[Node], place: str) -> None:
+    """A gang larger than the cluster would wait for ever."""
+    mistakes = {}
+    for config in plan.trials:
+        slots = sum(_slots(config, node) for node in nodes)
+        if config.gpus > slots:
+            shape = ", ".join(f"{node.cpus} CPUs + {node.gpus} GPUs" for node in nodes)
+            rule = f"this cluster ({shape}) holds at most {slots} ranks on device {config.device}"
+            mistakes[config.gpus] = Mistake("space.gpus", rule, config.gpus)
+    if mistakes:
+        raise InputError(place, list(mistakes.values()))
+
+
+class Gang(tune.Trainable):
+    """One planned trial at a time on the gang of ranks in its placement group; then the next of that shape."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._group = Group(get_current_placement_group(), config["planned"]["bundles"])
+        self.reset_config(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._config = contract.trial_config(new_config["planned"]["trial"])
+        self._paths = SweepPaths(new_config["sweep"], Path(new_config["root"]))
+        self._entry = new_config["entry"]
+        self._is_running = False
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """A look at the trial: how far it has come, or how it ended."""
+        if not self._is_running:
+            self._group.start(self._config, self._paths, self._entry)
+            self._is_running = True
+        outcome = self._group.wait(REPORT_EVERY_S)
+        if outcome is None:
+            return {"progress": self._group.progress()}
+        return {"outcome": json.dumps(contract.to_json(outcome)), "done": True}
+
+    def cleanup(self) -> None:
+        self._group.close()
+
+
+class _Watcher(tune.Callback):
+    """Tune's events as ours: to the ledger first, then to the observers."""
+
+    def __init__(self, ledger: Ledger, observers: Sequence[Observer], nurses: Nurses) -> None:
+        self._ledger = ledger
+        self._observers = observers
+        self._nurses = nurses
+        self._covered_at = 0.0
+        self._running: dict[str, float] = {}  # Tune's trial id: when it started
+        self.finished = 0
+        self.error: SweepError | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles its callbacks to restore them; our state is the ledger
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if time.monotonic() - self._covered_at > COVER_EVERY_S:
+            self._nurses.cover()
+            self._covered_at = time.monotonic()
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._running[trial.trial_id] = time.time()
+        for observer in self._observers:
+            observer.started(_planned(trial))
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        if "outcome" in result:
+            self._end(trial, contract.trial_outcome(json.loads(result["outcome"])))
+            return
+        phase, step = result["progress"]
+        for observer in self._observers:
+            observer.progressed(_planned(trial), phase, step)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        lines = str(trial.get_error() or "no message").strip().splitlines()
+        self._end(trial, TrialOutcome(status="lost", kind="trial actor lost", message=lines[-1]))
+
+    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+        for trial in trials:
+            if trial.trial_id in self._running:
+                self._end(trial, TrialOutcome(status="cancelled", kind="stopped"))
+
+    def _end(self, trial: Any, outcome: TrialOutcome) -> None:
+        record = TrialRecord(
+            config=_planned(trial),
+            outcome=outcome,
+            started_at=self._running.pop(trial.trial_id, time.time()),
+            ended_at=time.time(),
+        )
+        try:
+            self._ledger.write(record)
+        except SweepError as error:
+            self.error = error  # nothing more counts: the stopper ends the sweep
+            return
+        self.finished += outcome.status != "cancelled"
+        for observer in self._observers:
+            observer.ended(record)
+
+
+class _WhenLedgerFails(tune.Stopper):
+    def __init__(self, watcher: _Watcher) -> None:
+        self._watcher = watcher
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._watcher.error is not None
+
+
+def _planned(trial: Any) -> TrialConfig:
+    return contract.trial_config(trial.config["planned"]["trial"])
+
+
+def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """The trial's own actor needs nothing; each rank has a bundle."""
+    planned = config["planned"]
+    return tune.PlacementGroupFactory([{}, *planned["bundles"]], strategy=planned["trial"]["placement"].upper())
+
+
+def run(plan: Plan, ledger: Ledger, nodes: Sequence[Node], observers: Sequence[Observer], entry: str = ENTRY) -> bool:
+    """Run every trial of a plan; False if it was interrupted before the last."""
+    nurses = Nurses(ledger.paths.logs)
+    nurses.cover()
+    watcher = _Watcher(ledger, observers, nurses)
+    planned = [{"trial": contract.to_json(config), "bundles": bundles(config, nodes)} for config in plan.trials]
+    tuner = tune.Tuner(
+        tune.with_resources(Gang, _placement_group),
+        param_space={
+            "planned": tune.grid_search(planned),
+            "sweep": ledger.paths.name,
+            "root": str(ledger.paths.folder.parent),
+            "entry": entry,
+        },
+        tune_config=tune.TuneConfig(reuse_actors=True, trial_dirname_creator=lambda trial: trial.trial_id),
+        run_config=tune.RunConfig(
+            name="tune",
+            storage_path=str(ledger.paths.folder),
+            verbose=0,
+            callbacks=[watcher],
+            stop=_WhenLedgerFails(watcher),
+            failure_config=tune.FailureConfig(max_failures=0),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+        ),
+    )
+    for observer in observers:
+        observer.ready()
+    with _terminate_as_interrupt():
+        tuner.fit()
+    if watcher.error:
+        raise watcher.error
+    return watcher.finished == len(plan.trials)
+
+
+@contextlib.contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a sweep as Ctrl-C does: ranks first, ledger closed."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,214 @@
+"""From the ledger to MLflow: one parent run a sweep, one nested run a trial. The only writer.
+
+A thread beside the sweep, in batches, so that a slow or absent store never holds a trial up. A run is looked up
+by its tags before it is made, so that writing a ledger again (`sweep sync`) doubles nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+import time
+from typing import Any
+
+from sweeps import rows
+from sweeps.errors import RefusedError
+from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
+from workers.contract import Phase, TrialConfig
+
+RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
+LARGEST_BATCH = 1000  # metrics a call, MLflow's own limit
+RETRY_S = 2.0
+
+
+class Store:
+    """One sweep in a tracking store."""
+
+    def __init__(self, facts: SweepFacts) -> None:
+        # MLflow's own patience is eight minutes; ours is a thread that tries again.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+        import mlflow
+        from mlflow import MlflowClient
+
+        self._facts = facts
+        self._client = MlflowClient()
+        _never_locked(mlflow.get_tracking_uri())
+        self._experiment = self._experiment_id()
+        self._runs = self._existing_runs()
+        self._parent = self._run("", facts.name, facts.created_at, {"mlflow.source.name": "sweep"})
+
+    def log(self, record: TrialRecord) -> None:
+        """A trial with all it measured, as one finished run. Doing it twice is doing it once."""
+        from mlflow.entities import Metric, Param
+
+        config, outcome = record.config, record.outcome
+        at = int(record.ended_at * 1000)
+        tags = {
+            "mlflow.parentRunId": self._parent,
+            "sweep.cell": config.cell,
+            "sweep.outcome": outcome.status,
+            "sweep.kind": outcome.kind,
+        }
+        if outcome.message:
+            tags["sweep.message"] = outcome.message
+            tags["mlflow.note.content"] = f"**{outcome.status}**: {outcome.kind}. {outcome.message}"
+        run = self._run(config.trial, f"{config.label} #{config.repeat}", record.started_at, tags)
+        axes = {f"axis/{name}": value for name, value in rows.params(config).items() if type(value) is int}
+        figures = {rows.METRICS[name]: value for name, value in rows.metrics(record).items()}
+        metrics = [Metric(name, value, at, 0) for name, value in (figures | axes).items()]
+        if outcome.measurement:
+            first = outcome.measurement.ranks[0].steps
+            slowest = rows.step_ms(outcome.measurement)
+            metrics += [Metric("steps/step_ms", ms, at, n) for n, ms in enumerate(slowest)]
+            metrics += [Metric("steps/loss", step.loss, at, step.step) for step in first]
+        params = [Param(name, str(value)) for name, value in rows.params(config).items()]
+        for start in range(0, len(metrics), LARGEST_BATCH):
+            self._client.log_batch(run, metrics[start : start + LARGEST_BATCH], params if start == 0 else [])
+        self._client.set_terminated(run, RUN_STATUS.get(outcome.status, "FINISHED"), at)
+
+    def close(self, status: str) -> None:
+        self._client.set_terminated(self._parent, status)
+
+    def _experiment_id(self) -> str:
+        from mlflow.exceptions import MlflowException
+
+        with contextlib.suppress(MlflowException):  # another sweep may make it at this moment
+            return str(self._client.create_experiment(self._facts.study))
+        return str(self._client.get_experiment_by_name(self._facts.study).experiment_id)
+
+    def _existing_runs(self) -> dict[str, str]:
+        """Trial ('' for the sweep itself) to run, of this sweep."""
+        found: dict[str, str] = {}
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment],
+                f"tags.`sweep.id` = '{self._facts.id}'",
+                page_token=token,
+                max_results=1000,
+            )
+            found |= {run.data.tags.get("sweep.trial", ""): run.info.run_id for run in page}
+            token = page.token
+            if not token:
+                return found
+
+    def _run(self, trial: str, name: str, started_at: float, tags: dict[str, str]) -> str:
+        if trial not in self._runs:
+            run = self._client.create_run(
+                self._experiment,
+                start_time=int(started_at * 1000),
+                run_name=name,
+                tags={
+                    "sweep.id": self._facts.id,
+                    "sweep.name": self._facts.name,
+                    **({"sweep.trial": trial} if trial else {}),
+                    **tags,
+                },
+            )
+            self._runs[trial] = run.info.run_id
+        return self._runs[trial]
+
+
+class Tracker:
+    """Brings trials to the store as they end, in a thread of its own."""
+
+    def __init__(self, facts: SweepFacts) -> None:
+        self._facts = facts
+        self._queue: queue.Queue[TrialRecord | None] = queue.Queue()
+        self._ready = threading.Event()
+        self._refusal = ""
+        self._store: Store | None = None
+        self._give_up = float("inf")
+        self._left = 0
+        self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
+        self._thread.start()
+
+    def ready(self) -> None:
+        """Wait until the store is open."""
+        self._ready.wait()
+        if self._refusal:
+            raise _refused(self._refusal)
+
+    def started(self, config: TrialConfig) -> None:
+        pass
+
+    def progressed(self, config: TrialConfig, phase: Phase, step: int) -> None:
+        pass
+
+    def ended(self, record: TrialRecord) -> None:
+        self._queue.put(record)
+
+    def close(self, patience_s: float = 60) -> int:
+        """Wait for what is under way; the number of trials that the store did not take."""
+        self._give_up = time.monotonic() + patience_s
+        self._queue.put(None)
+        self._thread.join(patience_s + 60)
+        return self._left
+
+    def _work(self) -> None:
+        try:
+            self._store = Store(self._facts)
+        except Exception as error:  # MLflow raises whatever its database driver raises
+            self._refusal = _first_line(error)
+            return
+        finally:
+            self._ready.set()
+        while (record := self._queue.get()) is not None:
+            self._left += not self._try(lambda record=record: self._store.log(record))
+        self._try(lambda: self._store.close("FINISHED" if not self._left else "FAILED"))
+
+    def _try(self, write: Any) -> bool:
+        """Until it works, or the sweep is over and its patience too."""
+        while True:
+            try:
+                write()
+                return True
+            except Exception as error:
+                self._refusal = _first_line(error)
+                if time.monotonic() + RETRY_S > self._give_up:
+                    return False
+                time.sleep(RETRY_S)
+
+    @property
+    def refusal(self) -> str:
+        """What the store said last when it would not take a trial."""
+        return self._refusal
+
+
+def sync(record: SweepRecord) -> None:
+    """Bring a whole ledger to the store; what stands there already is written again, not doubled."""
+    try:
+        store = Store(record.facts)
+        for trial in record.trials:
+            store.log(trial)
+        store.close("FINISHED")
+    except Exception as error:
+        raise _refused(_first_line(error)) from None
+
+
+def _refused(why: str) -> RefusedError:
+    return RefusedError(
+        f"the tracking store must be writable, but it says: {why}\n"
+        f"  {store_name()}\n  choose another one with MLFLOW_TRACKING_URI"
+    )
+
+
+def store_name() -> str:
+    import mlflow
+
+    return str(mlflow.get_tracking_uri())
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _never_locked(uri: str) -> None:
+    """A write-ahead log lets readers and writers of an SQLite store work at once; it stays with the file."""
+    if uri.startswith("sqlite:///"):
+        with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"), timeout=20)) as database:
+            database.execute("PRAGMA journal_mode=WAL")

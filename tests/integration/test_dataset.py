@@ -1,0 +1,332 @@
+"""`python -m workers.dataset`: the sets it makes, what it refuses, and the damage it names."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from workers import dataset
+
+pytestmark = pytest.mark.integration
+
+ASKED = {"--images": "40", "--shards": "4", "--size": "64x48", "--classes": "10", "--seed": "7"}
+SHARD = "train-00001-of-00004"
+
+
+def make(folder: Path, **changed: object) -> int:
+    asked = {**ASKED, **{f"--{name}": str(value) for name, value in changed.items()}}
+    return dataset.main(["make", str(folder), *(word for pair in asked.items() for word in pair)])
+
+
+def check(folder: Path, classes: int = 10) -> int:
+    return dataset.main(["check", str(folder), "--classes", str(classes)])
+
+
+def read(path: Path) -> list[Any]:
+    tf = dataset.tensorflow()
+    return [tf.train.Example.FromString(r) for r in tf.compat.v1.io.tf_record_iterator(str(path))]
+
+
+def write(path: Path, examples: list[Any]) -> None:
+    with dataset.tensorflow().io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            writer.write(example.SerializeToString())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "set"
+    assert make(folder) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "copy"))
+
+
+def problems(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    capsys.readouterr()
+    assert check(folder) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    return [line for line in said.err.splitlines() if not line.startswith("checking shards")]
+
+
+def refused(capsys: pytest.CaptureFixture[str]) -> str:
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err
+    return said.err
+
+
+# ---- what is made
+
+
+def test_a_set_is_its_shards_and_its_manifest_and_nothing_else(made: Path) -> None:
+    assert set(contents(made)) == {*dataset.shard_names(4), "dataset.json"}
+    assert json.loads((made / "dataset.json").read_text())["images"] == 40
+
+
+def test_records_follow_the_convention_of_imagenet(made: Path) -> None:
+    shards = [read(made / name) for name in dataset.shard_names(4)]
+    assert [len(shard) for shard in shards] == [10, 10, 10, 10]
+    features = [example.features.feature for shard in shards for example in shard]
+    assert Counter(f["image/class/label"].int64_list.value[0] for f in features) == dict.fromkeys(range(1, 11), 4)
+    assert len({f["image/filename"].bytes_list.value[0] for f in features}) == 40
+    for f in features:
+        image = Image.open(io.BytesIO(f["image/encoded"].bytes_list.value[0]))
+        assert (image.format, image.mode, image.size) == ("JPEG", "RGB", (64, 48))
+        assert (f["image/height"].int64_list.value[0], f["image/width"].int64_list.value[0]) == (48, 64)
+        assert f["image/colorspace"].bytes_list.value[0] == b"RGB"
+        assert f["image/format"].bytes_list.value[0] == b"JPEG"
+
+
+def test_training_reads_a_made_set(made: Path) -> None:
+    from workers import inputs
+
+    tf = dataset.tensorflow()
+    with tf.device("CPU"):
+        records = tf.data.TFRecordDataset(inputs.shards(str(made)))
+        image, label = next(iter(records.map(lambda record: inputs.decode(record, 32, 10)).batch(40)))
+    assert image.shape == (40, 32, 32, 3)
+    assert set(label.numpy().tolist()) == set(range(10))
+
+
+def test_shards_are_nearly_equal_when_they_cannot_be_equal(tmp_path: Path) -> None:
+    assert make(tmp_path / "set", images=11, shards=4, size="32x32") == 0
+    assert sorted(len(read(tmp_path / "set" / name)) for name in dataset.shard_names(4)) == [2, 3, 3, 3]
+
+
+def test_the_same_arguments_make_the_same_bytes_and_another_seed_other_images(made: Path, tmp_path: Path) -> None:
+    assert make(tmp_path / "again") == make(tmp_path / "other", seed=8) == 0
+    assert contents(tmp_path / "again") == contents(made)
+    assert not set(contents(tmp_path / "other").values()) & set(contents(made).values())
+
+
+def test_jpegs_have_the_size_of_photographs() -> None:
+    painter = dataset.Painter(500, 375, seed=0)
+    sizes = [len(painter.jpeg(n % 25, np.random.default_rng(n))) for n in range(50)]
+    assert 60e3 < np.mean(sizes) < 120e3
+
+
+def test_classes_can_be_told_apart_and_images_of_a_class_differ() -> None:
+    painter = dataset.Painter(64, 48, seed=0)
+    rng = np.random.default_rng(0)
+    images = np.array([[painter.paint(label, rng) for _ in range(30)] for label in range(1, 11)])
+    colours = images.mean(axis=(2, 3))
+    nearest = np.linalg.norm(colours[:, :, None] - colours.mean(axis=1), axis=-1).argmin(axis=-1)
+    assert (nearest == np.arange(10)[:, None]).mean() > 0.6  # by mean colour alone; chance is 0.1
+    assert len({image.tobytes() for image in images.reshape(300, -1)}) == 300
+
+
+def test_the_last_line_says_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert make(tmp_path / "set") == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("40 images in 4 shards, mean ")
+    assert said.out.endswith(f" images/s, in {tmp_path / 'set'}\n")
+    assert said.err == "making images: 0 of 40\n"
+
+
+# ---- a folder that is not empty
+
+
+def test_a_set_that_is_there_is_left_alone_quickly_and_without_tensorflow(made: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.iterdir()}
+    words = [word for pair in ASKED.items() for word in pair]
+    code = (
+        "import sys; from workers import dataset; status = dataset.main(sys.argv[1:]); "
+        "sys.exit(status or 'tensorflow' in sys.modules)"
+    )
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", code, "make", str(made), *words], capture_output=True, text=True, timeout=60
+    )
+    assert time.perf_counter() - began < 2  # 0.2 s when the machine is idle
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{made} already holds these 40 images in 4 shards: nothing to do\n"
+    assert before == {path: path.stat().st_mtime_ns for path in made.iterdir()}
+
+
+def test_a_damaged_set_is_made_again(made: Path, copy: Path) -> None:
+    (copy / SHARD).write_bytes((copy / SHARD).read_bytes()[:-1])
+    assert make(copy) == 0
+    assert contents(copy) == contents(made)
+
+
+def test_a_set_that_was_stopped_is_unfinished_until_it_is_made_again(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = iter(range(25))
+
+    def stopped(*_: object) -> bytes:
+        if next(drawn, None) is None:
+            raise KeyboardInterrupt
+        return dataset.JPEG_MARKER
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset.Painter, "jpeg", stopped)
+        assert make(tmp_path) == 130
+    assert set(contents(tmp_path)) == {*dataset.shard_names(4)[:2], "dataset.unfinished"}
+    assert any("dataset.unfinished" in line for line in problems(tmp_path, capsys))
+    assert make(tmp_path) == 0
+    assert contents(tmp_path) == contents(made)
+
+
+def test_a_set_of_another_shard_count_is_refused(made: Path, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert make(copy, shards=5) == 2
+    assert "must be free for 5 shards, but got 4 files" in refused(capsys)
+    assert contents(copy) == contents(made)
+
+
+def test_files_that_were_not_made_here_are_never_replaced(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / "dataset.json").unlink()
+    before = contents(copy)
+    capsys.readouterr()
+    assert make(copy) == 2
+    assert "choose another folder or remove them" in refused(capsys)
+    assert contents(copy) == before
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"images": 3}, "every shard needs an image, but got 3 for 4 shards"),
+        ({"images": "many"}, "argument --images: must be a whole number, but got 'many'"),
+        ({"shards": 0}, "a set has from 1 to 99999 shards, but got 0"),
+        ({"size": "64"}, "argument --size: must be WxH as in 500x375, but got '64'"),
+        ({"size": "64x31"}, "sides are from 32 to 4096 pixels, but got 64x31"),
+        ({"classes": 0}, "a set has from 1 to 100000 classes, but got 0"),
+        ({"classes": 100_001}, "a set has from 1 to 100000 classes, but got 100001"),
+        ({"seed": -1}, "a seed is 0 or more, but got -1"),
+    ],
+)
+def test_a_bad_argument_is_refused_in_one_line(
+    changed: dict[str, object], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert make(tmp_path / "set", **changed) == 2
+    assert refused(capsys) == line + "\n"
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "set").touch()
+    assert make(tmp_path / "set") == 2
+    assert "must be a folder, but got a file" in refused(capsys)
+
+
+def test_a_folder_that_cannot_be_written_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert make(Path("/proc/set")) == 3
+    assert "/proc/set must be writable, but got" in refused(capsys)
+
+
+# ---- what is wrong with a set
+
+
+def test_a_sound_set_is_summed_up(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert check(made, classes=12) == 0
+    assert capsys.readouterr().out.startswith("40 images in 4 shards, 10 of 12 classes, mean ")
+
+
+def test_no_folder_and_no_records_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert problems(tmp_path / "none", capsys)[0].startswith("DIR must be a folder, but got nothing")
+    assert "but got none" in problems(tmp_path, capsys)[0]
+
+
+def test_missing_shards_are_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (SHARD, "train-00003-of-00004"):
+        (copy / name).unlink()
+    line = f"all 4 shards must be there, but got none named {SHARD}, train-00003-of-00004"
+    assert problems(copy, capsys) == [line]
+
+
+def test_shards_of_two_sets_are_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(copy / SHARD, copy / "train-00000-of-00001")
+    shutil.copy(copy / SHARD, copy / "train-1-of-4")
+    assert problems(copy, capsys) == [
+        "a shard's name must be as train-00000-of-00008, but got train-1-of-4",
+        "all shards must agree on their number, but got 1 and 4",
+    ]
+
+
+@pytest.mark.parametrize("lost_bytes", [1, 200])
+def test_a_cut_record_is_named(lost_bytes: int, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / SHARD).write_bytes((copy / SHARD).read_bytes()[:-lost_bytes])
+    (line,) = problems(copy, capsys)
+    assert line.startswith(f"{SHARD}, record 9: must be readable, but got truncated record")
+
+
+def test_a_cut_head_of_a_record_is_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / SHARD).write_bytes((copy / SHARD).read_bytes() + b"1234567")
+    assert problems(copy, capsys) == [f"{SHARD}, record 10: must be whole, but got 7 bytes"]
+
+
+def test_a_corrupt_record_is_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = bytearray((copy / SHARD).read_bytes())
+    data[500] ^= 255
+    (copy / SHARD).write_bytes(data)
+    (line,) = problems(copy, capsys)
+    assert line.startswith(f"{SHARD}, record 0: must be readable, but got corrupted record")
+
+
+def test_an_empty_shard_is_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / SHARD).write_bytes(b"")
+    assert problems(copy, capsys) == [f"{SHARD}: a shard must hold records, but got an empty file"]
+
+
+def test_every_bad_record_is_named_with_what_is_wrong(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = read(copy / SHARD)
+    examples[1].features.feature["image/class/label"].int64_list.value[:] = [11]
+    examples[2].features.feature["image/class/label"].int64_list.value[:] = [0]
+    del examples[3].features.feature["image/class/label"]
+    del examples[4].features.feature["image/encoded"]
+    examples[5].features.feature["image/encoded"].bytes_list.value[:] = [b"\x89PNG\r\n"]
+    write(copy / SHARD, examples)
+    (copy / "train-00003-of-00004").unlink()
+    assert problems(copy, capsys) == [
+        "all 4 shards must be there, but got none named train-00003-of-00004",
+        f"{SHARD}, record 1: image/class/label must be from 1 to 10, but got 11",
+        f"{SHARD}, record 2: image/class/label must be from 1 to 10, but got 0",
+        f"{SHARD}, record 3: must have one image/class/label, but got 0",
+        f"{SHARD}, record 4: must have one image/encoded, but got 0",
+        f"{SHARD}, record 5: image/encoded must start as a JPEG does, but got b'\\x89PNG'",
+    ]
+
+
+def test_a_record_that_is_no_example_is_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with dataset.tensorflow().io.TFRecordWriter(str(copy / SHARD)) as writer:
+        writer.write(b"zzzz")
+    (line,) = problems(copy, capsys)
+    assert line.startswith(f"{SHARD}, record 0: must be a tf.train.Example, but got ")
+
+
+def test_a_long_list_of_faults_is_cut_short(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = read(copy / SHARD)
+    for example in examples:
+        example.features.feature["image/class/label"].int64_list.value[:] = [99]
+        del example.features.feature["image/encoded"]
+    write(copy / SHARD, examples)
+    said = problems(copy, capsys)
+    assert len(said) == dataset.FAULTS_SHOWN + 1
+    assert said[-1] == f"{SHARD}: and 10 more"

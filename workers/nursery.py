@@ -1,0 +1,156 @@
+"""A process that imports TensorFlow and Horovod once on a node and forks a clean process for each rank.
+
+    python -m workers.nursery ADDRESS
+
+It listens on one Unix socket, for its own user only. A connection asks for one rank: it sends the order and two
+file descriptors (the rank's voice and its beat), gets the rank's pid, and later how the rank ended. Who hangs up
+has its rank killed. The nursery ends, and every rank with it, when its standard input closes.
+
+It runs no TensorFlow op and lists no device: a fork would inherit half of what that starts. It has one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import traceback
+from typing import Any
+
+LARGEST_ORDER = 1 << 17
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def preload() -> None:
+    """Import what every rank needs, and nothing that starts a thread or touches a device."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import horovod.tensorflow
+    import keras
+    import tensorflow as tf
+
+    from workers import inputs, models, precision, rank, ring, train  # noqa: F401
+
+    del horovod
+    keras.optimizers.SGD  # noqa: B018 — Keras and TensorFlow load parts of themselves at first use
+    tf.data.TFRecordDataset  # noqa: B018
+    from tensorflow.python.eager import context
+
+    if context.context()._initialized:
+        raise RuntimeError("TensorFlow has started in the nursery; a fork of it would not be clean")
+
+
+def die_with_parent(parent: int) -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def peer_uid(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+class Nursery:
+    def __init__(self, address: str) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(address)
+        self._listener.listen(64)
+        self._ranks: dict[socket.socket, tuple[int, int]] = {}  # connection: (pid, pidfd)
+
+    def serve(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(sys.stdin, selectors.EVENT_READ, self._close)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj in self._selector.get_map():  # an earlier event may have ended this one
+                    key.data(key.fileobj)
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        if peer_uid(connection) != os.getuid():
+            connection.close()
+            return
+        self._selector.register(connection, selectors.EVENT_READ, self._hear)
+
+    def _hear(self, connection: socket.socket) -> None:
+        """The order of a new rank, or the end of a connection, which is the end of its rank."""
+        try:
+            message, fds, _, _ = socket.recv_fds(connection, LARGEST_ORDER, 2)
+        except OSError:
+            message, fds = b"", []
+        if message and connection not in self._ranks:
+            self._fork(connection, json.loads(message), fds)
+            return
+        for fd in fds:
+            os.close(fd)
+        self._selector.unregister(connection)
+        if connection in self._ranks:
+            self._end(*self._ranks.pop(connection))
+        connection.close()
+
+    def _fork(self, connection: socket.socket, order: dict[str, Any], fds: list[int]) -> None:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                die_with_parent(parent)
+                from workers import rank
+
+                rank.main(order, *fds)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(70)  # rank.main does not return
+        for fd in fds:
+            os.close(fd)
+        pidfd = os.pidfd_open(pid)
+        self._ranks[connection] = (pid, pidfd)
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda _: self._report(connection))
+        self._send(connection, {"pid": pid})
+
+    def _report(self, connection: socket.socket) -> None:
+        pid, pidfd = self._ranks.pop(connection)
+        self._selector.unregister(connection)
+        self._send(connection, {"exit": self._end(pid, pidfd)})
+        connection.close()
+
+    def _end(self, pid: int, pidfd: int) -> int:
+        """Kill what is left of a rank and its children; its exit code, or minus the signal that ended it."""
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(pidfd)
+        os.close(pidfd)
+        with contextlib.suppress(ProcessLookupError):  # the rank leads a process group of its own
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def _send(self, connection: socket.socket, message: dict[str, int]) -> None:
+        with contextlib.suppress(OSError):
+            connection.send(json.dumps(message).encode())
+
+    def _close(self, _: object) -> None:
+        for pid, pidfd in self._ranks.values():
+            self._end(pid, pidfd)
+        sys.exit(0)
+
+
+def main(address: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    preload()
+    gc.collect()
+    gc.freeze()  # what is here now stays shared with the ranks
+    Nursery("\0" + address).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

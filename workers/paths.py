@@ -1,0 +1,62 @@
+"""Every path of the project that a program writes to or reads back. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+RESULTS = "results"
+
+
+def results_root() -> Path:
+    """The folder of all sweeps: `SWEEP_RESULTS`, or `results` in the current folder."""
+    return Path(os.environ.get("SWEEP_RESULTS", RESULTS)).absolute()
+
+
+class SweepPaths:
+    """The files of one sweep."""
+
+    def __init__(self, name: str, root: Path | None = None) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+            raise ValueError(f"a sweep's name is letters, digits, '.', '_' and '-', but got {name!r}")
+        self.name = name
+        self.folder = (root or results_root()) / name
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger.jsonl"
+
+    @property
+    def tune(self) -> Path:
+        return self.folder / "tune"
+
+    @property
+    def driver_log(self) -> Path:
+        return self.folder / "driver.log"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    def rank_log(self, trial: str, rank: int) -> Path:
+        return self.logs / trial / f"rank-{rank}.log"
+
+
+def nursery_address(key: str) -> str:
+    """The nursery's socket on its node: a name of the kernel, so that no file can be left behind."""
+    return f"\0sweep-nursery-{os.getuid()}-{key}"
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A file that appears complete or not at all: write to the given path, it is renamed at the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

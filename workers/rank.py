@@ -1,0 +1,131 @@
+"""What a forked rank does from its first instruction to its last.
+
+It speaks to its keeper in two ways. Its *voice* is a socket for the few things worth a message; its *beat* is
+sixteen bytes of shared memory that say how far it has come, written once a step without a system call, so that
+the measured loop stays clean and a rank that stands still is noticed from outside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from workers import contract
+
+BEAT = struct.Struct("<qq")  # index of the phase, steps done
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seat:
+    """A rank's place in its gang, and where the gang meets."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    host: str
+    interface: str = ""
+    rendezvous: str = ""  # address:port
+
+
+class Beat:
+    """How far a rank has come, readable by another process."""
+
+    def __init__(self, fd: int) -> None:
+        self._memory = mmap.mmap(fd, BEAT.size)
+
+    def write(self, phase: contract.Phase, step: int) -> None:
+        BEAT.pack_into(self._memory, 0, contract.PHASES.index(phase), step)
+
+    def read(self) -> tuple[contract.Phase, int]:
+        phase, step = BEAT.unpack_from(self._memory)
+        return contract.PHASES[phase], step
+
+
+class Infeasible(Exception):  # noqa: N818 — a finding, not an error
+    """This trial can't run here, and trying again won't change that."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Voice:
+    """What a rank says while it lives."""
+
+    def __init__(self, channel: socket.socket, beat: Beat) -> None:
+        self._channel = channel
+        self._beat = beat
+
+    def beat(self, phase: contract.Phase, step: int = 0) -> None:
+        self._beat.write(phase, step)
+
+    def say(self, what: str, **facts: Any) -> None:
+        """One of `measured`, `infeasible`, `failed`, `echo`: a rank says one thing and ends."""
+        self._channel.sendall(json.dumps({"say": what, **facts}).encode() + b"\n")
+
+    def report(self, report: contract.RankReport) -> None:
+        self.say("measured", report=contract.to_json(report))
+
+
+def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
+    os.setsid()
+    _redirect(Path(order["log"]), keep=(channel_fd, beat_fd))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.environ.update(order["env"])
+    if order["cores"]:
+        os.sched_setaffinity(0, order["cores"])
+    voice = Voice(socket.socket(fileno=channel_fd), Beat(beat_fd))
+    code = 0
+    try:
+        module, function = order["entry"].split(":")
+        entry = getattr(importlib.import_module(module), function)
+        entry(contract.trial_config(order["config"]), Seat(**order["seat"]), voice)
+    except BaseException as error:
+        traceback.print_exc()
+        voice.say(**describe(error))
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # nothing is worth the seconds that TensorFlow takes to unwind
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """Is this a finding, the echo of another rank's end, or the rank's own fault?"""
+    name = type(error).__name__
+    message = next(iter(str(error).strip().splitlines()), name)
+    if isinstance(error, Infeasible):
+        return {"what": "infeasible", "kind": error.kind, "message": message}
+    if name == "ResourceExhaustedError":
+        return {"what": "infeasible", "kind": "device memory", "message": message}
+    if isinstance(error, MemoryError):
+        return {"what": "infeasible", "kind": "host memory", "message": message}
+    if name == "HorovodInternalError" or "Horovod has been shut down" in str(error):
+        return {"what": "echo", "kind": "ring broken", "message": message}
+    return {"what": "failed", "kind": "raised", "message": f"{name}: {message}"}
+
+
+def _redirect(log: Path, keep: tuple[int, ...]) -> None:
+    """Everything the rank prints goes to its log; every descriptor of the nursery's is closed."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    with open(os.devnull, "rb") as null:
+        os.dup2(null.fileno(), 0)
+    kept = sorted({0, 1, 2, *keep})
+    for low, high in zip([-1, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
+        if low + 1 < high:  # closerange(0, 0) closes everything in Python 3.11
+            os.closerange(low + 1, high)

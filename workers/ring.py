@@ -1,0 +1,122 @@
+"""The ring that a gang's ranks stand in: alone, or joined by Horovod.
+
+Both kinds answer to the same names, so the training loop knows neither. Collectives work inside `tf.function`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from workers.rank import Seat
+
+Tensor = Any
+
+
+class Ring(Protocol):
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The mean over all ranks, tensor by tensor."""
+
+    def spread(self, variables: Sequence[Any]) -> None:
+        """Give every rank the values that rank 0 holds."""
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+
+
+class Solo:
+    """One rank, nobody to wait for."""
+
+    rank, size, local_rank, local_size = 0, 1, 0, 1
+
+    def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return list(tensors)
+
+    def spread(self, variables: Sequence[Any]) -> None:
+        pass
+
+    def barrier(self) -> None:
+        pass
+
+
+class Horovod:
+    """Ranks joined by Horovod: NCCL between GPUs, Gloo between CPUs."""
+
+    def __init__(self, seat: Seat) -> None:
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        os.environ.update(environment(seat))
+        hvd.init()
+        self._hvd, self._zero = hvd, tf.zeros([])
+        self.rank, self.size = seat.rank, seat.size
+        self.local_rank, self.local_size = seat.local_rank, seat.local_size
+
+    def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        averaged: list[Tensor] = self._hvd.grouped_allreduce(list(tensors), op=self._hvd.Average)
+        return averaged
+
+    def spread(self, variables: Sequence[Any]) -> None:
+        # Keras 3 wraps TensorFlow's variables, and Horovod knows only those.
+        self._hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
+
+    def barrier(self) -> None:
+        self._hvd.allreduce(self._zero, name="barrier", op=self._hvd.Sum).numpy()
+
+
+def environment(seat: Seat) -> dict[str, str]:
+    """What horovodrun would set for this seat."""
+    address, port = seat.rendezvous.rsplit(":", 1)
+    variables = {
+        "HOROVOD_HOSTNAME": seat.host,
+        "HOROVOD_RANK": seat.rank,
+        "HOROVOD_SIZE": seat.size,
+        "HOROVOD_LOCAL_RANK": seat.local_rank,
+        "HOROVOD_LOCAL_SIZE": seat.local_size,
+        "HOROVOD_CROSS_RANK": seat.cross_rank,
+        "HOROVOD_CROSS_SIZE": seat.cross_size,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+        "HOROVOD_GLOO_IFACE": seat.interface,
+    }
+    return {name: str(value) for name, value in variables.items() if value != ""}
+
+
+class Rendezvous:
+    """Where a gang's ranks find each other: Horovod's own server, on a free port, until closed."""
+
+    def __init__(self, seats: Sequence[Seat], address: str) -> None:
+        from horovod.runner.common.util.hosts import SlotInfo
+        from horovod.runner.http.http_server import RendezvousServer
+
+        self._server = RendezvousServer()
+        self.address = f"{address}:{self._server.start()}"
+        slots = (
+            SlotInfo(s.host, s.rank, s.local_rank, s.cross_rank, s.size, s.local_size, s.cross_size) for s in seats
+        )
+        self._server.init(list(slots))
+
+    def close(self) -> None:
+        self._server.stop()
+        self._server._httpd.server_close()  # Horovod leaves its port open
+
+
+@contextlib.contextmanager
+def joined(seat: Seat) -> Iterator[Ring]:
+    """Stand in the ring until the block ends."""
+    if seat.size == 1:
+        yield Solo()
+        return
+    ring = Horovod(seat)
+    yield ring
+    ring.barrier()  # a rank that leaves early looks like a failure to those still reporting
+    ring._hvd.shutdown()

@@ -1,0 +1,62 @@
+"""From the ends of a gang's ranks to the outcome of its trial. Pure.
+
+One rank's end takes the others with it, so most of what a failed gang says is an echo. The cause is the rank
+that ended for a reason of its own; among several the gravest kind, then the least progress, then the earliest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workers import contract
+from workers.keeper import RankEnd
+
+# From the surest cause to the weakest: a rank that stalls may be waiting for another that was killed.
+GRAVITY = (
+    "lost",
+    "infeasible",
+    "killed",
+    "exited",
+    "raised",
+    "nursery gone",
+    "no nursery",
+    "no rendezvous",
+    "stalled",
+)
+
+
+def outcome(ends: Sequence[RankEnd], granted: Sequence[contract.Granted]) -> contract.TrialOutcome:
+    """What a gang whose ranks have all ended amounts to."""
+    if all(end.what == "measured" for end in ends):
+        reports = tuple(end.report for end in sorted(ends, key=lambda end: end.rank) if end.report)
+        return contract.TrialOutcome(
+            status="completed", measurement=contract.Measurement(ranks=reports), granted=tuple(granted)
+        )
+    end = culprit(ends)
+    if end is None:
+        return contract.TrialOutcome(status="cancelled", kind="stopped", granted=tuple(granted))
+    status: contract.Status = end.what if end.what in ("infeasible", "lost") else "failed"
+    return contract.TrialOutcome(
+        status=status,
+        kind=end.kind,
+        message=end.message,
+        rank=end.rank,
+        step=end.step,
+        log=end.log,
+        granted=tuple(granted),
+    )
+
+
+def culprit(ends: Sequence[RankEnd]) -> RankEnd | None:
+    """The rank whose end explains the others'; None if all were stopped from outside."""
+    own = [end for end in ends if end.what in ("infeasible", "failed", "lost")]
+    if not own:
+        own = [end for end in ends if end.what == "echo"]
+    return min(own, key=_blame) if own else None
+
+
+def _blame(end: RankEnd) -> tuple[object, ...]:
+    name = end.what if end.what in GRAVITY else end.kind
+    gravity = GRAVITY.index(name) if name in GRAVITY else len(GRAVITY)
+    explained = "SIGSTOP" not in end.message  # a stopped process is why the others stalled
+    return gravity, explained, contract.PHASES.index(end.phase), end.step, end.at, end.rank

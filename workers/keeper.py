@@ -11,8 +11,10 @@ import dataclasses
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -66,6 +68,9 @@ class Keeper:
 
     def run(self, order: Order) -> RankEnd:
         """Start a rank and stay until it has ended, whatever way; afterwards no process of it is left."""
+        # Where its temporary files go: a rank that is killed can't clear them away. Its nursery does, when the
+        # rank has ended; this keeper does too, should the nursery be killed.
+        scratch = tempfile.mkdtemp(prefix="sweep-rank-")
         beat_fd = os.memfd_create("beat")
         ours, theirs = socket.socketpair()
         try:
@@ -75,13 +80,14 @@ class Keeper:
             if nursery is None:
                 return self._ended(order, **self._no_nursery(order))
             with nursery:
-                socket.send_fds(nursery, [_encode(order)], [theirs.fileno(), beat_fd])
+                socket.send_fds(nursery, [_encode(order, scratch)], [theirs.fileno(), beat_fd])
                 theirs.close()
                 return self._ended(order, **self._watch(order, nursery, ours))
         finally:
             ours.close()
             theirs.close()
             os.close(beat_fd)
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def _connect(self, order: Order) -> socket.socket | None:
         give_up = time.monotonic() + order.config.deadlines.nursery_s
@@ -145,8 +151,8 @@ class Keeper:
         return RankEnd(rank=order.seat.rank, phase=phase, step=step, at=time.time(), log=order.log, **facts)
 
 
-def _encode(order: Order) -> bytes:
-    return json.dumps(contract.to_json(order)).encode()
+def _encode(order: Order, scratch: str) -> bytes:
+    return json.dumps({**contract.to_json(order), "scratch": scratch}).encode()
 
 
 def _receive(source: socket.socket, size: int) -> bytes:

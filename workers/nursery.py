@@ -17,12 +17,14 @@ import gc
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import struct
 import sys
+import tempfile
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
 
 LARGEST_ORDER = 1 << 17
 PR_SET_PDEATHSIG = 1
@@ -58,13 +60,19 @@ def peer_uid(connection: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
+class Child(NamedTuple):
+    pid: int
+    pidfd: int
+    scratch: str
+
+
 class Nursery:
     def __init__(self, address: str) -> None:
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(address)
         self._listener.listen(64)
-        self._ranks: dict[socket.socket, tuple[int, int]] = {}  # connection: (pid, pidfd)
+        self._ranks: dict[socket.socket, Child] = {}  # by connection
 
     def serve(self) -> None:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -94,15 +102,16 @@ class Nursery:
             os.close(fd)
         self._selector.unregister(connection)
         if connection in self._ranks:
-            self._end(*self._ranks.pop(connection))
+            self._end(self._ranks.pop(connection))
         connection.close()
 
     def _fork(self, connection: socket.socket, order: dict[str, Any], fds: list[int]) -> None:
-        parent = os.getpid()
+        parent, scratch = os.getpid(), order["scratch"]
         pid = os.fork()
         if pid == 0:
             try:
                 die_with_parent(parent)
+                os.environ["TMPDIR"] = tempfile.tempdir = scratch
                 from workers import rank
 
                 rank.main(order, *fds)
@@ -113,34 +122,35 @@ class Nursery:
         for fd in fds:
             os.close(fd)
         pidfd = os.pidfd_open(pid)
-        self._ranks[connection] = (pid, pidfd)
+        self._ranks[connection] = Child(pid, pidfd, scratch)
         self._selector.register(pidfd, selectors.EVENT_READ, lambda _: self._report(connection))
         self._send(connection, {"pid": pid})
 
     def _report(self, connection: socket.socket) -> None:
-        pid, pidfd = self._ranks.pop(connection)
+        child = self._ranks.pop(connection)
         self._selector.unregister(connection)
-        self._send(connection, {"exit": self._end(pid, pidfd)})
+        self._send(connection, {"exit": self._end(child)})
         connection.close()
 
-    def _end(self, pid: int, pidfd: int) -> int:
+    def _end(self, child: Child) -> int:
         """Kill what is left of a rank and its children; its exit code, or minus the signal that ended it."""
         with contextlib.suppress(KeyError):
-            self._selector.unregister(pidfd)
-        os.close(pidfd)
-        with contextlib.suppress(ProcessLookupError):  # the rank leads a process group of its own
-            os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            self._selector.unregister(child.pidfd)
+        os.close(child.pidfd)
+        for kill in (os.kill, os.killpg):  # the rank leads a process group of its own
+            with contextlib.suppress(ProcessLookupError):
+                kill(child.pid, signal.SIGKILL)
+        status = os.waitpid(child.pid, 0)[1]
+        shutil.rmtree(child.scratch, ignore_errors=True)
+        return os.waitstatus_to_exitcode(status)
 
     def _send(self, connection: socket.socket, message: dict[str, int]) -> None:
         with contextlib.suppress(OSError):
             connection.send(json.dumps(message).encode())
 
     def _close(self, _: object) -> None:
-        for pid, pidfd in self._ranks.values():
-            self._end(pid, pidfd)
+        for child in self._ranks.values():
+            self._end(child)
         sys.exit(0)
 
 

@@ -1,0 +1,49 @@
+"""What every test starts from: a place of its own for results, and one processor's worth of noise less."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+MARK = "SWEEP_TEST_MARK"
+
+
+@pytest.fixture(scope="module")
+def left_behind() -> Iterator[Callable[[], list[str]]]:
+    """The processes that this module's tests started and that live on; waits a little for them to go."""
+    mark = uuid.uuid4().hex
+    os.environ[MARK] = mark
+
+    def living() -> list[str]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == mark and process.pid != os.getpid():
+                    found.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
+            except psutil.Error:
+                continue
+        return found
+
+    def left(patience_s: float = 15) -> list[str]:
+        until = time.monotonic() + patience_s
+        while (found := living()) and time.monotonic() < until:
+            time.sleep(0.2)
+        return found
+
+    yield left
+    del os.environ[MARK]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder: results and the tracking store come to lie in it."""
+    for name in ("MLFLOW_TRACKING_URI", "SWEEP_RESULTS", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,171 @@
+"""Real ranks, forked by a real nursery and joined by Horovod, without Ray: how each can end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration import bad_ranks
+from tests.unit.records import config
+from workers import contract, verdict
+from workers.keeper import Keeper, Order, RankEnd
+from workers.paths import nursery_address
+from workers.rank import Seat
+from workers.ring import Rendezvous
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+KEY = f"test-{os.getpid()}"
+
+
+@pytest.fixture(scope="module")
+def nursery(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "workers.nursery", nursery_address(KEY)[1:]]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    yield process
+    assert process.stdin
+    process.stdin.close()
+    assert process.wait(10) == 0
+    assert not left_behind()
+
+
+STOPPED = "stopped answering after step 3: no progress for 2 s; the process is stopped (SIGSTOP)"
+
+
+def gang(size: int, log: Path, entry: str = "tests.integration.bad_ranks:run", **fields: object) -> list[RankEnd]:
+    """How each rank of a gang ended. All are given up as soon as one has ended badly."""
+    deadlines = contract.Deadlines(nursery_s=60, ring_s=3, build_s=60, step_s=2)
+    trial = dataclasses.replace(
+        config(gpus=size), **{"image_size": 32, "classes": 10, "measured_steps": 5, "deadlines": deadlines} | fields
+    )
+    seats = [
+        Seat(
+            rank=r,
+            size=size,
+            local_rank=r,
+            local_size=size,
+            cross_rank=0,
+            cross_size=1,
+            host="127.0.0.1",
+            interface="lo",
+        )
+        for r in range(size)
+    ]
+    rendezvous = Rendezvous(seats, "127.0.0.1")
+    keepers = [Keeper(KEY) for _ in seats]
+    orders = [
+        Order(
+            config=trial,
+            seat=dataclasses.replace(seat, rendezvous=rendezvous.address),
+            entry=entry,
+            env={"CUDA_VISIBLE_DEVICES": "-1"},
+            log=str(log / f"rank-{seat.rank}.log"),
+        )
+        for seat in seats
+    ]
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(keeper.run, order) for keeper, order in zip(keepers, orders, strict=True)]
+        while not all(run.done() for run in runs):
+            if any(run.done() and run.result().what != "measured" for run in runs):
+                time.sleep(0.5)
+                for keeper in keepers:
+                    keeper.stop(0)
+            time.sleep(0.05)
+    rendezvous.close()
+    return [run.result() for run in runs]
+
+
+def ranks_alive(nursery: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(nursery.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_sound_gang_measures_every_step(nursery: subprocess.Popen[bytes], size: int, tmp_path: Path) -> None:
+    outcome = verdict.outcome(gang(size, tmp_path), ())
+    assert outcome.status == "completed"
+    assert outcome.measurement
+    assert [len(rank.steps) for rank in outcome.measurement.ranks] == [5] * size
+    assert outcome.measurement.images == 5 * 8 * size
+    assert not ranks_alive(nursery)
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "kind", "message"),
+    [
+        (bad_ranks.RAISES, "failed", "raised", "ValueError: planted"),
+        (bad_ranks.KILLED, "failed", "killed", "killed by signal 9 (SIGKILL)"),
+        (bad_ranks.STOPPED, "failed", "stalled", STOPPED),
+        (bad_ranks.NEVER_JOINS, "failed", "no rendezvous", "did not join the ring within 3 s"),
+        (bad_ranks.EXITS, "failed", "exited", "ended with exit code 7 and no result"),
+        (bad_ranks.NO_MEMORY, "infeasible", "host memory", "planted: 12 GiB"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_goes_wrong_is_the_cause_and_none_is_left(
+    nursery: subprocess.Popen[bytes], tmp_path: Path, how: int, status: str, kind: str, message: str
+) -> None:
+    outcome = verdict.outcome(gang(2, tmp_path, batch_size=how), ())
+    assert (outcome.status, outcome.kind, outcome.message) == (status, kind, message)
+    assert outcome.rank == bad_ranks.BAD_RANK
+    assert outcome.log == str(tmp_path / "rank-1.log")
+    assert not ranks_alive(nursery)
+    assert nursery.poll() is None
+
+
+def test_a_rank_s_log_holds_its_traceback(nursery: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    gang(2, tmp_path, batch_size=bad_ranks.RAISES)
+    log = (tmp_path / "rank-1.log").read_text()
+    assert "Traceback" in log
+    assert "ValueError: planted\nwith a second line" in log
+
+
+def test_trials_do_not_taint_each_other(nursery: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """Each rank is a fresh process: what one sets or takes is gone with it."""
+    before = psutil.Process(nursery.pid).memory_info().rss
+    for precision in ("bf16", "fp32", "bf16"):
+        outcome = verdict.outcome(gang(1, tmp_path, precision=precision), ())
+        assert outcome.status in ("completed", "infeasible")
+    assert psutil.Process(nursery.pid).memory_info().rss < before * 1.1
+
+
+def test_an_unsupported_precision_is_infeasible(nursery: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    (end,) = gang(1, tmp_path, precision="tf32")
+    assert (end.what, end.kind) == ("infeasible", "precision not supported here")
+    assert "but not tf32" in end.message
+
+
+def test_ranks_die_with_a_nursery_that_is_killed(left_behind: Callable[[], list[str]], tmp_path: Path) -> None:
+    key = f"{KEY}-doomed"
+    command = [sys.executable, "-m", "workers.nursery", nursery_address(key)[1:]]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    keeper = Keeper(key)
+    seat = Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, host="127.0.0.1")
+    trial = dataclasses.replace(config(), batch_size=bad_ranks.NEVER_JOINS, deadlines=contract.Deadlines())
+    order = Order(config=trial, seat=seat, entry="tests.integration.bad_ranks:run", env={}, log=str(tmp_path / "log"))
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(keeper.run, order)
+        while not psutil.Process(process.pid).children() or keeper.progress() == ("start", 0):
+            time.sleep(0.05)
+        (rank,) = psutil.Process(process.pid).children()
+        process.send_signal(signal.SIGKILL)
+        end = run.result(timeout=10)
+    assert (end.what, end.kind) == ("failed", "nursery gone")
+    process.wait()
+    psutil.wait_procs([rank], timeout=5)
+    assert not rank.is_running()
+
+
+def test_no_nursery_is_a_failure_within_its_deadline() -> None:
+    trial = dataclasses.replace(config(), deadlines=contract.Deadlines(nursery_s=0.2))
+    seat = Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, host="127.0.0.1")
+    end = Keeper("nobody").run(Order(config=trial, seat=seat, entry="x:y", env={}, log="/dev/null"))
+    assert (end.what, end.kind) == ("failed", "no nursery")

@@ -1,0 +1,50 @@
+"""One contract for both rings: the solo ring, and Horovod's over two ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_ranks import gang, nursery  # noqa: F401
+from workers import contract
+from workers.rank import Seat, Voice
+from workers.ring import Ring, joined
+
+pytestmark = pytest.mark.integration
+
+
+def check(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+    """Runs in every rank: what a training loop relies on."""
+    import keras
+    import tensorflow as tf
+
+    with joined(seat) as ring:
+        assert (ring.rank, ring.size) == (seat.rank, seat.size)
+        averages(ring, tf)
+        spreads(ring, keras)
+        ring.barrier()
+    voice.beat("finish")
+    voice.say("failed", kind="checked", message="all holds")
+
+
+def averages(ring: Ring, tf: Any) -> None:
+    mean = sum(range(1, ring.size + 1)) / ring.size
+    mine = [tf.fill([3], float(ring.rank + 1)), tf.constant(10.0 * (ring.rank + 1))]
+    for average in (ring.average, tf.function(ring.average, autograph=False)):
+        first, second = average(mine)
+        assert first.numpy().tolist() == [mean] * 3
+        assert second.numpy() == 10 * mean
+
+
+def spreads(ring: Ring, keras: Any) -> None:
+    variables = [keras.Variable([float(ring.rank)] * 2), keras.Variable(float(ring.rank))]
+    ring.spread(variables)
+    assert [variable.numpy().tolist() for variable in variables] == [[0.0, 0.0], 0.0]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_ring_contract_holds(nursery: Any, size: int, tmp_path: Path) -> None:  # noqa: F811
+    ends = gang(size, tmp_path, entry="tests.integration.test_ring:check")
+    assert [(end.kind, end.message) for end in ends] == [("checked", "all holds")] * size

@@ -1,0 +1,82 @@
+"""Figures from planted trials whose answers are known."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from sweeps import analysis, query, rows
+from sweeps.ledger import TrialRecord
+from tests.unit.records import config, record, report
+from workers.contract import Measurement, TrialOutcome
+
+
+def frame(*records: TrialRecord) -> pd.DataFrame:
+    return query.frame([rows.row(one) for one in records])
+
+
+def test_a_cell_s_figure_is_the_mean_with_the_t_interval_of_its_repeats() -> None:
+    table = analysis.cells(frame(*(record(config(repeat=n), rate) for n, rate in enumerate([98.0, 100.0, 102.0]))))
+    (cell,) = table.to_dict("records")
+    assert cell["images_per_s"] == pytest.approx(100)
+    assert cell["images_per_s_ci"] == pytest.approx(4.302653 * 2 / math.sqrt(3), rel=1e-6)  # t(0.975, 2)
+    assert (cell["n"], cell["outcomes"]) == (3, "completed")
+
+
+def test_one_repeat_has_no_interval() -> None:
+    assert math.isnan(analysis.cells(frame(record(config())))["images_per_s_ci"][0])
+
+
+def test_efficiency_is_the_rate_over_n_times_the_rate_of_one() -> None:
+    table = analysis.scaling(
+        frame(
+            *(record(config(gpus=1, repeat=n), rate) for n, rate in enumerate([99.0, 100.0, 101.0])),
+            *(record(config(gpus=4, repeat=n), rate) for n, rate in enumerate([350.0, 360.0, 370.0])),
+            record(config(gpus=4, batch_size=16), 10.0),  # nothing to compare it with
+        )
+    ).set_index(["batch_size", "gpus"])
+    assert table.loc[(8, 1), "efficiency"] == 1
+    assert table.loc[(8, 4), "efficiency"] == pytest.approx(0.9)
+    one, four = 4.302653 * 1 / math.sqrt(3) / 100, 4.302653 * 10 / math.sqrt(3) / 360
+    assert table.loc[(8, 4), "efficiency_ci"] == pytest.approx(0.9 * math.hypot(one, four), rel=1e-6)
+    assert math.isnan(table.loc[(16, 4), "efficiency"])
+
+
+def test_trials_without_a_figure_are_counted_and_not_averaged() -> None:
+    failed = TrialOutcome(status="failed", kind="killed", message="killed by signal 9")
+    table = analysis.cells(frame(record(config(), 50.0), record(config(repeat=1), outcome=failed)))
+    (cell,) = table.to_dict("records")
+    assert (cell["n"], cell["images_per_s"]) == (1, 50.0)
+    assert cell["outcomes"] == "1 completed, 1 failed"
+    assert cell["message"] == "killed by signal 9"
+
+
+def test_a_sweep_in_which_nothing_was_measured_has_cells_without_figures() -> None:
+    infeasible = TrialOutcome(status="infeasible", kind="device memory", message="out of memory")
+    table = analysis.scaling(frame(record(config(), outcome=infeasible)))
+    assert table["n"].tolist() == [0]
+    assert table["images_per_s"].isna().all()
+    with pytest.raises(ValueError, match="no trial measured"):
+        analysis.best(frame(record(config(), outcome=infeasible)))
+
+
+def test_the_best_cell_has_the_highest_mean() -> None:
+    found = analysis.best(frame(record(config(batch_size=8), 90.0), record(config(batch_size=16), 110.0)))
+    assert found["batch_size"] == 16
+
+
+def test_the_slowest_rank_s_steps_count() -> None:
+    measured = Measurement(ranks=(report(0, 10, [100.0, 100.0]), report(1, 10, [100.0, 300.0])))
+    planted = record(config(gpus=2), outcome=TrialOutcome(status="completed", measurement=measured))
+    figures = rows.metrics(planted)
+    assert rows.step_ms(measured) == [100.0, 300.0]
+    assert figures["step_ms_mean"] == 200.0
+    assert figures["images_per_s"] == pytest.approx(20 / 0.4)
+    assert figures["straggler_ratio"] == pytest.approx(200 / 150)
+
+
+@pytest.mark.parametrize(("percent", "value"), [(50, 2), (75, 3), (95, 4), (1, 1), (100, 4)])
+def test_percentiles_are_values_that_were_seen(percent: float, value: float) -> None:
+    assert rows.percentile([4.0, 1.0, 3.0, 2.0], percent) == value

@@ -1,0 +1,84 @@
+"""What is written is read back; a crash costs at most the line it tore; nothing is written over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeps import ledger, plan, spec
+from sweeps.errors import InputError, RefusedError
+from tests.unit.records import record
+
+TEXT = "{name: study, model: tiny, device: cpu, repeats: 2, space: {batch_size: [8, 16], gpus: 1}}"
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path / "results"))
+    return tmp_path / "results"
+
+
+def fresh() -> tuple[plan.Plan, ledger.Ledger]:
+    made = plan.plan(spec.parse(TEXT, "x"))
+    return made, ledger.create(made, TEXT, ("gpus=1",))
+
+
+def test_a_sweep_reads_back_as_it_was_written() -> None:
+    made, book = fresh()
+    written = [record(config) for config in made.trials]
+    for one in written:
+        book.write(one)
+    book.end("complete")
+    read = ledger.read("study")
+    assert read.facts == book.facts
+    assert read.trials == tuple(written)
+
+
+def test_a_torn_last_line_is_left_out() -> None:
+    made, book = fresh()
+    book.write(record(made.trials[0]))
+    book.write(record(made.trials[1]))
+    text = book.paths.ledger.read_bytes()
+    for cut in range(1, 60, 7):
+        book.paths.ledger.write_bytes(text[:-cut])
+        assert len(ledger.read("study").trials) == 1
+
+
+def test_a_second_sweep_of_a_study_gets_the_next_name(results: Path) -> None:
+    assert [fresh()[1].facts.name for _ in range(3)] == ["study", "study-2", "study-3"]
+    assert set(ledger.names()) == {"study", "study-2", "study-3"}
+
+
+def test_an_unknown_sweep_names_those_there_are() -> None:
+    fresh()
+    with pytest.raises(InputError, match=r"\(there: study\), but got studdy"):
+        ledger.read("studdy")
+    with pytest.raises(InputError, match=r"letters, digits"):
+        ledger.read("../etc")
+
+
+def test_a_ledger_of_another_version_is_refused() -> None:
+    _, book = fresh()
+    entry = json.loads(book.paths.ledger.read_text())
+    book.paths.ledger.write_text(json.dumps(entry | {"version": 99}) + "\n")
+    with pytest.raises(InputError, match="version: must be 1, but got 99"):
+        ledger.read("study")
+
+
+def test_a_full_disk_is_refused_in_words_and_keeps_what_was_written() -> None:
+    made, book = fresh()
+    book.write(record(made.trials[0]))
+    book._file.close()
+    book._file = open("/dev/full", "w")  # noqa: SIM115
+    with pytest.raises(RefusedError, match="No space left on device") as refused:
+        book.write(record(made.trials[1]))
+    assert refused.value.exit_code == 3
+    assert len(ledger.read("study").trials) == 1
+
+
+def test_a_results_folder_that_can_t_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEP_RESULTS", "/proc/nowhere")
+    with pytest.raises(RefusedError, match="results folder must be writable"):
+        fresh()

@@ -1,0 +1,60 @@
+"""A plan holds each cell `repeats` times, under ids that depend on content alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps import plan, spec
+from sweeps.errors import InputError
+from workers import contract
+from workers.contract import TrialConfig
+
+axis = st.lists(st.integers(1, 32), min_size=1, max_size=4, unique=True)
+
+
+def planned(batch_size: object, gpus: object, repeats: int = 1, **more: object) -> plan.Plan:
+    content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": repeats, **more}
+    return plan.plan(spec.SweepSpec.model_validate(content | {"space": {"batch_size": batch_size, "gpus": gpus}}))
+
+
+@given(axis, axis, st.integers(1, 4))
+def test_every_combination_is_a_cell_and_every_cell_is_repeated(
+    sizes: list[int], gpus: list[int], repeats: int
+) -> None:
+    made = planned(sizes, gpus, repeats)
+    points = {(trial.batch_size, trial.gpus, trial.repeat) for trial in made.trials}
+    assert points == {(b, g, r) for b in sizes for g in gpus for r in range(repeats)}
+    assert len(made.trials) == len(points) == len({trial.trial for trial in made.trials})
+    assert len(made.cells) == len(sizes) * len(gpus)
+
+
+@given(axis, axis)
+def test_a_round_measures_every_cell_before_one_is_measured_again(sizes: list[int], gpus: list[int]) -> None:
+    repeats = [trial.repeat for trial in planned(sizes, gpus, 3).trials]
+    assert repeats == sorted(repeats)
+
+
+def test_a_cell_is_named_by_its_content() -> None:
+    (one,) = planned(8, 1).trials
+    (same,) = planned([8], [1]).trials
+    assert one.cell == same.cell
+    assert dataclasses.replace(one, repeat=5).cell == one.cell
+    assert dataclasses.replace(one, deadlines=contract.Deadlines(step_s=1)).cell == one.cell
+    for field, value in [("batch_size", 9), ("precision", "bf16"), ("seed", 1), ("measured_steps", 7)]:
+        assert dataclasses.replace(one, **{field: value}).cell != one.cell
+
+
+def test_a_sweep_too_large_is_refused_before_it_is_made() -> None:
+    with pytest.raises(InputError, match="at most 100000 trials, but got 6400000"):
+        planned({"range": [1, 2000]}, {"range": [1, 32]}, repeats=100)
+
+
+def test_a_config_survives_its_json_form() -> None:
+    (one,) = planned(8, 2, deadlines={"step_s": 3}).trials
+    assert isinstance(one, TrialConfig)
+    assert contract.trial_config(contract.to_json(one)) == one
+    assert one.deadlines.for_phase("step") == 3

@@ -1,0 +1,131 @@
+"""The sweep file: every mistake found, all at once, in our words; nothing else accepted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps import plan, space, spec
+from sweeps.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+GOOD = "{name: x, model: tiny, device: cpu, space: {batch_size: 8, gpus: 1}}"
+
+
+def mistakes(text: str, *overrides: str) -> list[str]:
+    with pytest.raises(InputError) as refused:
+        spec.parse(text, "x.yaml", overrides)
+    assert refused.value.exit_code == 2
+    return str(refused.value).splitlines()
+
+
+def with_space(**axes: object) -> str:
+    return yaml.safe_dump(yaml.safe_load(GOOD) | {"space": {"batch_size": 8, "gpus": 1} | axes})
+
+
+# ruff: noqa: E501
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (with_space(batch_size=0), "space.batch_size: must be at least 1, but got 0"),
+        (with_space(gpus=33), "space.gpus: must be at most 32, but got 33"),
+        (with_space(gpus=[1, 33]), "space.gpus[1]: must be at most 32, but got 33"),
+        (with_space(precision="fp8"), "space.precision: must be one of fp32, tf32, fp16, bf16, but got fp8"),
+        (with_space(batch_size=[]), "space.batch_size: must hold at least one value, but got an empty list"),
+        (with_space(batch_size=[8, 8]), "space.batch_size: must not hold a value twice, but got 8"),
+        (with_space(batch_size="8"), "space.batch_size: must be a whole number, but got 8"),
+        (with_space(batch_size=True), "space.batch_size: must be a whole number, but got true"),
+        (with_space(batch_size={"log2": [3, 3]}), "space.batch_size: log2 must hold a power of two between its ends, but got [3, 3]"),
+        (with_space(batch_size={"log2": [64, 8]}), "space.batch_size: log2 must hold 1 <= low <= high <= 1048576, but got [64, 8]"),
+        (with_space(decode_threads=[0]), "space.decode_threads[0]: must be auto or a whole number from 1 to 1024, but got 0"),
+        (with_space(batchsize=8), "space.batchsize: must be a known key (did you mean batch_size?), but got batchsize"),
+        (GOOD.replace("tiny", "tny"), "model: must be one of tiny, resnet50, but got tny"),
+        (GOOD.replace("name: x", "name: ../x"), "name: must be letters, digits, '.', '_' and '-', at most 80 of them, but got ../x"),
+        (GOOD.replace("name: x, ", ""), "name: must be given, but got nothing"),
+        ("name: x\nname: y", "must be valid YAML, but got line 2, column 1: the key name a second time"),
+        ("a: &a [1]\nb: *a", "must be valid YAML, but got line 2, column 4: an alias, which is not allowed"),
+        ("{", "must be valid YAML, but got line 2, column 1: did not find expected node content"),
+        ("", "must hold keys and values, but got an empty file"),
+        ("[1]", "must hold keys and values, but got [1]"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_place_key_rule_and_value(text: str, line: str) -> None:
+    assert mistakes(text) == [f"x.yaml: {line}"]
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    text = "{name: x, model: tny, device: tpu, space: {batch_size: 0, gpus: 33}, repeats: many}"
+    keys = {line.split(": ")[1] for line in mistakes(text)}
+    assert keys == {"model", "device", "space.batch_size", "space.gpus", "repeats"}
+
+
+def test_deep_nesting_is_refused_without_a_traceback() -> None:
+    assert "YAML" in mistakes("a: " + "[" * 5000)[0] or "nested" in mistakes("a: " + "[" * 5000)[0]
+    assert mistakes("a: " + "[" * 5000 + "]" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("gpus", "--set: must be written key=value, but got gpus"),
+        ("gpus=[", "--set: the value must be valid YAML, but got gpus=["),
+        ("gpus=33", "x.yaml: space.gpus: must be at most 32, but got 33"),
+        ("name.deep=1", "--set: name must be a section, but got name.deep=1"),
+    ],
+)
+def test_a_wrong_override_is_named(override: str, line: str) -> None:
+    assert mistakes(GOOD, override) == [line]
+
+
+def test_overrides_reach_axes_keys_and_sections() -> None:
+    made = spec.parse(GOOD, "x", ["gpus=[1, 2]", "model=resnet50", "steps.measured=7"])
+    assert (made.space.gpus.points(), made.model, made.steps.measured) == ([1, 2], "resnet50", 7)
+
+
+def test_files_that_are_no_sweep_files(tmp_path: Path) -> None:
+    large, binary = tmp_path / "large.yaml", tmp_path / "binary.yaml"
+    large.write_text("x" * 5_000_000)
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path, rule in [
+        (tmp_path / "none.yaml", "must be a file that exists, but got nothing there"),
+        (tmp_path, "must be a file, but got a folder"),
+        (large, "a sweep file holds at most 1 MB, but got 5.0 MB"),
+        (binary, "must be text in UTF-8, but got other bytes"),
+    ]:
+        with pytest.raises(InputError) as refused:
+            spec.load(path)
+        assert str(refused.value) == f"{path}: {rule}"
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_spec_or_an_input_error(text: str) -> None:
+    with contextlib.suppress(InputError):
+        spec.parse(text, "x.yaml")
+
+
+@given(st.integers(1, 1 << 20), st.integers(1, 1 << 20))
+def test_log2_holds_the_powers_of_two_between_its_ends(low: int, high: int) -> None:
+    low, high = sorted((low, high))
+    assert space.Log2(low, high).points() == [1 << n for n in range(21) if low <= 1 << n <= high]
+
+
+def test_range_includes_its_ends() -> None:
+    assert space.axis({"range": [2, 8, 3]}).points() == [2, 5, 8]
+    assert space.axis({"range": [1, 3]}) == space.Range(1, 3)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "search_spaces").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_shipped_sweep_can_be_planned(path: Path) -> None:
+    made = plan.plan(spec.load(path))
+    assert made.spec.name == path.stem
+    assert made.trials
+
+
+def test_the_shipped_schema_is_the_code_s() -> None:
+    assert json.loads((ROOT / "search_spaces/schema.json").read_text()) == spec.json_schema()

@@ -11,9 +11,7 @@ import dataclasses
 import json
 import math
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +21,7 @@ import ray
 from ray import tune
 from ray.util.placement_group import get_current_placement_group
 
+from sweeps import broom
 from sweeps.errors import InputError, Mistake, RefusedError, SweepError
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.plan import Plan
@@ -38,6 +37,8 @@ QUIET = {
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_MAX_PENDING_TRIALS_PG": "1",  # trials start in the order of the plan
@@ -66,33 +67,22 @@ class Node:
 def cluster(address: str | None) -> Iterator[list[Node]]:
     """The Ray cluster at `address`, or one on this machine that ends with the block and leaves no file."""
     os.environ.update(QUIET)
-    folder = None
-    try:
-        if address:
-            ray.init(address, log_to_driver=False, logging_level="ERROR")
-        else:
-            folder = tempfile.mkdtemp(prefix="sweep-")
-            ray.init(
-                "local",
-                num_cpus=os.cpu_count(),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="ERROR",
-                _temp_dir=folder,
-            )
+    with contextlib.ExitStack() as stack:
+        here: dict[str, Any] = {"address": address}
+        if not address:
+            folder = stack.enter_context(broom.swept())
+            here = {"address": "local", "num_cpus": os.cpu_count(), "include_dashboard": False, "_temp_dir": folder}
+        try:
+            ray.init(**here, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, TimeoutError, ValueError) as error:
+            where = address or "on this machine"
+            raise RefusedError(f"Ray must answer {where}, but {str(error).splitlines()[0]}") from None
+        stack.callback(ray.shutdown)
         yield [
             Node(int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0)))
             for node in ray.nodes()
             if node["Alive"]
         ]
-    except (ConnectionError, TimeoutError) as error:
-        raise RefusedError(
-            f"Ray must answer at {address or 'this machine'}, but {str(error).splitlines()[0]}"
-        ) from None
-    finally:
-        ray.shutdown()
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def bundles(config: TrialConfig, nodes: Sequence[Node]) -> list[dict[str, float]]:

@@ -7,6 +7,7 @@ by its tags before it is made, so that writing a ledger again (`sweep sync`) dou
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import sqlite3
@@ -34,6 +35,8 @@ class Store:
         import mlflow
         from mlflow import MlflowClient
 
+        for chatty in ("mlflow", "alembic"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)
         self._facts = facts
         self._client = MlflowClient()
         _never_locked(mlflow.get_tracking_uri())

@@ -1,0 +1,61 @@
+"""The minimal Horovod loop that a trial is compared with: no sweep, no Ray, started by horovodrun.
+
+    horovodrun -np 2 python benchmarks/plain.py CONFIG.json RESULT
+
+Same network, batch, data, steps and threads as the trial whose config it is given; nothing else is shared.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+from workers import contract, inputs, models
+
+config = contract.trial_config(json.loads(Path(sys.argv[1]).read_text()))
+hvd.init()
+tf.config.threading.set_intra_op_parallelism_threads(config.cores_per_worker)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+tf.random.set_seed(config.seed)
+
+
+class Place:
+    rank, size, local_rank, local_size = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()
+
+
+model = models.build(config.model, image_size=config.image_size, classes=config.classes)
+optimizer = keras.optimizers.SGD(config.learning_rate, momentum=0.9)
+optimizer.build(model.trainable_variables)
+hvd.broadcast_variables([v.value for v in [*model.variables, *optimizer.variables]], root_rank=0)
+batches = inputs.open_input(config, Place, inputs.cores_here())
+kernels = [v for v in model.trainable_variables if v.path.endswith("kernel")]
+
+
+@tf.function(autograph=False)
+def step(images, labels):
+    with tf.GradientTape() as tape:
+        logits = model(images, training=True)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        decay = 1e-4 * tf.add_n([tf.nn.l2_loss(v.value) for v in kernels])
+        total = loss + decay
+    gradients = tape.gradient(total, [v.value for v in model.trainable_variables])
+    optimizer.apply(hvd.grouped_allreduce(gradients, op=hvd.Average))
+    return loss
+
+
+for _ in range(config.warmup_steps):
+    step(*next(batches)).numpy()
+hvd.allreduce(tf.zeros([]), name="start")
+start = time.perf_counter()
+for _ in range(config.measured_steps):
+    step(*next(batches)).numpy()
+hvd.allreduce(tf.zeros([]), name="end")
+if hvd.rank() == 0:
+    seconds = time.perf_counter() - start
+    Path(sys.argv[2]).write_text(str(config.measured_steps * config.batch_size * hvd.size() / seconds))

@@ -1,0 +1,201 @@
+"""Whole sweeps by the real command: a real Ray, real ranks, a real MLflow store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sweeps import ledger, plan, query, rows, spec
+from tests.integration import bad_ranks
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+SWEEP = Path(sys.executable).with_name("sweep")
+SMALL = """
+name: small
+model: tiny
+device: cpu
+image_size: 32
+classes: 10
+space: {batch_size: 8, gpus: [1, 2], precision: fp32}
+repeats: 2
+steps: {warmup: 2, measured: 5}
+"""
+
+
+def sweep(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(SWEEP), *arguments], capture_output=True, text=True, env=os.environ | environment, check=False
+    )
+
+
+def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: Callable[[], list[str]]) -> None:
+    (workplace / "small.yaml").write_text(SMALL)
+    ran = sweep("run", "small.yaml")
+    assert ran.returncode == 0, ran.stderr
+    assert "4/4" in ran.stderr  # plain lines where there is no terminal
+    assert "what was found" in ran.stdout
+    assert not left_behind()
+
+    record = ledger.read("small")
+    planned = plan.plan(spec.load(Path("small.yaml"))).trials
+    assert [trial.config for trial in record.trials] == list(planned)
+    assert {trial.outcome.status for trial in record.trials} == {"completed"}
+    assert [len(trial.outcome.granted) for trial in record.trials] == [trial.config.gpus for trial in record.trials]
+
+    # What MLflow gives back is what the ledger holds, value by value and type by type.
+    table = query.trials("small")
+    expected = query.frame([rows.row(trial) for trial in record.trials])
+    assert table.dtypes.to_dict() == expected.dtypes.to_dict()
+    for column in table.columns.drop("started_at"):
+        assert table[column].tolist() == pytest.approx(expected[column].tolist()), column
+
+    printed = sweep("trials", "small", "--format", "json")
+    assert len(json.loads(printed.stdout)) == 4
+    assert sweep("trials", "smal", "--format", "csv").returncode == 2
+
+    # Syncing again doubles nothing.
+    assert sweep("sync", "small").returncode == 0
+    with sqlite3.connect("mlflow.db") as store:
+        assert store.execute("SELECT count(*) FROM runs").fetchone() == (5,)
+        assert store.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall() == [("FINISHED", 5)]
+        steps = store.execute("SELECT count(*) FROM metrics WHERE key = 'steps/step_ms'").fetchone()
+        assert steps == (4 * 5,)
+
+
+def test_a_sweep_goes_on_after_every_way_a_rank_can_end(
+    workplace: Path, left_behind: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [8, *range(bad_ranks.RAISES, bad_ranks.NO_MEMORY + 1), 16]
+    text = SMALL.replace("batch_size: 8, gpus: [1, 2]", f"batch_size: {sizes}, gpus: 2").replace(
+        "repeats: 2", "repeats: 1"
+    )
+    text += "deadlines: {ring_s: 4, step_s: 2}\n"
+    (workplace / "small.yaml").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    drive = (
+        "import sys; from pathlib import Path; from sweeps import runner;"
+        "runner.run.__defaults__ = ('tests.integration.bad_ranks:run',);"
+        "from sweeps.cli import main; sys.exit(main(['run', 'small.yaml']))"
+    )
+    ran = subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1, ran.stderr
+    assert not left_behind()
+    ended = {trial.config.batch_size: trial.outcome for trial in ledger.read("small").trials}
+    assert {size: outcome.kind for size, outcome in ended.items()} == {
+        8: "",
+        bad_ranks.RAISES: "raised",
+        bad_ranks.KILLED: "killed",
+        bad_ranks.STOPPED: "stalled",
+        bad_ranks.NEVER_JOINS: "no rendezvous",
+        bad_ranks.EXITS: "exited",
+        bad_ranks.NO_MEMORY: "host memory",
+        16: "",
+    }
+    assert Counter(outcome.status for outcome in ended.values()) == {"completed": 2, "failed": 5, "infeasible": 1}
+    assert all(outcome.rank == bad_ranks.BAD_RANK for outcome in ended.values() if outcome.status != "completed")
+    assert "rank 1, step 3: killed: killed by signal 9 (SIGKILL)" in ran.stdout
+    assert "log: " in ran.stdout
+    with sqlite3.connect("mlflow.db") as store:
+        statuses = dict(store.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall())
+    assert statuses == {"FINISHED": 4, "FAILED": 5}  # the sweep's own run, two completed, one infeasible
+
+
+def started_sweep(workplace: Path) -> subprocess.Popen[str]:
+    """A long sweep whose first trial has ended and whose second is under way."""
+    (workplace / "small.yaml").write_text(
+        SMALL.replace("measured: 5", "measured: 200").replace("repeats: 2", "repeats: 50")
+    )
+    running = subprocess.Popen(
+        [str(SWEEP), "run", "small.yaml"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    assert running.stderr
+    for line in running.stderr:
+        if line.strip().startswith("1/100"):
+            time.sleep(0.5)
+            return running
+    raise AssertionError("the sweep ended before its first trial")
+
+
+def test_ctrl_c_ends_ranks_and_ray_and_leaves_a_ledger_that_reads(
+    workplace: Path, left_behind: Callable[[], list[str]]
+) -> None:
+    running = started_sweep(workplace)
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    output, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in errors + output
+    assert "stopped after" in errors
+    assert not left_behind()
+    record = ledger.read("small")
+    assert record.trials
+    assert {trial.outcome.status for trial in record.trials} <= {"completed", "cancelled"}
+    with sqlite3.connect("mlflow.db") as store:
+        assert store.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchone() == (0,)
+
+
+def test_a_killed_driver_leaves_no_process(workplace: Path, left_behind: Callable[[], list[str]]) -> None:
+    running = started_sweep(workplace)
+    running.kill()
+    running.communicate(timeout=60)
+    assert not left_behind()
+    assert ledger.read("small").trials
+
+
+def test_a_nursery_that_dies_is_replaced_and_the_sweep_goes_on(
+    workplace: Path, left_behind: Callable[[], list[str]]
+) -> None:
+    running = started_sweep(workplace)
+    below = psutil.Process(running.pid).children(recursive=True)
+    nurseries = {process.pid: process for process in below if "workers.nursery" in process.cmdline()}
+    (nursery,) = [process for process in nurseries.values() if process.ppid() not in nurseries]  # the rest are ranks
+    nursery.kill()
+    completed_after = 0
+    assert running.stderr
+    for line in running.stderr:
+        completed_after += "images/s" in line
+        if completed_after == 3:
+            break
+    os.killpg(running.pid, signal.SIGINT)
+    running.communicate(timeout=60)
+    kinds = Counter(trial.outcome.kind for trial in ledger.read("small").trials)
+    assert kinds["nursery gone"] <= 1
+    assert completed_after == 3
+    assert not left_behind()
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"MLFLOW_TRACKING_URI": "sqlite:////proc/nowhere/mlflow.db"}, "the tracking store must be writable"),
+        ({"SWEEP_RESULTS": "/proc/nowhere"}, "the results folder must be writable"),
+    ],
+)
+def test_what_can_t_be_written_is_refused_in_words(
+    workplace: Path, left_behind: Callable[[], list[str]], environment: dict[str, str], message: str
+) -> None:
+    (workplace / "small.yaml").write_text(SMALL)
+    ran = sweep("run", "small.yaml", **environment)
+    assert ran.returncode == 3
+    assert message in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not left_behind()
+
+
+def test_a_gang_larger_than_the_machine_is_refused_before_it_waits_for_ever(workplace: Path) -> None:
+    (workplace / "small.yaml").write_text(SMALL)
+    ran = sweep("run", "small.yaml", "--set", "gpus=[1, 2]", "cores_per_worker=512")
+    assert ran.returncode == 2
+    assert "space.gpus: this cluster" in ran.stderr
+    assert not (workplace / "results").exists()

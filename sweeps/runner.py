@@ -30,7 +30,7 @@ from workers.contract import Phase, TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
 from workers.paths import SweepPaths
 
-REPORT_EVERY_S = 1.0
+REPORT_EVERY_S = 2.0
 COVER_EVERY_S = 10.0
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -143,7 +143,7 @@ class Gang(tune.Trainable):
             self._is_running = True
         outcome = self._group.wait(REPORT_EVERY_S)
         if outcome is None:
-            return {"progress": self._group.progress()}
+            return {"progress": dataclasses.astuple(self._group.progress)}
         return {"outcome": json.dumps(contract.to_json(outcome)), "done": True}
 
     def cleanup(self) -> None:

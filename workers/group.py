@@ -10,10 +10,9 @@ import dataclasses
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from workers import contract, verdict
-from workers.keeper import Keeper, Order, RankEnd
+from workers.keeper import Order, Progress, RankEnd, keep
 from workers.paths import SweepPaths, nursery_address
 from workers.rank import Seat
 from workers.ring import Rendezvous
@@ -41,35 +40,20 @@ def nursery_key() -> str:
 class Nurse:
     """Keeps this node's nursery alive, and takes it along when it goes."""
 
-    def __init__(self, log: str) -> None:
-        self._log = Path(log)
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        self._command = [sys.executable, "-m", "workers.nursery", nursery_address(nursery_key())[1:]]
+    def tend(self, log: str) -> None:
+        """Never returns: an actor that waits for a call wakes a hundred times a second, in everybody's way."""
+        Path(log).parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "workers.nursery", nursery_address(nursery_key())[1:]]
         # A nursery sees every GPU of its node; each rank is told which is its own.
-        self._env = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
-        self._env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        self._nursery = self._start()
-        threading.Thread(target=self._tend, daemon=True).start()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            return subprocess.Popen(
-                self._command,
-                env=self._env,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def _tend(self) -> None:
+        environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         while True:
-            self._nursery.wait()
+            with open(log, "ab") as out:
+                nursery = subprocess.Popen(
+                    command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
+                )
+            nursery.wait()
             time.sleep(0.2)
-            self._nursery = self._start()
-
-    def pid(self) -> int:
-        return self._nursery.pid
 
 
 class Nurses:
@@ -85,18 +69,18 @@ class Nurses:
         for gone in self._nurses.keys() - nodes:
             del self._nurses[gone]
         for node in nodes - self._nurses.keys():
-            self._nurses[node] = (
+            nurse = (
                 ray.remote(Nurse)
                 .options(
                     num_cpus=0,
                     max_restarts=-1,
+                    max_task_retries=-1,
                     scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
                 )
-                .remote(str(self._logs / f"nursery-{node[:8]}.log"))
+                .remote()
             )
-
-    def pids(self) -> list[int]:
-        return list(ray.get([nurse.pid.remote() for nurse in self._nurses.values()]))
+            nurse.tend.remote(str(self._logs / f"nursery-{node[:8]}.log"))
+            self._nurses[node] = nurse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,11 +94,8 @@ class Bench:
     nursery: str
 
 
-class GroupKeeper(Keeper):
-    """A keeper in its bundle."""
-
-    def __init__(self) -> None:
-        super().__init__(nursery_key())
+class Keeper:
+    """Holds a bundle, and keeps one rank in it at a time."""
 
     def where(self) -> Bench:
         address = ray.util.get_node_ip_address()
@@ -129,6 +110,11 @@ class GroupKeeper(Keeper):
             nursery=nursery_key(),
         )
 
+    @ray.method(num_returns="streaming")  # type: ignore[untyped-decorator]
+    def run(self, order: Order) -> Iterator[Progress | RankEnd]:
+        """One thread does it all: an actor with several wakes a hundred times a second."""
+        yield from keep(order, nursery_key(), ray.get_runtime_context().is_canceled)
+
 
 class Group:
     """The ranks of one trial at a time, one in each bundle of a placement group."""
@@ -138,8 +124,8 @@ class Group:
         self._bundles = bundles
         self._keepers: list[Any] = []
         self._benches: list[Bench] = []
-        self._ticket = 0
-        self._running: dict[Any, int] = {}  # a keeper's run: its rank
+        self._running: dict[Any, int] = {}  # what a keeper's run yields: its rank
+        self._granted: list[contract.Granted] = []
         self._ends: list[RankEnd] = []
         self._give_up = float("inf")
         self._rendezvous: Rendezvous | None = None
@@ -157,7 +143,7 @@ class Group:
             contract.Granted(rank=rank, node=bench.node, gpu=bench.gpu) for rank, bench in enumerate(self._benches)
         ]
         self._ends, self._give_up = [], float("inf")
-        self._ticket += 1
+        self.progress = Progress("start", 0)  # of rank 0
         for keeper, bench, seat in zip(self._keepers, self._benches, seats, strict=True):
             order = Order(
                 config=config,
@@ -165,7 +151,6 @@ class Group:
                 entry=entry,
                 env={"CUDA_VISIBLE_DEVICES": bench.gpu or "-1"},
                 log=str(logs.rank_log(config.trial, seat.rank)),
-                ticket=self._ticket,
             )
             self._running[keeper.run.remote(order)] = seat.rank
 
@@ -175,27 +160,21 @@ class Group:
         while self._running:
             now = time.monotonic()
             if now >= self._give_up:
-                self._stop_keepers()
+                self._call_off()
                 self._give_up = float("inf")
             ready, _ = ray.wait(list(self._running), timeout=max(0.0, min(until, self._give_up) - now))
             for run in ready:
-                self._take(run)
+                self._hear(run)
             if self._running and time.monotonic() >= until:
                 return None
         self._close_rendezvous()
-        outcome = verdict.outcome(self._ends, self._granted)
         if any(end.what == "lost" for end in self._ends):
             self.close()
-        return outcome
-
-    def progress(self) -> tuple[contract.Phase, int]:
-        """How far the slowest rank has come."""
-        seen: list[tuple[contract.Phase, int]] = ray.get([keeper.progress.remote() for keeper in self._keepers])
-        return min(seen, key=lambda at: (contract.PHASES.index(at[0]), at[1]))
+        return verdict.outcome(self._ends, self._granted)
 
     def stop(self) -> None:
         """End the trial that runs, if one does; afterwards none of its processes is left."""
-        self._stop_keepers()
+        self._call_off()
         while self._running:
             self.wait(timeout_s=30)
 
@@ -207,11 +186,10 @@ class Group:
 
     def _seat_keepers(self) -> None:
         keepers = [
-            ray.remote(GroupKeeper)
+            ray.remote(Keeper)
             .options(
                 num_cpus=bundle.get("CPU", 0),
                 num_gpus=bundle.get("GPU", 0),
-                max_concurrency=3,  # a run, a look at its progress, a stop
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement, index),
             )
             .remote()
@@ -224,19 +202,28 @@ class Group:
         self._keepers = [keepers[i] for i in order]
         self._benches = [benches[i] for i in order]
 
-    def _take(self, run: Any) -> None:
-        rank = self._running.pop(run)
+    def _hear(self, run: Any) -> None:
+        """What a keeper yields next: progress, or the end of its rank."""
+        rank = self._running[run]
         try:
-            end = ray.get(run)
+            heard = ray.get(next(run))
+        except ray.exceptions.TaskCancelledError:
+            heard = RankEnd(rank=rank, what="stopped", at=time.time())
         except ray.exceptions.RayError as error:
-            end = RankEnd(rank=rank, what="lost", kind="node lost", message=str(error).splitlines()[0], at=time.time())
-        self._ends.append(end)
-        if end.what != "measured":
+            message = str(error).strip().splitlines()[0]
+            heard = RankEnd(rank=rank, what="lost", kind="node lost", message=message, at=time.time())
+        if isinstance(heard, Progress):
+            if rank == 0:
+                self.progress = heard
+            return
+        del self._running[run]
+        self._ends.append(heard)
+        if heard.what != "measured":
             self._give_up = min(self._give_up, time.monotonic() + ECHO_S)
 
-    def _stop_keepers(self) -> None:
-        for rank in self._running.values():
-            self._keepers[rank].stop.remote(self._ticket)
+    def _call_off(self) -> None:
+        for run in self._running:
+            ray.cancel(run)
 
     def _close_rendezvous(self) -> None:
         if self._rendezvous:

@@ -1,7 +1,7 @@
 """Keeps one rank: has it forked by the node's nursery, listens to it, and says how it ended.
 
 A rank can end in any way (it raises, is killed, stops answering, never joins the ring) and the keeper always
-comes back with a `RankEnd`. Who wants the rank gone before that calls `stop`. Knows nothing of Ray.
+comes back with a `RankEnd`. Knows nothing of Ray.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from workers import contract, paths
 from workers.rank import BEAT, Beat, Seat
 
 LOOK_EVERY_S = 0.25
+TELL_EVERY_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,124 +50,130 @@ class Order:
     entry: str  # module:function of (config, seat, voice)
     env: Mapping[str, str]
     log: str
-    ticket: int = 0  # tells this run of the keeper from its others
     cores: tuple[int, ...] = ()  # empty: wherever the system puts it
 
 
-class Keeper:
-    def __init__(self, nursery: str) -> None:
-        self._nursery = nursery
-        self._beat: Beat | None = None
-        self._stopped = -1  # the last ticket that was called off
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a rank has come."""
 
-    def progress(self) -> tuple[contract.Phase, int]:
-        return self._beat.read() if self._beat else ("start", 0)
+    phase: contract.Phase
+    step: int
 
-    def stop(self, ticket: int) -> None:
-        """End the run of this ticket, and no other: a late call finds nothing to do."""
-        self._stopped = ticket
 
-    def run(self, order: Order) -> RankEnd:
-        """Start a rank and stay until it has ended, whatever way; afterwards no process of it is left."""
-        # Where its temporary files go: a rank that is killed can't clear them away. Its nursery does, when the
-        # rank has ended; this keeper does too, should the nursery be killed.
-        scratch = tempfile.mkdtemp(prefix="sweep-rank-")
-        beat_fd = os.memfd_create("beat")
-        ours, theirs = socket.socketpair()
-        try:
-            os.ftruncate(beat_fd, BEAT.size)
-            self._beat = Beat(beat_fd)
-            nursery = self._connect(order)
-            if nursery is None:
-                return self._ended(order, **self._no_nursery(order))
-            with nursery:
-                socket.send_fds(nursery, [_encode(order, scratch)], [theirs.fileno(), beat_fd])
+def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Iterator[Progress | RankEnd]:
+    """Start a rank and stay until it has ended, whatever way; afterwards no process of it is left.
+
+    Yields its progress now and then, and its end last. Ends it early once `is_called_off` says so.
+    """
+    # Where its temporary files go: a rank that is killed can't clear them away. Its nursery does, when the
+    # rank has ended; its keeper does too, should the nursery be killed.
+    scratch = tempfile.mkdtemp(prefix="sweep-rank-")
+    beat_fd = os.memfd_create("beat")
+    ours, theirs = socket.socketpair()
+    try:
+        os.ftruncate(beat_fd, BEAT.size)
+        beat = Beat(beat_fd)
+        ended: dict[str, Any] = {}
+        if not (line := _connected(order, nursery, is_called_off)):
+            ended = _no_nursery(order, is_called_off)
+        else:
+            with line:
+                socket.send_fds(line, [_encode(order, scratch)], [theirs.fileno(), beat_fd])
                 theirs.close()
-                return self._ended(order, **self._watch(order, nursery, ours))
-        finally:
-            ours.close()
-            theirs.close()
-            os.close(beat_fd)
-            shutil.rmtree(scratch, ignore_errors=True)
+                for seen in _watched(order, line, ours, beat, is_called_off):
+                    if isinstance(seen, Progress):
+                        yield seen
+                    else:
+                        ended = seen
+        phase, step = beat.read()
+        yield RankEnd(rank=order.seat.rank, phase=phase, step=step, at=time.time(), log=order.log, **ended)
+    finally:
+        ours.close()
+        theirs.close()
+        os.close(beat_fd)
+        shutil.rmtree(scratch, ignore_errors=True)
 
-    def _connect(self, order: Order) -> socket.socket | None:
-        give_up = time.monotonic() + order.config.deadlines.nursery_s
-        while time.monotonic() < give_up and self._stopped != order.ticket:
-            nursery = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                nursery.connect(paths.nursery_address(self._nursery))
-                return nursery
-            except OSError:
-                nursery.close()
-                time.sleep(0.02)
-        return None
 
-    def _no_nursery(self, order: Order) -> dict[str, Any]:
-        if self._stopped == order.ticket:
-            return {"what": "stopped"}
-        return {
-            "what": "failed",
-            "kind": "no nursery",
-            "message": f"the node's nursery did not answer within {order.config.deadlines.nursery_s:.0f} s",
-        }
+def _connected(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> socket.socket | None:
+    give_up = time.monotonic() + order.config.deadlines.nursery_s
+    while time.monotonic() < give_up and not is_called_off():
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            line.connect(paths.nursery_address(nursery))
+            return line
+        except OSError:
+            line.close()
+            time.sleep(0.02)
+    return None
 
-    def _watch(self, order: Order, nursery: socket.socket, voice: socket.socket) -> dict[str, Any]:
-        said: dict[str, Any] = {}
-        heard = b""
-        pid = 0
-        seen, since = self.progress(), time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            selector.register(nursery, selectors.EVENT_READ)
-            selector.register(voice, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select(LOOK_EVERY_S):
-                    if key.fileobj is voice:
-                        chunk = _receive(voice, 1 << 16)
-                        heard += chunk
-                        if not chunk:
-                            selector.unregister(voice)
-                        continue
-                    message = json.loads(_receive(nursery, 1 << 16) or "{}")
-                    if "pid" in message:
-                        pid = message["pid"]
-                        continue
-                    heard += _drain(voice)
-                    for line in heard.splitlines():
-                        said.update(json.loads(line))
-                    return _verdict(said, message.get("exit"))
-                now = time.monotonic()
-                if self.progress() != seen:
-                    seen, since = self.progress(), now
-                limit_s = order.config.deadlines.for_phase(seen[0])
-                if now - since > limit_s:
-                    why = _stalled(seen, limit_s, pid)
-                    _hang_up(nursery)
-                    return why
-                if self._stopped == order.ticket:
-                    _hang_up(nursery)
-                    return {"what": "stopped"}
 
-    def _ended(self, order: Order, **facts: Any) -> RankEnd:
-        phase, step = self.progress()
-        return RankEnd(rank=order.seat.rank, phase=phase, step=step, at=time.time(), log=order.log, **facts)
+def _no_nursery(order: Order, is_called_off: Callable[[], bool]) -> dict[str, Any]:
+    if is_called_off():
+        return {"what": "stopped"}
+    message = f"the node's nursery did not answer within {order.config.deadlines.nursery_s:g} s"
+    return {"what": "failed", "kind": "no nursery", "message": message}
+
+
+def _watched(
+    order: Order, nursery: socket.socket, voice: socket.socket, beat: Beat, is_called_off: Callable[[], bool]
+) -> Iterator[Progress | dict[str, Any]]:
+    """A rank's progress while it lives; at last, how it ended."""
+    heard = b""
+    pid = 0
+    seen, since = beat.read(), time.monotonic()
+    tell_at = since + TELL_EVERY_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(nursery, selectors.EVENT_READ)
+        selector.register(voice, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select(LOOK_EVERY_S):
+                if key.fileobj is voice:
+                    chunk = _receive(voice)
+                    heard += chunk
+                    if not chunk:
+                        selector.unregister(voice)
+                    continue
+                message = json.loads(_receive(nursery) or "{}")
+                if "pid" in message:
+                    pid = message["pid"]
+                    continue
+                yield _verdict(heard + _drained(voice), message.get("exit"))
+                return
+            now = time.monotonic()
+            if beat.read() != seen:
+                seen, since = beat.read(), now
+            limit_s = order.config.deadlines.for_phase(seen[0])
+            if now - since > limit_s:
+                why = _stalled(seen, limit_s, pid)
+                _hang_up(nursery)
+                yield why
+                return
+            if is_called_off():
+                _hang_up(nursery)
+                yield {"what": "stopped"}
+                return
+            if now >= tell_at:
+                tell_at = now + TELL_EVERY_S
+                yield Progress(*seen)
 
 
 def _encode(order: Order, scratch: str) -> bytes:
     return json.dumps({**contract.to_json(order), "scratch": scratch}).encode()
 
 
-def _receive(source: socket.socket, size: int) -> bytes:
+def _receive(source: socket.socket) -> bytes:
     try:
-        return source.recv(size)
+        return source.recv(1 << 16)
     except OSError:
         return b""
 
 
-def _drain(voice: socket.socket) -> bytes:
+def _drained(voice: socket.socket) -> bytes:
     """What the rank said before it ended and nobody has read yet."""
     voice.setblocking(False)
     heard = b""
-    while chunk := _receive(voice, 1 << 16):
+    while chunk := _receive(voice):
         heard += chunk
     return heard
 
@@ -180,7 +187,9 @@ def _hang_up(nursery: socket.socket) -> None:
             pass
 
 
-def _verdict(said: dict[str, Any], exit_code: int | None) -> dict[str, Any]:
+def _verdict(heard: bytes, exit_code: int | None) -> dict[str, Any]:
+    """What a rank said last, if that and its exit agree; else what its exit says."""
+    said: dict[str, Any] = json.loads(heard.splitlines()[-1]) if heard.endswith(b"\n") else {}
     if said.get("say") == "measured" and exit_code == 0:
         return {"what": "measured", "report": contract.rank_report(said["report"])}
     if "say" in said and said["say"] != "measured":

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ import pytest
 from tests.integration import bad_ranks
 from tests.unit.records import config
 from workers import contract, verdict
-from workers.keeper import Keeper, Order, RankEnd
+from workers.keeper import Order, RankEnd, keep
 from workers.paths import nursery_address
 from workers.rank import Seat
 from workers.ring import Rendezvous
@@ -42,6 +43,12 @@ def nursery(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Popen[b
 STOPPED = "stopped answering after step 3: no progress for 2 s; the process is stopped (SIGSTOP)"
 
 
+def end_of(order: Order, nursery: str, is_called_off: Callable[[], bool] = lambda: False) -> RankEnd:
+    *_, end = keep(order, nursery, is_called_off)
+    assert isinstance(end, RankEnd)
+    return end
+
+
 def gang(size: int, log: Path, entry: str = "tests.integration.bad_ranks:run", **fields: object) -> list[RankEnd]:
     """How each rank of a gang ended. All are given up as soon as one has ended badly."""
     deadlines = contract.Deadlines(nursery_s=60, ring_s=3, build_s=60, step_s=2)
@@ -62,7 +69,7 @@ def gang(size: int, log: Path, entry: str = "tests.integration.bad_ranks:run", *
         for r in range(size)
     ]
     rendezvous = Rendezvous(seats, "127.0.0.1")
-    keepers = [Keeper(KEY) for _ in seats]
+    called_off = threading.Event()
     orders = [
         Order(
             config=trial,
@@ -74,12 +81,11 @@ def gang(size: int, log: Path, entry: str = "tests.integration.bad_ranks:run", *
         for seat in seats
     ]
     with ThreadPoolExecutor() as pool:
-        runs = [pool.submit(keeper.run, order) for keeper, order in zip(keepers, orders, strict=True)]
+        runs = [pool.submit(end_of, order, KEY, called_off.is_set) for order in orders]
         while not all(run.done() for run in runs):
             if any(run.done() and run.result().what != "measured" for run in runs):
                 time.sleep(0.5)
-                for keeper in keepers:
-                    keeper.stop(0)
+                called_off.set()
             time.sleep(0.05)
     rendezvous.close()
     return [run.result() for run in runs]
@@ -147,13 +153,12 @@ def test_ranks_die_with_a_nursery_that_is_killed(left_behind: Callable[[], list[
     key = f"{KEY}-doomed"
     command = [sys.executable, "-m", "workers.nursery", nursery_address(key)[1:]]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    keeper = Keeper(key)
     seat = Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, host="127.0.0.1")
     trial = dataclasses.replace(config(), batch_size=bad_ranks.NEVER_JOINS, deadlines=contract.Deadlines())
     order = Order(config=trial, seat=seat, entry="tests.integration.bad_ranks:run", env={}, log=str(tmp_path / "log"))
     with ThreadPoolExecutor() as pool:
-        run = pool.submit(keeper.run, order)
-        while not psutil.Process(process.pid).children() or keeper.progress() == ("start", 0):
+        run = pool.submit(end_of, order, key)
+        while not psutil.Process(process.pid).children():
             time.sleep(0.05)
         (rank,) = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGKILL)
@@ -167,5 +172,5 @@ def test_ranks_die_with_a_nursery_that_is_killed(left_behind: Callable[[], list[
 def test_no_nursery_is_a_failure_within_its_deadline() -> None:
     trial = dataclasses.replace(config(), deadlines=contract.Deadlines(nursery_s=0.2))
     seat = Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, host="127.0.0.1")
-    end = Keeper("nobody").run(Order(config=trial, seat=seat, entry="x:y", env={}, log="/dev/null"))
+    end = end_of(Order(config=trial, seat=seat, entry="x:y", env={}, log="/dev/null"), "nobody")
     assert (end.what, end.kind) == ("failed", "no nursery")

@@ -1,20 +1,21 @@
 """The minimal Horovod loop that a trial is compared with: no sweep, no Ray, started by horovodrun.
 
-    horovodrun -np 2 python benchmarks/plain.py CONFIG.json RESULT
+    horovodrun -np 2 python benchmarks/plain.py CONFIG.json FOLDER
 
-Same network, batch, data, steps and threads as the trial whose config it is given; nothing else is shared.
+Same network, batch, data and threads as the trial whose config it is given; nothing else is shared. Notes each
+step in FOLDER until it is killed.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
+from odometer import Odometer
 
 from workers import contract, inputs, models
 
@@ -22,7 +23,6 @@ config = contract.trial_config(json.loads(Path(sys.argv[1]).read_text()))
 hvd.init()
 tf.config.threading.set_intra_op_parallelism_threads(config.cores_per_worker)
 tf.config.threading.set_inter_op_parallelism_threads(1)
-tf.random.set_seed(config.seed)
 
 
 class Place:
@@ -49,13 +49,7 @@ def step(images, labels):
     return loss
 
 
-for _ in range(config.warmup_steps):
+odometer = Odometer(Path(sys.argv[2]), hvd.rank())
+for n in range(config.steps):
     step(*next(batches)).numpy()
-hvd.allreduce(tf.zeros([]), name="start")
-start = time.perf_counter()
-for _ in range(config.measured_steps):
-    step(*next(batches)).numpy()
-hvd.allreduce(tf.zeros([]), name="end")
-if hvd.rank() == 0:
-    seconds = time.perf_counter() - start
-    Path(sys.argv[2]).write_text(str(config.measured_steps * config.batch_size * hvd.size() / seconds))
+    odometer.note(n + 1)

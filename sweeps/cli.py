@@ -174,7 +174,7 @@ def me() -> str:
     on_path = any(Path(folder) / "sweep" == called for folder in os.environ.get("PATH", "").split(os.pathsep))
     if on_path or called.name != "sweep":
         return "sweep"
-    return os.path.relpath(called)
+    return min(os.path.relpath(called), str(called.absolute()), key=len)
 
 
 if __name__ == "__main__":

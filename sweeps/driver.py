@@ -44,7 +44,7 @@ def drive(file: Path, overrides: tuple[str, ...], address: str | None, me: str) 
         finally:
             left = tracker.close()
             book.end(why)
-    _conclude(planned, progress.records, book.facts.name, me)
+    _conclude(planned, progress.records, book.facts.name, file, me)
     if left:
         console.print(
             f"[red]{left} of {len(progress.records)} trials stand in the ledger, but not in the tracking store[/]: "
@@ -66,7 +66,7 @@ def _check_data(spec: SweepSpec, place: str, me: str) -> None:
         raise InputError(place, [Mistake("data", rule, spec.data)])
 
 
-def _conclude(planned: Plan, records: list[TrialRecord], name: str, me: str) -> None:
+def _conclude(planned: Plan, records: list[TrialRecord], name: str, file: Path, me: str) -> None:
     from sweeps import analysis, query, rows
 
     if records:
@@ -83,7 +83,7 @@ def _conclude(planned: Plan, records: list[TrialRecord], name: str, me: str) -> 
             )
     print(f"\n  look    {me} ui")
     print(f"  query   {me} trials {name} --format csv")
-    print(f"  next    {me} run search_spaces/demo.yaml --set batch_size=[64,256] repeats=5\n")
+    print(f"  next    {me} run {file} --set batch_size=[64,256] repeats=5\n")
 
 
 def _findings(found: pd.DataFrame, planned: Plan) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import math
 import os
 import signal
@@ -36,6 +37,7 @@ QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
@@ -67,6 +69,7 @@ class Node:
 def cluster(address: str | None) -> Iterator[list[Node]]:
     """The Ray cluster at `address`, or one on this machine that ends with the block and leaves no file."""
     os.environ.update(QUIET)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what ends a trial is told by its outcome
     with contextlib.ExitStack() as stack:
         here: dict[str, Any] = {"address": address}
         if not address:

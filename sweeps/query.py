@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeps import rows
+from sweeps import rows, tracking
 from sweeps.errors import InputError, Mistake
 
 AXES = ("batch_size", "gpus", "precision", "decode_threads", "placement")
@@ -16,29 +17,29 @@ if TYPE_CHECKING:
 
 def trials(name: str) -> pd.DataFrame:
     """Every trial of a sweep, typed, in the order they started."""
-    from mlflow import MlflowClient
+    store = tracking.store_name()
+    if store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).exists():
+        raise InputError(store, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
+    found = _runs(name)
+    if not found:
+        raise InputError(store, [Mistake("", "must hold a sweep of that name", name)])
+    ended = (_row(run) for run in found if "sweep.trial" in run.data.tags)
+    return frame(sorted(ended, key=lambda row: row["started_at"]))
 
-    client = MlflowClient()
+
+def _runs(name: str) -> list[Any]:
+    """A sweep's runs: its own and its trials'. No sweep has a quote in its name."""
+    client = tracking.client()
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    quoted = name.replace("'", "")
+    wanted = f"tags.`sweep.name` = '{name.replace(chr(39), '')}'"
     found: list[Any] = []
     token = None
     while True:
-        page = client.search_runs(experiments, f"tags.`sweep.name` = '{quoted}'", page_token=token, max_results=1000)
+        page = client.search_runs(experiments, wanted, page_token=token, max_results=1000)
         found += page
         token = page.token
         if not token:
-            break
-    runs = [run for run in found if "sweep.trial" in run.data.tags]
-    if not found:
-        raise InputError(_store(), [Mistake("", "must hold a sweep of that name", name)])
-    return frame(sorted((_row(run) for run in runs), key=lambda row: row["started_at"]))
-
-
-def _store() -> str:
-    import mlflow
-
-    return str(mlflow.get_tracking_uri())
+            return found
 
 
 def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:

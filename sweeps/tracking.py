@@ -25,21 +25,25 @@ LARGEST_BATCH = 1000  # metrics a call, MLflow's own limit
 RETRY_S = 2.0
 
 
+def client() -> Any:
+    """MLflow's client on the store of its own rules: MLFLOW_TRACKING_URI, else its default in this folder."""
+    # MLflow's own patience is eight minutes; ours is a thread that tries again.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    from mlflow import MlflowClient
+
+    for chatty in ("mlflow", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    return MlflowClient()
+
+
 class Store:
     """One sweep in a tracking store."""
 
     def __init__(self, facts: SweepFacts) -> None:
-        # MLflow's own patience is eight minutes; ours is a thread that tries again.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-        import mlflow
-        from mlflow import MlflowClient
-
-        for chatty in ("mlflow", "alembic"):
-            logging.getLogger(chatty).setLevel(logging.WARNING)
         self._facts = facts
-        self._client = MlflowClient()
-        _never_locked(mlflow.get_tracking_uri())
+        self._client = client()
+        _never_locked(store_name())
         self._experiment = self._experiment_id()
         self._runs = self._existing_runs()
         self._parent = self._run("", facts.name, facts.created_at, {"mlflow.source.name": "sweep"})

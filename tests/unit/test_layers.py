@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 HOMES = {
     "ray.tune": {"sweeps.runner"},
     "ray": {"sweeps.runner", "workers.group"},
-    "mlflow": {"sweeps.tracking", "sweeps.query"},
+    "mlflow": {"sweeps.tracking"},
     "horovod": {"workers.ring", "workers.nursery", "workers.probe"},
 }
 SWEEPS_MAY_USE = {"workers", "workers.contract", "workers.group", "workers.paths"}

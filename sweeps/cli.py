@@ -100,11 +100,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _trials(args: argparse.Namespace) -> int:
-    from sweeps import query, tables
+    from sweeps import query, rows, tables
 
     found = query.trials(args.name)
     if args.format == "table":
-        varied = [name for name in query.AXES if found[name].nunique() > 1]
+        varied = [name for name in rows.AXES if found[name].nunique() > 1]
         found = found[["trial", *varied, "repeat", "outcome", *query.HEADLINE]]
     tables.show(found, args.format)
     return errors.DONE

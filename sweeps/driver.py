@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from sweeps import errors, ledger, tables
-from sweeps.errors import InputError, Mistake
+from sweeps import errors, ledger, shape, tables
+from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.ledger import TrialRecord
 from sweeps.plan import Plan, plan, summary
 from sweeps.progress import Progress, explained
+from sweeps.shape import Node
 from sweeps.spec import SweepSpec, parse, read
 
 if TYPE_CHECKING:
@@ -29,34 +31,50 @@ def drive(file: Path, overrides: tuple[str, ...], address: str | None, me: str) 
         _check_data(spec, str(file), me)
     console = Console(stderr=True)
     console.print(f"[bold]{spec.name}[/]: {summary(planned)}", highlight=False)
+    console.print(f"[dim]connecting to Ray at {address} …[/]" if address else "[dim]starting Ray on this machine …[/]")
 
-    from sweeps import runner, tracking
+    from sweeps import runner
 
     with runner.cluster(address) as nodes:
-        runner.check_capacity(planned, nodes, str(file))
+        shape.check_capacity(planned, nodes, str(file))
         book = ledger.create(planned, text, overrides)
-        tracker = tracking.Tracker(book.facts)
-        why = "stopped"
-        try:
-            with Progress(len(planned.trials), console) as progress:
-                is_complete = runner.run(planned, book, nodes, [progress, tracker])
-            why = "complete" if is_complete else "interrupted"
-        finally:
-            left = tracker.close()
-            book.end(why)
-    _conclude(planned, progress.records, book.facts.name, file, me)
-    if left:
-        console.print(
-            f"[red]{left} of {len(progress.records)} trials stand in the ledger, but not in the tracking store[/]: "
-            f"{tracker.refusal}\n  {tracking.store_name()}\n  once it answers: {me} sync {book.facts.name}",
-            highlight=False,
-        )
+        records, refusals = _measure(planned, book, nodes, console)
+    _conclude(planned, records, book.facts.name, file, me)
+    for refusal in refusals:
+        console.print(f"[red]{refusal}[/]", highlight=False, soft_wrap=True)
+    if refusals:
+        console.print(f"  once that is mended: {me} sync {book.facts.name}", highlight=False)
         return errors.REFUSED
-    if not is_complete:
-        console.print(f"stopped after {len(progress.records)} of {len(planned.trials)} trials", highlight=False)
+    if len(records) < len(planned.trials) or any(record.outcome.status == "cancelled" for record in records):
+        console.print(f"stopped after {len(records)} of {len(planned.trials)} trials", highlight=False)
         return INTERRUPTED
-    is_sound = all(record.outcome.status in ("completed", "infeasible") for record in progress.records)
+    is_sound = all(record.outcome.status in ("completed", "infeasible") for record in records)
     return errors.DONE if is_sound else errors.SOME_FAILED
+
+
+def _measure(
+    planned: Plan, book: ledger.Ledger, nodes: Sequence[Node], console: Console
+) -> tuple[list[TrialRecord], list[RefusedError]]:
+    """The trials that ended, and what refused to take them; raises if that was so before the first."""
+    from sweeps import runner, tracking
+
+    refusals: list[RefusedError] = []
+    progress = Progress(len(planned.trials), console)
+    tracker = tracking.Tracker(book.facts)
+    try:
+        with progress:
+            is_complete = runner.run(planned, book, nodes, [progress, tracker])
+        book.end("complete" if is_complete else "stopped")
+    except RefusedError as refusal:
+        if not progress.records:
+            tracker.close()
+            book.discard()
+            raise
+        refusals.append(refusal)
+    if left := tracker.close():
+        count = f"{left} of {len(progress.records)} trials"
+        refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
+    return progress.records, refusals
 
 
 def _check_data(spec: SweepSpec, place: str, me: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -69,6 +70,11 @@ class Ledger:
     def end(self, why: str) -> None:
         self._append({"kind": "end", "why": why, "at": time.time()})
         self._file.close()
+
+    def discard(self) -> None:
+        """Nothing was measured: leave no trace."""
+        self._file.close()
+        shutil.rmtree(self.paths.folder)
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         try:
@@ -147,9 +153,14 @@ def _existing(name: str) -> SweepPaths:
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as lines:
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             if line.endswith(b"\n"):
-                yield json.loads(line)
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    raise InputError(
+                        f"{path}:{number}", [Mistake("", "a ledger holds JSON lines", line[:40])]
+                    ) from None
 
 
 def _facts(entry: Mapping[str, Any]) -> SweepFacts:

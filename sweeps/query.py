@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from sweeps import rows, tracking
 from sweeps.errors import InputError, Mistake
 
-AXES = ("batch_size", "gpus", "precision", "decode_threads", "placement")
 HEADLINE = ("images_per_s", "step_ms_p50", "step_ms_p95", "launch_s", "trial_s")
 
 if TYPE_CHECKING:
@@ -20,7 +19,10 @@ def trials(name: str) -> pd.DataFrame:
     store = tracking.store_name()
     if store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).exists():
         raise InputError(store, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
-    found = _runs(name)
+    try:
+        found = _runs(name)
+    except Exception as error:  # MLflow raises whatever its database driver or HTTP library raises
+        raise tracking.refused("answer", error) from None
     if not found:
         raise InputError(store, [Mistake("", "must hold a sweep of that name", name)])
     ended = (_row(run) for run in found if "sweep.trial" in run.data.tags)
@@ -60,7 +62,7 @@ def _row(run: Any) -> dict[str, Any]:
         "trial": tags["sweep.trial"],
         "cell": tags["sweep.cell"],
         "outcome": tags["sweep.outcome"],
-        "kind": tags["sweep.kind"],
+        "kind": tags.get("sweep.kind", ""),
         "message": tags.get("sweep.message", ""),
         **{name: rows.typed(name, run.data.params[name]) for name in rows.PARAMS},
         **{name: figures[logged] for name, logged in rows.METRICS.items() if logged in figures},

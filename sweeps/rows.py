@@ -11,6 +11,7 @@ import statistics
 from typing import Any
 
 from sweeps.ledger import TrialRecord
+from sweeps.spec import Space
 from workers.contract import Measurement, TrialConfig
 
 METRICS = {
@@ -29,6 +30,7 @@ METRICS = {
     "peak_memory_mib": "memory/rank_peak_mib",
     "parameters": "model/parameters",
 }
+AXES = tuple(Space.model_fields)
 PARAMS = {field.name: field.type for field in dataclasses.fields(TrialConfig) if field.name != "deadlines"}
 
 

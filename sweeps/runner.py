@@ -10,9 +10,9 @@ import contextlib
 import dataclasses
 import json
 import logging
-import math
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,9 +23,10 @@ from ray import tune
 from ray.util.placement_group import get_current_placement_group
 
 from sweeps import broom
-from sweeps.errors import InputError, Mistake, RefusedError, SweepError
+from sweeps.errors import RefusedError, SweepError
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.plan import Plan
+from sweeps.shape import Node, bundles
 from workers import contract
 from workers.contract import Phase, TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
@@ -37,7 +38,6 @@ QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
@@ -59,17 +59,13 @@ class Observer(Protocol):
     def ended(self, record: TrialRecord) -> None: ...
 
 
-@dataclasses.dataclass(frozen=True)
-class Node:
-    cpus: int
-    gpus: int
-
-
 @contextlib.contextmanager
 def cluster(address: str | None) -> Iterator[list[Node]]:
     """The Ray cluster at `address`, or one on this machine that ends with the block and leaves no file."""
     os.environ.update(QUIET)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what ends a trial is told by its outcome
+    if address and address != "auto":
+        _knock(address)
     with contextlib.ExitStack() as stack:
         here: dict[str, Any] = {"address": address}
         if not address:
@@ -88,41 +84,14 @@ def cluster(address: str | None) -> Iterator[list[Node]]:
         ]
 
 
-def bundles(config: TrialConfig, nodes: Sequence[Node]) -> list[dict[str, float]]:
-    """A trial's placement group: a bundle a rank, each taking its share of the CPUs of the nodes it may use.
-
-    A throughput trial has its nodes to itself: neighbours contend for cores and links.
-    """
-    hosts = [node for node in nodes if _slots(config, node)]
-    largest = max(hosts, key=lambda node: _slots(config, node))
-    if config.placement == "pack":
-        used = math.ceil(config.gpus / _slots(config, largest))
-    else:
-        used = min(len(hosts), config.gpus)
-    ranks_a_node = math.ceil(config.gpus / used)
-    share = min(node.cpus for node in hosts) // ranks_a_node
-    bundle: dict[str, float] = {"CPU": max(1, share)}
-    if config.device == "gpu":
-        bundle["GPU"] = 1
-    return [bundle] * config.gpus
-
-
-def _slots(config: TrialConfig, node: Node) -> int:
-    """How many ranks a node can hold."""
-    return min(node.gpus, node.cpus) if config.device == "gpu" else node.cpus // config.cores_per_worker
-
-
-def check_capacity(plan: Plan, nodes: Sequence[Node], place: str) -> None:
-    """A gang larger than the cluster would wait for ever."""
-    mistakes = {}
-    for config in plan.trials:
-        slots = sum(_slots(config, node) for node in nodes)
-        if config.gpus > slots:
-            shape = ", ".join(f"{node.cpus} CPUs + {node.gpus} GPUs" for node in nodes)
-            rule = f"this cluster ({shape}) holds at most {slots} ranks on device {config.device}"
-            mistakes[config.gpus] = Mistake("space.gpus", rule, config.gpus)
-    if mistakes:
-        raise InputError(place, list(mistakes.values()))
+def _knock(address: str) -> None:
+    """Ray itself would wait most of a minute for a head that isn't there."""
+    host, _, port = address.rpartition("//")[-1].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise RefusedError(f"a Ray head must answer at HOST:PORT, but {address} gives: {why}") from None
 
 
 class Gang(tune.Trainable):
@@ -260,10 +229,13 @@ def run(plan: Plan, ledger: Ledger, nodes: Sequence[Node], observers: Sequence[O
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     )
-    for observer in observers:
-        observer.ready()
-    with _terminate_as_interrupt():
-        tuner.fit()
+    try:
+        for observer in observers:
+            observer.ready()
+        with _terminate_as_interrupt():
+            tuner.fit()
+    finally:
+        nurses.dismiss()
     if watcher.error:
         raise watcher.error
     return watcher.finished == len(plan.trials)

@@ -7,6 +7,7 @@ by its tags before it is made, so that writing a ledger again (`sweep sync`) dou
 from __future__ import annotations
 
 import contextlib
+import getpass
 import logging
 import os
 import queue
@@ -22,6 +23,7 @@ from workers.contract import Phase, TrialConfig
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
 LARGEST_BATCH = 1000  # metrics a call, MLflow's own limit
+LONGEST_NOTE = 4000  # characters; a tag holds 5,000
 RETRY_S = 2.0
 
 
@@ -30,6 +32,7 @@ def client() -> Any:
     # MLflow's own patience is eight minutes; ours is a thread that tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     from mlflow import MlflowClient
 
     for chatty in ("mlflow", "alembic"):
@@ -42,11 +45,13 @@ class Store:
 
     def __init__(self, facts: SweepFacts) -> None:
         self._facts = facts
-        self._client = client()
         _never_locked(store_name())
+        self._client = client()
         self._experiment = self._experiment_id()
         self._runs = self._existing_runs()
-        self._parent = self._run("", facts.name, facts.created_at, {"mlflow.source.name": "sweep"})
+        overrides = f"\nwith `{' '.join(facts.overrides)}`" if facts.overrides else ""
+        note = f"{len(facts.trials)} trials of\n```yaml\n{facts.file[:LONGEST_NOTE]}\n```{overrides}"
+        self._parent = self._run("", facts.name, facts.created_at, {"mlflow.note.content": note})
 
     def log(self, record: TrialRecord) -> None:
         """A trial with all it measured, as one finished run. Doing it twice is doing it once."""
@@ -58,13 +63,15 @@ class Store:
             "mlflow.parentRunId": self._parent,
             "sweep.cell": config.cell,
             "sweep.outcome": outcome.status,
-            "sweep.kind": outcome.kind,
         }
+        if outcome.kind:
+            tags["sweep.kind"] = outcome.kind
         if outcome.message:
-            tags["sweep.message"] = outcome.message
+            tags["sweep.message"] = outcome.message[:LONGEST_NOTE]
             tags["mlflow.note.content"] = f"**{outcome.status}**: {outcome.kind}. {outcome.message}"
         run = self._run(config.trial, f"{config.label} #{config.repeat}", record.started_at, tags)
-        axes = {f"axis/{name}": value for name, value in rows.params(config).items() if type(value) is int}
+        # Parameters are text in MLflow; as metrics the axes can be axes of a chart.
+        axes = {f"axis/{name}": value for name in rows.AXES if type(value := getattr(config, name)) is int}
         figures = {rows.METRICS[name]: value for name, value in rows.metrics(record).items()}
         metrics = [Metric(name, value, at, 0) for name, value in (figures | axes).items()]
         if outcome.measurement:
@@ -112,6 +119,8 @@ class Store:
                 tags={
                     "sweep.id": self._facts.id,
                     "sweep.name": self._facts.name,
+                    "mlflow.source.name": "sweep",
+                    "mlflow.user": getpass.getuser(),
                     **({"sweep.trial": trial} if trial else {}),
                     **tags,
                 },
@@ -138,7 +147,7 @@ class Tracker:
         """Wait until the store is open."""
         self._ready.wait()
         if self._refusal:
-            raise _refused(self._refusal)
+            raise refused("be writable", self._refusal)
 
     def started(self, config: TrialConfig) -> None:
         pass
@@ -194,12 +203,12 @@ def sync(record: SweepRecord) -> None:
             store.log(trial)
         store.close("FINISHED")
     except Exception as error:
-        raise _refused(_first_line(error)) from None
+        raise refused("be writable", error) from None
 
 
-def _refused(why: str) -> RefusedError:
+def refused(must: str, error: Exception | str) -> RefusedError:
     return RefusedError(
-        f"the tracking store must be writable, but it says: {why}\n"
+        f"the tracking store must {must}, but it says: {_first_line(error)}\n"
         f"  {store_name()}\n  choose another one with MLFLOW_TRACKING_URI"
     )
 
@@ -210,12 +219,17 @@ def store_name() -> str:
     return str(mlflow.get_tracking_uri())
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _first_line(error: Exception | str) -> str:
+    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return line.rsplit("Caused by", 1)[-1].strip("() ")[:300]  # of a chain of HTTP errors, the one that began it
 
 
 def _never_locked(uri: str) -> None:
-    """A write-ahead log lets readers and writers of an SQLite store work at once; it stays with the file."""
+    """A write-ahead log lets readers and writers of an SQLite store work at once; it stays with the file.
+
+    A file that can't be written says so here, at once; MLflow would try for two minutes.
+    """
     if uri.startswith("sqlite:///"):
         with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"), timeout=20)) as database:
             database.execute("PRAGMA journal_mode=WAL")
+            database.execute("BEGIN IMMEDIATE")

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from workers import contract, verdict
 from workers.keeper import Order, Progress, RankEnd, keep
 from workers.paths import SweepPaths, nursery_address
-from workers.rank import Seat
 from workers.ring import Rendezvous
+from workers.seats import Bench, seated, side_by_side
 
 ENTRY = "workers.train:run"
 ECHO_S = 2.0  # how long the rest of a gang may take to end by itself once one rank has
@@ -41,19 +40,22 @@ class Nurse:
     """Keeps this node's nursery alive, and takes it along when it goes."""
 
     def tend(self, log: str) -> None:
-        """Never returns: an actor that waits for a call wakes a hundred times a second, in everybody's way."""
+        """Returns when it is cancelled. A call that lasts, because an actor without one wakes a hundred times a
+        second, in the way of those who measure."""
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "workers.nursery", nursery_address(nursery_key())[1:]]
         # A nursery sees every GPU of its node; each rank is told which is its own.
         environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        while True:
+        is_dismissed = ray.get_runtime_context().is_canceled
+        while not is_dismissed():
             with open(log, "ab") as out:
                 nursery = subprocess.Popen(
                     command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
                 )
-            nursery.wait()
-            time.sleep(0.2)
+            while nursery.poll() is None and not is_dismissed():
+                time.sleep(0.5)
+        nursery.communicate()  # closes its input, and it goes
 
 
 class Nurses:
@@ -61,7 +63,7 @@ class Nurses:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._nurses: dict[str, Any] = {}
+        self._nurses: dict[str, tuple[Any, Any]] = {}  # by node: the nurse, and what it does until it goes
 
     def cover(self) -> None:
         """Send a nurse to each node that has none yet: at the start, and when a node has joined."""
@@ -79,19 +81,17 @@ class Nurses:
                 )
                 .remote()
             )
-            nurse.tend.remote(str(self._logs / f"nursery-{node[:8]}.log"))
-            self._nurses[node] = nurse
+            tending = nurse.tend.remote(str(self._logs / f"nursery-{node[:8]}.log"))
+            self._nurses[node] = nurse, tending
 
-
-@dataclasses.dataclass(frozen=True)
-class Bench:
-    """Where a keeper sits, as it found it."""
-
-    node: str
-    address: str
-    interface: str
-    gpu: str
-    nursery: str
+    def dismiss(self) -> None:
+        """Send every nurse home, its nursery with it."""
+        tending = [tending for _, tending in self._nurses.values()]
+        for call in tending:
+            ray.cancel(call)
+        if tending:
+            ray.wait(tending, num_returns=len(tending), timeout=10)
+        self._nurses = {}
 
 
 class Keeper:
@@ -196,9 +196,7 @@ class Group:
             for index, bundle in enumerate(self._bundles)
         ]
         benches = ray.get([keeper.where.remote() for keeper in keepers])
-        # Ranks of one node sit side by side, in the order of the nodes' first bundles.
-        nodes = list(dict.fromkeys(bench.nursery for bench in benches))
-        order = sorted(range(len(keepers)), key=lambda i: (nodes.index(benches[i].nursery), i))
+        order = side_by_side(benches)
         self._keepers = [keepers[i] for i in order]
         self._benches = [benches[i] for i in order]
 
@@ -229,28 +227,3 @@ class Group:
         if self._rendezvous:
             self._rendezvous.close()
             self._rendezvous = None
-
-
-def seated(benches: Sequence[Bench]) -> list[Seat]:
-    """Horovod's view of the gang: rank, place within the node, place among the nodes. Benches come node by node."""
-    nodes = list(dict.fromkeys(bench.nursery for bench in benches))
-    here = Counter(bench.nursery for bench in benches)
-    seen: Counter[str] = Counter()
-    seats = []
-    for rank, bench in enumerate(benches):
-        local = seen[bench.nursery]
-        seen[bench.nursery] += 1
-        peers = [node for node in nodes if here[node] > local]  # nodes that have a rank of this local rank
-        seats.append(
-            Seat(
-                rank=rank,
-                size=len(benches),
-                local_rank=local,
-                local_size=here[bench.nursery],
-                cross_rank=peers.index(bench.nursery),
-                cross_size=len(peers),
-                host=bench.address,
-                interface="lo" if len(nodes) == 1 else bench.interface,
-            )
-        )
-    return seats

@@ -179,6 +179,8 @@ def test_a_nursery_that_dies_is_replaced_and_the_sweep_goes_on(
     ("environment", "message"),
     [
         ({"MLFLOW_TRACKING_URI": "sqlite:////proc/nowhere/mlflow.db"}, "the tracking store must be writable"),
+        ({"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, "the tracking store must be writable"),
+        ({"RAY_ADDRESS": "127.0.0.1:9"}, "a Ray head must answer"),
         ({"SWEEP_RESULTS": "/proc/nowhere"}, "the results folder must be writable"),
     ],
 )
@@ -190,6 +192,7 @@ def test_what_can_t_be_written_is_refused_in_words(
     assert ran.returncode == 3
     assert message in ran.stderr
     assert "Traceback" not in ran.stderr
+    assert not ledger.names()  # nothing was measured, nothing is left
     assert not left_behind()
 
 

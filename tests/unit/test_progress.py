@@ -1,0 +1,69 @@
+"""What a user sees while a sweep runs, and the cells of its tables."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from sweeps import tables
+from sweeps.progress import Progress, clock_time
+from tests.unit.records import config, record
+from workers.contract import TrialOutcome
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def progress(trials: int) -> tuple[Progress, io.StringIO, Clock]:
+    out, clock = io.StringIO(), Clock()
+    return Progress(trials, Console(file=out, width=120), clock), out, clock
+
+
+def test_plain_lines_where_there_is_no_terminal() -> None:
+    made, out, clock = progress(2)
+    with made:
+        made.started(config())
+        clock.now = 10
+        made.ended(record(config(), 1234.5))
+        clock.now = 20
+        made.ended(record(config(batch_size=16), 99.0))
+    first, second = out.getvalue().splitlines()
+    assert first == "1/2  b8 ×1 fp32 tauto   #0    1,234.5 images/s  0:10 left"
+    assert second == "2/2  b16 ×1 fp32 tauto  #0       99.0 images/s"
+    assert made.best is made.records[0]
+
+
+def test_a_failure_says_rank_step_cause_and_log() -> None:
+    made, out, _ = progress(1)
+    outcome = TrialOutcome(status="failed", kind="killed", message="by signal 9", rank=1, step=7, log="/l/rank-1.log")
+    made.ended(record(config(), outcome=outcome))
+    assert f"trial {config().trial}: rank 1, step 7: killed: by signal 9" in out.getvalue()
+    assert "log: /l/rank-1.log" in out.getvalue()
+
+
+def test_time_left_is_unknown_until_a_trial_has_ended() -> None:
+    made, _, clock = progress(2)
+    made.started(config())
+    clock.now = 5
+    assert made.left_s is None
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65.4, "1:05"), (3725, "1:02:05")])
+def test_clock_times(seconds: float, text: str) -> None:
+    assert clock_time(seconds) == text
+
+
+def test_figures_and_intervals_in_tables() -> None:
+    assert tables.plus_minus(1234.5, 56.4) == "1,234 ± 56"
+    assert tables.plus_minus(12.345, 0.0567) == "12.35 ± 0.057"
+    assert tables.plus_minus(1234.5, math.nan) == "1,234"
+    assert tables.plus_minus(math.nan, math.nan) == "–"
+    assert tables.percent(0.5, 0.04) == "50% ± 4%"
+    assert tables.percent(1.0, 0.0) == "100%"

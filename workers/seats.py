@@ -1,0 +1,51 @@
+"""Which rank sits where: Horovod's view of a gang, from where its bundles came to lie. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+from workers.rank import Seat
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """Where a keeper sits, as it found it."""
+
+    node: str
+    address: str
+    interface: str
+    gpu: str
+    nursery: str
+
+
+def side_by_side(benches: Sequence[Bench]) -> list[int]:
+    """The benches in the order of the ranks: those of one node together, nodes as they first come."""
+    nodes = list(dict.fromkeys(bench.nursery for bench in benches))
+    return sorted(range(len(benches)), key=lambda i: (nodes.index(benches[i].nursery), i))
+
+
+def seated(benches: Sequence[Bench]) -> list[Seat]:
+    """Horovod's view of the gang: rank, place within the node, place among the nodes. Benches come node by node."""
+    nodes = list(dict.fromkeys(bench.nursery for bench in benches))
+    here = Counter(bench.nursery for bench in benches)
+    seen: Counter[str] = Counter()
+    seats = []
+    for rank, bench in enumerate(benches):
+        local = seen[bench.nursery]
+        seen[bench.nursery] += 1
+        peers = [node for node in nodes if here[node] > local]  # nodes that have a rank of this local rank
+        seats.append(
+            Seat(
+                rank=rank,
+                size=len(benches),
+                local_rank=local,
+                local_size=here[bench.nursery],
+                cross_rank=peers.index(bench.nursery),
+                cross_size=len(peers),
+                host=bench.address,
+                interface="lo" if len(nodes) == 1 else bench.interface,
+            )
+        )
+    return seats

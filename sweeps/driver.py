@@ -39,7 +39,8 @@ def drive(file: Path, overrides: tuple[str, ...], address: str | None, me: str) 
         shape.check_capacity(planned, nodes, str(file))
         book = ledger.create(planned, text, overrides)
         records, refusals = _measure(planned, book, nodes, console)
-    _conclude(planned, records, book.facts.name, file, me)
+    if records:
+        _conclude(planned, records, book.facts.name, file, me)
     for refusal in refusals:
         console.print(f"[red]{refusal}[/]", highlight=False, soft_wrap=True)
     if refusals:
@@ -61,17 +62,20 @@ def _measure(
     refusals: list[RefusedError] = []
     progress = Progress(len(planned.trials), console)
     tracker = tracking.Tracker(book.facts)
+    is_complete = False
     try:
         with progress:
             is_complete = runner.run(planned, book, nodes, [progress, tracker])
         book.end("complete" if is_complete else "stopped")
     except RefusedError as refusal:
-        if not progress.records:
-            tracker.close()
-            book.discard()
-            raise
         refusals.append(refusal)
-    if left := tracker.close():
+    finally:  # a Ctrl-C before the first trial comes by here too
+        left = tracker.close(is_complete)
+        if not progress.records:
+            book.discard()
+    if refusals and not progress.records:
+        raise refusals[0]
+    if left:
         count = f"{left} of {len(progress.records)} trials"
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
     return progress.records, refusals
@@ -87,18 +91,17 @@ def _check_data(spec: SweepSpec, place: str, me: str) -> None:
 def _conclude(planned: Plan, records: list[TrialRecord], name: str, file: Path, me: str) -> None:
     from sweeps import analysis, query, rows
 
-    if records:
-        found = analysis.scaling(query.frame([rows.row(record) for record in records]))
-        tables.show(_findings(found, planned), "table", f"\n{name}: what was found")
-        for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
-            print(explained(record))
-        if (found["n"] > 0).any():
-            top = found.loc[found["images_per_s"].idxmax()]
-            fastest = tables.plus_minus(top["images_per_s"], top["images_per_s_ci"])
-            print(
-                f"\nFastest: batch {top['batch_size']} × {top['gpus']}, {top['precision']}, "
-                f"{top['decode_threads']} decode threads: {fastest} images/s"
-            )
+    found = analysis.scaling(query.frame([rows.row(record) for record in records]))
+    tables.show(_findings(found, planned), "table", f"\n{name}: what was found")
+    for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
+        print(explained(record))
+    if (found["n"] > 0).any():
+        top = found.loc[found["images_per_s"].idxmax()]
+        fastest = tables.plus_minus(top["images_per_s"], top["images_per_s_ci"])
+        print(
+            f"\nFastest: batch {top['batch_size']} × {top['gpus']}, {top['precision']}, "
+            f"{top['decode_threads']} decode threads: {fastest} images/s"
+        )
     print(f"\n  look    {me} ui")
     print(f"  query   {me} trials {name} --format csv")
     print(f"  next    {me} run {file} --set batch_size=[64,256] repeats=5\n")

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -62,7 +63,11 @@ class Ledger:
         self.paths = paths
         self.facts = facts
         self._file = paths.ledger.open("x", encoding="utf-8")
-        self._append({"kind": "sweep", "version": VERSION, **contract.to_json(facts)})
+        try:
+            self._append({"kind": "sweep", "version": VERSION, **contract.to_json(facts)})
+        except RefusedError:
+            self.discard()
+            raise
 
     def write(self, record: TrialRecord) -> None:
         self._append({"kind": "trial", "trial": record.config.trial, **contract.to_json(record)})
@@ -73,7 +78,8 @@ class Ledger:
 
     def discard(self) -> None:
         """Nothing was measured: leave no trace."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # what could not be written can't be flushed either
+            self._file.close()
         shutil.rmtree(self.paths.folder)
 
     def _append(self, entry: Mapping[str, Any]) -> None:

@@ -140,6 +140,7 @@ class Tracker:
         self._store: Store | None = None
         self._give_up = float("inf")
         self._left = 0
+        self._is_complete = False
         self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
         self._thread.start()
 
@@ -158,8 +159,9 @@ class Tracker:
     def ended(self, record: TrialRecord) -> None:
         self._queue.put(record)
 
-    def close(self, patience_s: float = 60) -> int:
+    def close(self, is_complete: bool, patience_s: float = 60) -> int:
         """Wait for what is under way; the number of trials that the store did not take."""
+        self._is_complete = is_complete
         self._give_up = time.monotonic() + patience_s
         self._queue.put(None)
         self._thread.join(patience_s + 60)
@@ -175,7 +177,7 @@ class Tracker:
             self._ready.set()
         while (record := self._queue.get()) is not None:
             self._left += not self._try(lambda record=record: self._store.log(record))
-        self._try(lambda: self._store.close("FINISHED" if not self._left else "FAILED"))
+        self._try(lambda: self._store.close("FINISHED" if self._is_complete else "KILLED"))
 
     def _try(self, write: Any) -> bool:
         """Until it works, or the sweep is over and its patience too."""
@@ -201,7 +203,7 @@ def sync(record: SweepRecord) -> None:
         store = Store(record.facts)
         for trial in record.trials:
             store.log(trial)
-        store.close("FINISHED")
+        store.close("FINISHED" if len(record.trials) == len(record.facts.trials) else "KILLED")
     except Exception as error:
         raise refused("be writable", error) from None
 

@@ -82,3 +82,21 @@ def test_a_results_folder_that_can_t_be_made_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setenv("SWEEP_RESULTS", "/proc/nowhere")
     with pytest.raises(RefusedError, match="results folder must be writable"):
         fresh()
+
+
+def test_a_sweep_that_can_t_be_begun_leaves_no_folder(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RefusedError, match="No space left"):
+        fresh()
+    assert list(results.iterdir()) == []
+
+
+def test_a_line_that_is_no_json_is_named() -> None:
+    _, book = fresh()
+    with book.paths.ledger.open("a") as file:
+        file.write("rubbish\n")
+    with pytest.raises(InputError, match=r"ledger.jsonl:2: a ledger holds JSON lines, but got b'rubbish"):
+        ledger.read("study")

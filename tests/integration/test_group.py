@@ -1,0 +1,139 @@
+"""A gang over a real placement group: its GPUs, its stop, the loss of a keeper, the death of the nurse."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from sweeps import broom, runner
+from tests.integration import bad_ranks
+from tests.unit.records import config
+from workers import contract
+from workers.group import Group, Nurses
+from workers.paths import SweepPaths
+from workers.rank import Seat, Voice
+
+pytestmark = pytest.mark.integration
+BUNDLE = {"CPU": 1, "GPU": 1}
+DEADLINES = contract.Deadlines(ring_s=20, step_s=20)
+
+
+def shows_its_gpu(_: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+    voice.say("failed", kind=f"rank {seat.rank}", message=os.environ["CUDA_VISIBLE_DEVICES"])
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory, left_behind: Callable[[], list[str]]) -> Iterator[SweepPaths]:
+    """A private Ray with two (logical) GPUs and a nursery."""
+    os.environ.update(runner.QUIET)
+    paths = SweepPaths("group", tmp_path_factory.mktemp("results"))
+    with broom.swept() as folder:
+        ray.init("local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
+        nurses = Nurses(paths.logs)
+        nurses.cover()
+        yield paths
+        nurses.dismiss()
+        ray.shutdown()
+    assert not left_behind()
+
+
+@pytest.fixture
+def group(logs: SweepPaths) -> Iterator[Group]:
+    placement = placement_group([BUNDLE] * 2)
+    ray.get(placement.ready())
+    made = Group(placement, [BUNDLE] * 2)
+    yield made
+    made.close()
+    remove_placement_group(placement)
+    until = time.monotonic() + 10
+    while ray.available_resources().get("GPU", 0) < 2:
+        assert time.monotonic() < until, "the placement group is not free"
+        time.sleep(0.1)
+
+
+def trial(batch_size: int) -> contract.TrialConfig:
+    return dataclasses.replace(config(gpus=2), batch_size=batch_size, image_size=32, classes=10, deadlines=DEADLINES)
+
+
+def ended(group: Group) -> contract.TrialOutcome:
+    while (outcome := group.wait(1)) is None:
+        pass
+    return outcome
+
+
+def processes(wanted: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # one that has just ended
+            if wanted in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def ranks() -> list[psutil.Process]:
+    found = processes("workers.nursery")
+    nurseries = {process.pid for process in found}
+    return [process for process in found if process.is_running() and process.ppid() in nurseries]
+
+
+def wait_for_ranks() -> list[psutil.Process]:
+    until = time.monotonic() + 60
+    while len(found := ranks()) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return found
+
+
+def test_each_rank_sees_the_gpu_that_ray_gave_its_bundle(group: Group, logs: SweepPaths) -> None:
+    group.start(trial(8), logs, "tests.integration.test_group:shows_its_gpu")
+    outcome = ended(group)
+    granted = {place.rank: place.gpu for place in outcome.granted}
+    assert sorted(granted.values()) == ["0", "1"]
+    assert outcome.rank is not None
+    assert outcome.message == granted[outcome.rank]
+
+
+def test_a_gang_that_is_stopped_is_gone_and_its_keepers_serve_the_next(group: Group, logs: SweepPaths) -> None:
+    group.start(trial(bad_ranks.NEVER_JOINS), logs, "tests.integration.bad_ranks:run")
+    wait_for_ranks()
+    group.stop()
+    assert not ranks()
+    group.start(trial(8), logs, "tests.integration.bad_ranks:run")
+    assert ended(group).status == "completed"
+
+
+def test_a_lost_keeper_takes_its_gang_with_it_and_the_next_gang_runs(group: Group, logs: SweepPaths) -> None:
+    group.start(trial(bad_ranks.NEVER_JOINS), logs, "tests.integration.bad_ranks:run")
+    wait_for_ranks()
+    processes("ray::Keeper.run")[0].send_signal(signal.SIGKILL)
+    outcome = ended(group)
+    assert (outcome.status, outcome.kind) == ("lost", "node lost")
+    assert not ranks()
+    group.start(trial(8), logs, "tests.integration.bad_ranks:run")
+    assert ended(group).status == "completed"
+
+
+def test_a_killed_nurse_comes_back_with_a_nursery(group: Group, logs: SweepPaths) -> None:
+    (nurse,) = processes("ray::Nurse.tend")
+    before = {process.pid for process in processes("workers.nursery")}
+    nurse.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 60
+    while not {process.pid for process in processes("workers.nursery")} - before:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    group.start(trial(8), logs, "tests.integration.bad_ranks:run")
+    assert ended(group).status == "completed"
+
+
+def test_a_nursery_s_log_lies_with_the_ranks_(logs: SweepPaths) -> None:
+    assert list(Path(logs.logs).glob("nursery-*.log"))

@@ -18,6 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+# A cluster's default since Ray 2.60, but not a client's; read when Ray is imported.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+
 import ray
 from ray import tune
 from ray.util.placement_group import get_current_placement_group

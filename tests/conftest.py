@@ -1,4 +1,4 @@
-"""What every test starts from: a place of its own for results, and one processor's worth of noise less."""
+"""What tests share: markers by folder, a place of their own for results, a look at what they leave behind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ import psutil
 import pytest
 
 MARK = "SWEEP_TEST_MARK"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test's folder is its marker: `pytest -m unit`."""
+    for item in items:
+        item.add_marker(Path(item.path).parent.name)
 
 
 @pytest.fixture(scope="module")

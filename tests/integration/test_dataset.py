@@ -18,8 +18,6 @@ from PIL import Image
 
 from workers import dataset
 
-pytestmark = pytest.mark.integration
-
 ASKED = {"--images": "40", "--shards": "4", "--size": "64x48", "--classes": "10", "--seed": "7"}
 SHARD = "train-00001-of-00004"
 

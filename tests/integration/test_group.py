@@ -23,7 +23,6 @@ from workers.group import Group, Nurses
 from workers.paths import SweepPaths
 from workers.rank import Seat, Voice
 
-pytestmark = pytest.mark.integration
 BUNDLE = {"CPU": 1, "GPU": 1}
 DEADLINES = contract.Deadlines(ring_s=20, step_s=20)
 

@@ -24,7 +24,6 @@ from workers.paths import nursery_address
 from workers.rank import Seat
 from workers.ring import Rendezvous
 
-pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 KEY = f"test-{os.getpid()}"
 

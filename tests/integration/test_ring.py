@@ -12,8 +12,6 @@ from workers import contract
 from workers.rank import Seat, Voice
 from workers.ring import Ring, joined
 
-pytestmark = pytest.mark.integration
-
 
 def check(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
     """Runs in every rank: what a training loop relies on."""

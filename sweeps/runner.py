@@ -23,6 +23,8 @@ os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray
 from ray import tune
+from ray.air.execution._internal import RayActorManager
+from ray.tune.execution import tune_controller
 from ray.util.placement_group import get_current_placement_group
 
 from sweeps import broom
@@ -36,6 +38,7 @@ from workers.group import ENTRY, Group, Nurses
 from workers.paths import SweepPaths
 
 REPORT_EVERY_S = 2.0
+LOOK_EVERY_S = 1.0
 COVER_EVERY_S = 10.0
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -48,6 +51,19 @@ QUIET = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_MAX_PENDING_TRIALS_PG": "1",  # trials start in the order of the plan
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",
+}
+
+
+# A Ray of our own shares its cores with the ranks that it measures: it reports what nobody reads less often.
+SELDOM = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+    "RAY_raylet_report_resources_period_milliseconds": "1000",
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
+    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
+    "REPORTER_UPDATE_INTERVAL_MS": "3600000",
 }
 
 
@@ -72,6 +88,7 @@ def cluster(address: str | None) -> Iterator[list[Node]]:
     with contextlib.ExitStack() as stack:
         here: dict[str, Any] = {"address": address}
         if not address:
+            os.environ.update(SELDOM)
             folder = stack.enter_context(broom.swept())
             here = {"address": "local", "num_cpus": os.cpu_count(), "include_dashboard": False, "_temp_dir": folder}
         try:
@@ -197,6 +214,13 @@ class _WhenLedgerFails(tune.Stopper):
         return self._watcher.error is not None
 
 
+class _Patient(RayActorManager):
+    """Tune's loop looks ten times a second whether anything has happened; it wakes at once when something has."""
+
+    def next(self, timeout: float | None = None) -> bool:
+        return bool(super().next(timeout and max(timeout, LOOK_EVERY_S)))
+
+
 def _planned(trial: Any) -> TrialConfig:
     return contract.trial_config(trial.config["planned"]["trial"])
 
@@ -209,6 +233,7 @@ def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
 
 def run(plan: Plan, ledger: Ledger, nodes: Sequence[Node], observers: Sequence[Observer], entry: str = ENTRY) -> bool:
     """Run every trial of a plan; False if it was interrupted before the last."""
+    tune_controller.RayActorManager = _Patient
     nurses = Nurses(ledger.paths.logs)
     nurses.cover()
     watcher = _Watcher(ledger, observers, nurses)

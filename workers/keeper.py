@@ -22,8 +22,8 @@ from typing import Any, Literal
 from workers import contract, paths
 from workers.rank import BEAT, Beat, Seat
 
-LOOK_EVERY_S = 0.25
-TELL_EVERY_S = 1.0
+LOOK_EVERY_S = 0.5
+TELL_EVERY_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

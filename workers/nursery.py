@@ -156,8 +156,6 @@ class Nursery:
 
 def main(address: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(PermissionError):  # Ray starts its workers as nice as can be, and ranks would inherit it
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
     preload()
     gc.collect()
     gc.freeze()  # what is here now stays shared with the ranks

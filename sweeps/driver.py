@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ def drive(file: Path, overrides: tuple[str, ...], address: str | None, me: str) 
     console.print(f"[bold]{spec.name}[/]: {summary(planned)}", highlight=False)
     console.print(f"[dim]connecting to Ray at {address} …[/]" if address else "[dim]starting Ray on this machine …[/]")
 
+    if address:  # a cluster asks for its token since Ray 2.60; a client sends it if told so before it imports Ray
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     from sweeps import runner
 
     with runner.cluster(address) as nodes:

@@ -18,9 +18,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-# A cluster's default since Ray 2.60, but not a client's; read when Ray is imported.
-os.environ.setdefault("RAY_AUTH_MODE", "token")
-
 import ray
 from ray import tune
 from ray.air.execution._internal import RayActorManager

@@ -157,4 +157,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["sweep"]:
         sweep(Path(sys.argv[2]))
     else:
-        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 40))
+        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 60))

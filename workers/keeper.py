@@ -50,7 +50,6 @@ class Order:
     entry: str  # module:function of (config, seat, voice)
     env: Mapping[str, str]
     log: str
-    cores: tuple[int, ...] = ()  # empty: wherever the system puts it
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,8 +88,6 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
     _redirect(Path(order["log"]), keep=(channel_fd, beat_fd))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ.update(order["env"])
-    if order["cores"]:
-        os.sched_setaffinity(0, order["cores"])
     voice = Voice(socket.socket(fileno=channel_fd), Beat(beat_fd))
     code = 0
     try:

@@ -33,12 +33,13 @@ model = models.build(config.model, image_size=config.image_size, classes=config.
 optimizer = keras.optimizers.SGD(config.learning_rate, momentum=0.9)
 optimizer.build(model.trainable_variables)
 hvd.broadcast_variables([v.value for v in [*model.variables, *optimizer.variables]], root_rank=0)
-batches = inputs.open_input(config, Place, inputs.cores_here())
+batches = inputs.open_source(config, Place, inputs.cores_here()).stream()
 kernels = [v for v in model.trainable_variables if v.path.endswith("kernel")]
 
 
 @tf.function(autograph=False)
-def step(images, labels):
+def step(images, labels, _):
+    images = (tf.cast(images, tf.float32) - tf.constant(inputs.MEAN_RGB)) / tf.constant(inputs.STDDEV_RGB)
     with tf.GradientTape() as tape:
         logits = model(images, training=True)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))

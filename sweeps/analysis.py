@@ -7,13 +7,14 @@ is per GPU. Its relative interval adds those of both sides in squares, which ass
 
 from __future__ import annotations
 
+from math import nan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CONFIDENCE = 0.95
-NOT_AXES = ("trial", "cell", "outcome", "kind", "message", "repeat", "started_at")
+FIGURES = ("images_per_s", "top1", "epochs_to_target", "hours_to_target", "train_hours_to_target")
 
 
 def half_width(spread: float, n: int) -> float:
@@ -23,18 +24,35 @@ def half_width(spread: float, n: int) -> float:
     return float(t.ppf((1 + CONFIDENCE) / 2, n - 1) * spread / n**0.5) if n > 1 else float("nan")
 
 
-def cells(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row a cell: its parameters, images_per_s with interval, how many repeats, the outcomes."""
+def parameters(trials: pd.DataFrame) -> list[str]:
+    """The columns that tell cells apart."""
     from sweeps import rows
 
-    parameters = [name for name in rows.PARAMS if name != "repeat"]
+    return [name for name in trials if name != "repeat" and (name in rows.PARAMS or name.startswith(rows.VARIABLE))]
+
+
+def varied(trials: pd.DataFrame) -> list[str]:
+    """The parameters that have more than one value."""
+    return [name for name in parameters(trials) if trials[name].nunique(dropna=False) > 1]
+
+
+def cells(trials: pd.DataFrame) -> pd.DataFrame:
+    """One row a cell: its parameters, each figure's mean with its interval, how many repeats, the outcomes.
+
+    `n` counts the repeats that completed, `reached` those among them that came to the target. What it took to get
+    there is the mean over the latter: read it beside `reached`.
+    """
     grouped = trials.groupby("cell", sort=False)
-    table = grouped[parameters].first()
-    measured = trials[trials["outcome"] == "completed"].groupby("cell")["images_per_s"]
-    table["n"] = measured.size().reindex(table.index, fill_value=0)
-    table["images_per_s"] = measured.mean()
-    spread = measured.std()
-    table["images_per_s_ci"] = [half_width(spread.get(cell, float("nan")), n) for cell, n in table["n"].items()]
+    table = grouped[parameters(trials)].first()
+    completed = trials[trials["outcome"] == "completed"]
+    for count, figure in (("n", "images_per_s"), ("reached", "epochs_to_target")):
+        counted = completed.groupby("cell")[figure].count()
+        table[count] = counted.reindex(table.index, fill_value=0)
+    for figure in FIGURES:
+        measured = completed.groupby("cell")[figure]
+        spread, n = measured.std(), measured.count()
+        table[figure] = measured.mean()
+        table[f"{figure}_ci"] = [half_width(spread.get(cell, nan), n.get(cell, 0)) for cell in table.index]
     table["outcomes"] = grouped["outcome"].agg(_counted)
     table["message"] = grouped["message"].agg(lambda messages: next((m for m in messages if m), ""))
     return table.reset_index()
@@ -48,10 +66,8 @@ def _counted(outcomes: pd.Series) -> str:
 
 def scaling(trials: pd.DataFrame) -> pd.DataFrame:
     """The cells with their efficiency against one GPU at the same settings; NaN where that was not measured."""
-    from sweeps import rows
-
     table = cells(trials)
-    same = [name for name in rows.PARAMS if name not in ("repeat", "gpus")]
+    same = [name for name in parameters(trials) if name != "gpus"]
     single = table[table["gpus"] == 1].set_index(same)[["images_per_s", "images_per_s_ci"]]
     joined = table.join(single, on=same, rsuffix="_1")
     table["efficiency"] = joined["images_per_s"] / (joined["gpus"] * joined["images_per_s_1"])

@@ -83,13 +83,16 @@ def _plan(args: argparse.Namespace) -> int:
 
     planned = plan.plan(spec.load(args.file, args.set), str(args.file))
     varied = [*planned.axes] or ["batch_size", "gpus"]
+    form = plan.shown if args.format == "table" else lambda point: point
     rows = [
-        {"cell": cell, **{axis: getattr(trial, axis) for axis in varied}, "repeats": planned.spec.repeats}
+        {"cell": cell, **{axis: form(plan.value(trial, axis)) for axis in varied}, "repeats": planned.spec.repeats}
         for cell, trial in planned.cells.items()
     ]
     tables.show_rows(rows, args.format)
     if args.format == "table":
         print(f"\n{planned.spec.name}: {plan.summary(planned)}")
+        for line in plan.schedules_drawn(planned):
+            print(line)
     return errors.DONE
 
 
@@ -100,12 +103,12 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _trials(args: argparse.Namespace) -> int:
-    from sweeps import query, rows, tables
+    from sweeps import analysis, query, tables
 
     found = query.trials(args.name)
     if args.format == "table":
-        varied = [name for name in rows.AXES if found[name].nunique() > 1]
-        found = found[["trial", *varied, "repeat", "outcome", *query.HEADLINE]]
+        figures = [name for name in query.HEADLINE if found[name].notna().any()]
+        found = found[["trial", *analysis.varied(found), "repeat", "outcome", *figures]]
     tables.show(found, args.format)
     return errors.DONE
 

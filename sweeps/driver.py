@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -14,11 +13,10 @@ from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.ledger import TrialRecord
 from sweeps.plan import Plan, plan, summary
 from sweeps.progress import Progress, explained
+from sweeps.reading import read
+from sweeps.rules import WITHOUT_JPEGS
 from sweeps.shape import Node
-from sweeps.spec import SweepSpec, parse, read
-
-if TYPE_CHECKING:
-    import pandas as pd
+from sweeps.spec import SweepSpec, parse
 
 INTERRUPTED = 130
 
@@ -63,7 +61,7 @@ def _measure(
     from sweeps import runner, tracking
 
     refusals: list[RefusedError] = []
-    progress = Progress(len(planned.trials), console)
+    progress = Progress(planned.trials, console)
     tracker = tracking.Tracker(book.facts)
     is_complete = False
     try:
@@ -85,44 +83,30 @@ def _measure(
 
 
 def _check_data(spec: SweepSpec, place: str, me: str) -> None:
-    if spec.data != "synthetic" and not any(Path(spec.data).glob("train-*-of-*")):
-        made = f"{me} data make {spec.data} --images 512 --shards 4 --classes {spec.classes}"
-        rule = f"must be synthetic or a folder of TFRecords named train-*-of-* (to make one: {made})"
-        raise InputError(place, [Mistake("data", rule, spec.data)])
+    """A sweep on this machine can tell at once that its images aren't there."""
+    mistakes = []
+    for data in spec.data.points():
+        needed = ["train"] if spec.protocol == "throughput" else ["train", "validation"]
+        for split in needed if data not in WITHOUT_JPEGS else []:
+            if not any(Path(data).glob(f"{split}-*-of-*")):
+                classes = 1000 if spec.classes == "auto" else spec.classes
+                made = f"{me} data make {data} --images 512 --shards 4 --classes {classes} --split {split}"
+                rule = f"must be synthetic, digits or a folder of TFRecords named {split}-*-of-* (to make one: {made})"
+                mistakes.append(Mistake("data", rule, data))
+    if mistakes:
+        raise InputError(place, mistakes)
 
 
 def _conclude(planned: Plan, records: list[TrialRecord], name: str, file: Path, me: str) -> None:
-    from sweeps import analysis, query, rows
+    from sweeps import findings, query, rows
 
-    found = analysis.scaling(query.frame([rows.row(record) for record in records]))
-    tables.show(_findings(found, planned), "table", f"\n{name}: what was found")
+    trials = query.frame([rows.row(record) for record in records])
+    tables.show(findings.table(trials, planned), "table", f"\n{name}: what was found")
     for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
         print(explained(record))
-    if (found["n"] > 0).any():
-        top = found.loc[found["images_per_s"].idxmax()]
-        fastest = tables.plus_minus(top["images_per_s"], top["images_per_s_ci"])
-        print(
-            f"\nFastest: batch {top['batch_size']} × {top['gpus']}, {top['precision']}, "
-            f"{top['decode_threads']} decode threads: {fastest} images/s"
-        )
+    if best := findings.best(trials, planned):
+        print(f"\n{best}")
     print(f"\n  look    {me} ui")
     print(f"  query   {me} trials {name} --format csv")
-    print(f"  next    {me} run {file} --set batch_size=[64,256] repeats=5\n")
-
-
-def _findings(found: pd.DataFrame, planned: Plan) -> pd.DataFrame:
-    """The axes that vary and what was measured, for a screen."""
-    table = found[[*planned.axes]].copy()
-    table["images/s"] = [
-        tables.plus_minus(mean, ci) for mean, ci in zip(found["images_per_s"], found["images_per_s_ci"], strict=True)
-    ]
-    if "gpus" in planned.axes:
-        table["efficiency"] = [
-            tables.percent(value, ci) for value, ci in zip(found["efficiency"], found["efficiency_ci"], strict=True)
-        ]
-    table["repeats"] = found["n"]
-    table["outcome"] = [
-        f"{outcomes}: {message}" if message else outcomes
-        for outcomes, message in zip(found["outcomes"], found["message"], strict=True)
-    ]
-    return table
+    more = "repeats=10" if planned.spec.protocol == "convergence" else "batch_size=[64,256] repeats=5"
+    print(f"  next    {me} run {file} --set {more}\n")

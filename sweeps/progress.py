@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -13,23 +13,35 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeps.ledger import TrialRecord
-from workers.contract import Phase, TrialConfig
+from sweeps.plan import names
+from workers.contract import Measurement, TrialConfig
+from workers.contract import Progress as Told
 
-PHASE_WORDS = {"start": "starting", "ring": "joining the ring", "build": "building", "finish": "reporting"}
+PHASE_WORDS = {
+    "start": "starting",
+    "ring": "joining the ring",
+    "build": "building",
+    "explain": "finding what limits it",
+    "finish": "reporting",
+}
 COLOURS = {"completed": "green", "infeasible": "yellow", "failed": "red", "lost": "red"}
 
 
 class Progress:
     """Counts done, running and waiting; knows the best so far and how long the rest will take."""
 
-    def __init__(self, trials: int, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, trials: Sequence[TrialConfig], console: Console, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._console = console
         self._clock = clock
         self._begun = clock()
         self._first_start: float | None = None
-        self.trials = trials
+        self.trials = len(trials)
+        self._names = names(trials)
+        self._width = max(map(len, self._names.values()), default=0)
         self.records: list[TrialRecord] = []
-        self._running: dict[str, tuple[TrialConfig, Phase, int]] = {}
+        self._running: dict[str, tuple[TrialConfig, Told]] = {}
         self._live = Live(get_renderable=self._table, console=console, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> Progress:
@@ -47,10 +59,10 @@ class Progress:
 
     def started(self, config: TrialConfig) -> None:
         self._first_start = self._first_start or self._clock()
-        self._running[config.trial] = (config, "start", 0)
+        self._running[config.trial] = (config, Told("start", 0))
 
-    def progressed(self, config: TrialConfig, phase: Phase, step: int) -> None:
-        self._running[config.trial] = (config, phase, step)
+    def progressed(self, config: TrialConfig, progress: Told) -> None:
+        self._running[config.trial] = (config, progress)
 
     def ended(self, record: TrialRecord) -> None:
         self._running.pop(record.config.trial, None)
@@ -69,14 +81,13 @@ class Progress:
     @property
     def best(self) -> TrialRecord | None:
         measured = [record for record in self.records if record.outcome.measurement]
-        return max(measured, key=rate, default=None)
+        return max(measured, key=score, default=None)
 
     def line(self, record: TrialRecord) -> str:
         config, outcome = record.config, record.outcome
         left = "" if self.left_s is None or self.left_s == 0 else f"  {clock_time(self.left_s)} left"
         place = f"{len(self.records):>{len(str(self.trials))}}/{self.trials}"
-        figure = f"{rate(record):>9,.1f} images/s" if outcome.measurement else outcome.status
-        text = f"{place}  {config.label:<18} #{config.repeat}  {figure}{left}"
+        text = f"{place}  {self._name(config)} #{config.repeat}  {figure(record)}{left}"
         if outcome.status == "completed":
             return text
         return text + "\n" + explained(record)
@@ -89,22 +100,55 @@ class Progress:
         bar = ProgressBar(total=self.trials, completed=done, width=30)
         head.add_row(bar, counts, clock_time(self._clock() - self._begun), left)
         rows: list[RenderableType] = [head]
-        for config, phase, step in self._running.values():
-            what = f"step {step}/{config.steps}" if phase == "step" else PHASE_WORDS[phase]
-            rows.append(Text(f"  ▸ {config.label:<18} #{config.repeat}  {what}", style="cyan"))
+        for config, progress in self._running.values():
+            rows.append(Text(f"  ▸ {self._name(config)} #{config.repeat}  {stage(config, progress)}", style="cyan"))
         if self.records:
             last = self.records[-1]
             rows.append(Text(f"  last {self.line(last).splitlines()[0].split('  ', 1)[1]}", style="dim"))
         if self.best:
-            rows.append(
-                Text(f"  best {self.best.config.label:<18}     {rate(self.best):>9,.1f} images/s", style="bold")
-            )
+            rows.append(Text(f"  best {self._name(self.best.config)}     {figure(self.best)}", style="bold"))
         return Group(*rows)
 
+    def _name(self, config: TrialConfig) -> str:
+        return f"{self._names[config.trial]:<{self._width}}"
 
-def rate(record: TrialRecord) -> float:
+
+def figure(record: TrialRecord) -> str:
+    """What a trial found, in a few words."""
     measured = record.outcome.measurement
-    return measured.images_per_s if measured else 0.0
+    if not measured:
+        return record.outcome.status
+    if not measured.epochs:
+        return f"{measured.images_per_s:>9,.1f} images/s"
+    reached = f"target after {len(measured.epochs)} epochs, " if measured.ranks[0].reached_target else ""
+    return f"{reached}top-1 {accuracy(measured):.2%}"
+
+
+def score(record: TrialRecord) -> float:
+    """The larger, the better."""
+    measured = record.outcome.measurement
+    if not measured:
+        return 0.0
+    return accuracy(measured) if measured.epochs else measured.images_per_s
+
+
+def accuracy(measured: Measurement) -> float:
+    """Top-1 of the last validation."""
+    return next((epoch.top1 for epoch in reversed(measured.epochs) if epoch.top1 is not None), 0.0)
+
+
+def stage(config: TrialConfig, progress: Told) -> str:
+    """How far a running trial has come."""
+    if progress.phase not in ("step", "evaluate"):
+        return PHASE_WORDS[progress.phase]
+    if not config.epochs:
+        return f"step {progress.step}/{config.steps}"
+    last = progress.epoch
+    doing = "epoch" if progress.phase == "step" else "validating epoch"
+    if last is None:
+        return f"{doing} 1/{config.epochs}"
+    so_far = "" if last.top1 is None else f", top-1 {last.top1:.2%}"
+    return f"{doing} {min(last.epoch + 1, config.epochs)}/{config.epochs}, loss {last.loss:.3g}{so_far}"
 
 
 def explained(record: TrialRecord) -> str:

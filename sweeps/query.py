@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 from sweeps import rows, tracking
 from sweeps.errors import InputError, Mistake
 
-HEADLINE = ("images_per_s", "step_ms_p50", "step_ms_p95", "launch_s", "trial_s")
+HEADLINE = (
+    "images_per_s",
+    "step_ms_p50",
+    "step_ms_p95",
+    "top1",
+    "epochs_to_target",
+    "hours_to_target",
+    "launch_s",
+    "trial_s",
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +57,10 @@ def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Rows as a DataFrame whose columns stand in one order, present even where nothing was measured."""
     import pandas as pd
 
-    columns = ["trial", "cell", "outcome", "kind", "message", *rows.PARAMS, *rows.METRICS, "started_at"]
+    variables = sorted({name for row in trial_rows for name in row if name.startswith(rows.VARIABLE)})
+    columns = ["trial", "cell", "outcome", "kind", "message", *rows.PARAMS, *variables, *rows.METRICS, "started_at"]
     table = pd.DataFrame(trial_rows, columns=columns)
+    table[variables] = table[variables].fillna("").astype(str)
     table["decode_threads"] = table["decode_threads"].astype(str)
     table[list(rows.METRICS)] = table[list(rows.METRICS)].astype(float)
     table["started_at"] = pd.to_datetime(table["started_at"], unit="s", utc=True).dt.round("ms")
@@ -64,7 +75,7 @@ def _row(run: Any) -> dict[str, Any]:
         "outcome": tags["sweep.outcome"],
         "kind": tags.get("sweep.kind", ""),
         "message": tags.get("sweep.message", ""),
-        **{name: rows.typed(name, run.data.params[name]) for name in rows.PARAMS},
+        **{name: rows.typed(name, text) for name, text in run.data.params.items()},
         **{name: figures[logged] for name, logged in rows.METRICS.items() if logged in figures},
         "started_at": run.info.start_time / 1000,
     }

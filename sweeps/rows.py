@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from sweeps.ledger import TrialRecord
-from sweeps.spec import Space
-from workers.contract import Measurement, TrialConfig
+from workers.contract import EpochRecord, Measurement, TrialConfig
 
 METRICS = {
     "images_per_s": "images_per_s",
@@ -23,25 +23,35 @@ METRICS = {
     "step_ms_p99": "step_ms/p99",
     "straggler_ratio": "ranks/slowest_over_median",
     "loss": "loss",
+    "top1": "accuracy/top1",
+    "top5": "accuracy/top5",
+    "epochs_to_target": "target/epochs",
+    "hours_to_target": "target/hours",
+    "train_hours_to_target": "target/train_hours",
     "launch_s": "time/launch_s",
     "build_s": "time/build_s",
     "window_s": "time/window_s",
     "trial_s": "time/trial_s",
     "peak_memory_mib": "memory/rank_peak_mib",
     "parameters": "model/parameters",
+    "flops_per_image": "model/flops_per_image",
+    "train_tflops": "model/train_tflops",
+    "skipped_images": "data/skipped_images",
 }
-AXES = tuple(Space.model_fields)
-PARAMS = {field.name: field.type for field in dataclasses.fields(TrialConfig) if field.name != "deadlines"}
+PARAMS = {f.name: str(f.type) for f in dataclasses.fields(TrialConfig) if f.name not in ("deadlines", "env")}
+VARIABLE = "env."  # begins the name of a parameter that is an environment variable
+TRAINING = 3  # the backward pass costs twice the forward one
 
 
 def params(config: TrialConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in PARAMS}
+    variables = {f"{VARIABLE}{name}": value for name, value in config.env.items()}
+    return {name: getattr(config, name) for name in PARAMS} | variables
 
 
 def typed(name: str, text: str) -> Any:
     """A parameter as it was before MLflow made it a string."""
-    kind = {"int": int, "float": float}.get(str(PARAMS[name]), str)
-    return kind(text)
+    kinds: dict[str, Any] = {"int": int, "float": float, "bool": lambda text: text == "True"}
+    return kinds.get(PARAMS.get(name, "str"), str)(text)
 
 
 def metrics(record: TrialRecord) -> dict[str, float]:
@@ -54,27 +64,55 @@ def metrics(record: TrialRecord) -> dict[str, float]:
 
 
 def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
+    first = measured.ranks[0]
+    own = _epochs(measured.epochs, first.reached_target) if measured.epochs else _steps(measured)
+    return own | {
+        "images_per_s": measured.images_per_s,
+        "images_per_s_per_gpu": measured.images_per_s / len(measured.ranks),
+        "launch_s": max(rank.entered_at for rank in measured.ranks) - record.started_at,
+        "build_s": max(rank.build_s for rank in measured.ranks),
+        "window_s": measured.window_s,
+        "peak_memory_mib": max(rank.peak_memory_mib for rank in measured.ranks),
+        "parameters": float(first.parameters),
+        "flops_per_image": float(first.flops),
+        "train_tflops": TRAINING * first.flops * measured.images_per_s / 1e12,
+        "skipped_images": float(sum(rank.skipped_images for rank in measured.ranks)),
+    }
+
+
+def _steps(measured: Measurement) -> dict[str, float]:
+    """The figures of a throughput trial's window."""
     slowest = step_ms(measured)
     rank_means = [statistics.fmean(step.step_ms for step in rank.steps) for rank in measured.ranks]
     return {
-        "images_per_s": measured.images_per_s,
-        "images_per_s_per_gpu": measured.images_per_s / len(measured.ranks),
         "step_ms_mean": statistics.fmean(slowest),
         "step_ms_p50": percentile(slowest, 50),
         "step_ms_p95": percentile(slowest, 95),
         "step_ms_p99": percentile(slowest, 99),
         "straggler_ratio": max(rank_means) / statistics.median(rank_means),
         "loss": measured.ranks[0].steps[-1].loss,
-        "launch_s": max(rank.entered_at for rank in measured.ranks) - record.started_at,
-        "build_s": max(rank.build_s for rank in measured.ranks),
-        "window_s": measured.window_s,
-        "peak_memory_mib": max(rank.peak_memory_mib for rank in measured.ranks),
-        "parameters": float(measured.ranks[0].parameters),
     }
 
 
+def _epochs(epochs: Sequence[EpochRecord], reached_target: bool) -> dict[str, float]:
+    """The figures of a convergence trial: its last validation, and what it took to get to the target."""
+    figures = {"loss": epochs[-1].loss}
+    for epoch in epochs:
+        if epoch.top1 is not None and epoch.top5 is not None:
+            figures |= {"top1": epoch.top1, "top5": epoch.top5}
+    if reached_target:
+        train_s = sum(epoch.train_s for epoch in epochs)
+        evaluate_s = sum(epoch.evaluate_s for epoch in epochs)
+        figures |= {
+            "epochs_to_target": float(len(epochs)),
+            "hours_to_target": (train_s + evaluate_s) / 3600,
+            "train_hours_to_target": train_s / 3600,
+        }
+    return figures
+
+
 def step_ms(measured: Measurement) -> list[float]:
-    """Each step's time at the rank that took longest."""
+    """Each step's time at the rank that took longest; none in a convergence trial."""
     return [max(steps) for steps in zip(*([s.step_ms for s in r.steps] for r in measured.ranks), strict=True)]
 
 

@@ -7,7 +7,6 @@ what its gang comes back with is written to the ledger before anyone else hears 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -30,7 +29,7 @@ from sweeps.ledger import Ledger, TrialRecord
 from sweeps.plan import Plan
 from sweeps.shape import Node, bundles
 from workers import contract
-from workers.contract import Phase, TrialConfig, TrialOutcome
+from workers.contract import Progress, TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
 from workers.paths import SweepPaths
 
@@ -43,6 +42,7 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # it would end keepers; ranks have limits of their own
     "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
@@ -71,7 +71,7 @@ class Observer(Protocol):
         """Called before the first trial; raises `RefusedError` where results could not be taken."""
 
     def started(self, config: TrialConfig) -> None: ...
-    def progressed(self, config: TrialConfig, phase: Phase, step: int) -> None: ...
+    def progressed(self, config: TrialConfig, progress: Progress) -> None: ...
     def ended(self, record: TrialRecord) -> None: ...
 
 
@@ -132,7 +132,7 @@ class Gang(tune.Trainable):
             self._is_running = True
         outcome = self._group.wait(REPORT_EVERY_S)
         if outcome is None:
-            return {"progress": dataclasses.astuple(self._group.progress)}
+            return {"progress": json.dumps(contract.to_json(self._group.progress))}
         return {"outcome": json.dumps(contract.to_json(outcome)), "done": True}
 
     def cleanup(self) -> None:
@@ -170,9 +170,9 @@ class _Watcher(tune.Callback):
         if "outcome" in result:
             self._end(trial, contract.trial_outcome(json.loads(result["outcome"])))
             return
-        phase, step = result["progress"]
+        progress = contract.progress(json.loads(result["progress"]))
         for observer in self._observers:
-            observer.progressed(_planned(trial), phase, step)
+            observer.progressed(_planned(trial), progress)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         lines = str(trial.get_error() or "no message").strip().splitlines()

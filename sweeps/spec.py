@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-import yaml
 from pydantic import (
     ConfigDict,
     Field,
@@ -20,12 +18,12 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, core_schema
 
-from sweeps import space
+from sweeps import reading, rules, space
 from sweeps.errors import InputError, Mistake
-from workers import contract
+from workers import contract, schedules
 
-LARGEST_FILE = 1 << 20
 MOST_GPUS = 32
+MOST_THREADS = 1024
 
 
 class _AxisOf:
@@ -37,11 +35,10 @@ class _AxisOf:
     def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         def validate(raw: Any, check: Any) -> space.Axis:
             try:
-                axis = space.axis(raw)
+                points = space.axis(raw).points()
             except space.AxisError as error:
-                raise PydanticCustomError("axis", "{rule}", {"rule": error.rule, "got": error.got}) from None
-            check(axis.points())
-            return axis
+                raise _said(error.rule, error.got) from None
+            return space.Choice(tuple(check(points)))
 
         return core_schema.no_info_wrap_validator_function(
             validate, core_schema.list_schema(handler.generate_schema(self._point))
@@ -50,7 +47,7 @@ class _AxisOf:
     def __get_pydantic_json_schema__(self, _: core_schema.CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
         point = TypeAdapter(self._point).json_schema()
         forms: list[dict[str, Any]] = [point, {"type": "array", "items": point, "minItems": 1}]
-        for name, most in (("log2", 2), ("range", 3)):
+        for name, most in (("log2", 2), ("range", 3)) if point.get("type") == "integer" else ():
             bounds = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": most}
             forms.append(
                 {
@@ -63,51 +60,128 @@ class _AxisOf:
         return {"anyOf": forms}
 
 
+def _said(rule: str, got: object) -> PydanticCustomError:
+    return PydanticCustomError("said", "{rule}", {"rule": rule, "got": got})
+
+
+def _auto_or(low: int, high: int) -> Any:
+    """The type of a whole number that may be left to us."""
+
+    def check(raw: Any) -> int | str:
+        if raw == "auto" or (type(raw) is int and low <= raw <= high):
+            return raw  # type: ignore[no-any-return]
+        raise _said(f"must be auto or a whole number from {low} to {high}", raw)
+
+    number = {"type": "integer", "minimum": low, "maximum": high}
+    return PlainValidator(check), WithJsonSchema({"anyOf": [{"const": "auto"}, number]})
+
+
+def _schedule(raw: Any) -> str:
+    if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
+        raise _said('must be a schedule such as "0.4;10;0.04" or "cosine: 0.4 warmup=5"', raw)
+    try:
+        return str(schedules.parse(str(raw)))
+    except schedules.ScheduleError as error:
+        raise _said(error.rule, error.got) from None
+
+
+def _variable(raw: Any) -> str:
+    if isinstance(raw, bool) or not isinstance(raw, (str, int, float)) or "\0" in str(raw):
+        raise _said('must be text or a number; on and off are written "on" and "off", or 1 and 0', raw)
+    return str(raw)
+
+
+def _folder(raw: Any) -> str:
+    if not isinstance(raw, str) or not raw or "\0" in raw:
+        raise _said("must be synthetic, digits or a folder", raw)
+    return raw
+
+
 class _Section(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
-Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
-BatchSize = Annotated[int, Field(ge=1, le=65536)]
-Gpus = Annotated[int, Field(ge=1, le=MOST_GPUS)]
-MOST_THREADS = 1024
+Share = Annotated[float, Field(gt=0, lt=1)]
+Threads = Annotated[contract.DecodeThreads, *_auto_or(1, MOST_THREADS)]
+ImageSize = Annotated[int | Literal["auto"], *_auto_or(32, 4096)]
+Classes = Annotated[int | Literal["auto"], *_auto_or(2, 100_000)]
+Schedule = Annotated[str, PlainValidator(_schedule), WithJsonSchema({"type": ["string", "number"]})]
+Variable = Annotated[str, PlainValidator(_variable), WithJsonSchema({"type": ["string", "number"]})]
+Data = Annotated[str, PlainValidator(_folder), WithJsonSchema({"type": "string", "minLength": 1})]
 
 
-def _threads(raw: Any) -> contract.DecodeThreads:
-    if raw == "auto" or (type(raw) is int and 1 <= raw <= MOST_THREADS):
-        return raw  # type: ignore[no-any-return]
-    raise PydanticCustomError("rule", f"must be auto or a whole number from 1 to {MOST_THREADS}")
-
-
-Threads = Annotated[
-    contract.DecodeThreads,
-    PlainValidator(_threads),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1, "maximum": MOST_THREADS}]}),
-]
+def _axis(default: Any, description: str) -> Any:
+    """An axis that holds one point where the file says nothing."""
+    return Field(space.Choice((default,)), description=description)
 
 
 class Space(_Section):
     """What is varied. Every combination of the axes' points is a cell."""
 
-    batch_size: Annotated[space.Axis, _AxisOf(BatchSize)] = Field(description="images per rank and step")
-    gpus: Annotated[space.Axis, _AxisOf(Gpus)] = Field(
+    batch_size: Annotated[space.Axis, _AxisOf(Annotated[int, Field(ge=1, le=65536)])] = Field(
+        description="images per rank and step"
+    )
+    gpus: Annotated[space.Axis, _AxisOf(Annotated[int, Field(ge=1, le=MOST_GPUS)])] = Field(
         description="ranks, one a GPU; on `device: cpu` each rank is a CPU slot"
     )
-    precision: Annotated[space.Axis, _AxisOf(contract.Precision)] = Field(
-        space.Choice(("fp32",)), description="number format of the arithmetic; weights stay fp32"
+    placement: Annotated[space.Axis, _AxisOf(contract.Placement)] = _axis(
+        "pack", "ranks on as few nodes as possible, or on as many"
     )
-    decode_threads: Annotated[space.Axis, _AxisOf(Threads)] = Field(
-        space.Choice(("auto",)), description="JPEG decoding threads per node, shared by its ranks"
+    precision: Annotated[space.Axis, _AxisOf(contract.Precision)] = _axis(
+        "fp32", "number format of the arithmetic; weights stay fp32"
     )
-    placement: Annotated[space.Axis, _AxisOf(contract.Placement)] = Field(
-        space.Choice(("pack",)), description="ranks on as few nodes as possible, or on as many"
+    xla: Annotated[space.Axis, _AxisOf(bool)] = _axis(False, "compile each step with XLA")
+    decode_threads: Annotated[space.Axis, _AxisOf(Threads)] = _axis(
+        "auto", "JPEG decoding threads per node, shared by its ranks"
+    )
+    lr_schedule: Annotated[space.Axis, _AxisOf(Schedule)] = _axis("0.01", "the learning rate over the epochs")
+    optimizer: Annotated[space.Axis, _AxisOf(contract.Optimizer)] = _axis(
+        "sgd", "sgd has momentum; adamw takes `momentum` as its beta1"
+    )
+    momentum: Annotated[space.Axis, _AxisOf(Annotated[float, Field(ge=0, lt=1)])] = _axis(
+        0.9, "of SGD and LARS; AdamW's beta1"
+    )
+    beta2: Annotated[space.Axis, _AxisOf(Annotated[float, Field(ge=0, lt=1)])] = _axis(0.999, "of AdamW")
+    trust: Annotated[space.Axis, _AxisOf(Annotated[float, Field(gt=0, le=1)])] = _axis(
+        0.001, "trust coefficient of LARS"
+    )
+    weight_decay: Annotated[space.Axis, _AxisOf(Annotated[float, Field(ge=0, le=1)])] = _axis(
+        1e-4, "of kernels; not of biases or batch norm"
+    )
+    label_smoothing: Annotated[space.Axis, _AxisOf(Annotated[float, Field(ge=0, lt=1)])] = _axis(
+        0.0, "share of a label spread over all classes"
+    )
+    fusion_mib: Annotated[space.Axis, _AxisOf(Annotated[float, Field(ge=0, le=4096)])] = _axis(
+        128.0, "Horovod fuses tensors up to this size"
+    )
+    cycle_ms: Annotated[space.Axis, _AxisOf(Annotated[float, Field(gt=0, le=10_000)])] = _axis(
+        1.0, "how often Horovod looks for tensors to reduce"
+    )
+    response_cache: Annotated[space.Axis, _AxisOf(Annotated[int, Field(ge=0, le=1 << 20)])] = _axis(
+        1024, "responses Horovod remembers; 0: none"
+    )
+    compression: Annotated[space.Axis, _AxisOf(contract.Compression)] = _axis(
+        "none", "number format of gradients while they are reduced"
+    )
+    hierarchical: Annotated[space.Axis, _AxisOf(bool)] = _axis(
+        False, "reduce inside nodes first, then between them (NCCL)"
+    )
+    env: dict[str, Annotated[space.Axis, _AxisOf(Variable)]] = Field(
+        {}, description="environment variables, each an axis: set before a rank starts"
     )
 
 
 class Steps(_Section):
     warmup: Annotated[int, Field(ge=1, le=100_000)] = Field(10, description="steps before the window opens")
     measured: Annotated[int, Field(ge=2, le=1_000_000)] = Field(100, description="steps in the window")
+
+
+class Target(_Section):
+    """A trial stops once its validation has reached all of these."""
+
+    top1: Share | None = None
+    top5: Share | None = None
 
 
 class Deadlines(_Section):
@@ -123,159 +197,78 @@ class SweepSpec(_Section):
     """One sweep: what is trained, on what, and which axes are varied."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-    protocol: Literal["throughput"] = "throughput"
-    model: contract.Model
-    data: str = Field("synthetic", description="`synthetic`, or a folder of ImageNet-convention TFRecords")
+    preset: Literal["short-test", "long-test"] | None = Field(
+        None, description="short-test: 10 + 100 steps; long-test: 90 epochs as published"
+    )
+    protocol: contract.Protocol = Field("throughput", description="images/s in a window, or epochs to an accuracy")
+    model: Annotated[space.Axis, _AxisOf(contract.Model)] = Field(description="the network; an axis too")
+    data: Annotated[space.Axis, _AxisOf(Data)] = _axis(
+        "synthetic", "`synthetic`, `digits`, or a folder of ImageNet-convention TFRecords; an axis too"
+    )
     device: contract.Device
     space: Space
     search: Literal["grid"] = "grid"
     repeats: Annotated[int, Field(ge=1, le=100)] = 3
-    steps: Steps = Steps()
-    image_size: Annotated[int, Field(ge=32, le=4096)] = 224
-    classes: Annotated[int, Field(ge=2, le=100_000)] = 1000
-    learning_rate: Annotated[float, Field(gt=0, le=1000)] = 0.01
+    steps: Steps = Field(Steps(), description="of the throughput protocol")
+    explain: bool = Field(True, description="after the window, take parts of a step away to see what they cost")
+    epochs: Annotated[int, Field(ge=1, le=10_000)] | None = Field(None, description="of the convergence protocol")
+    evaluate_every: Annotated[int, Field(ge=1)] = Field(1, description="epochs between two validations")
+    checkpoint_every: Annotated[int, Field(ge=0)] = Field(0, description="epochs between two checkpoints; 0: none")
+    target: Target = Field(Target(), description="validation accuracy at which a trial stops")
+    image_size: ImageSize = Field("auto", description="side in pixels; auto: as the network was published")
+    classes: Classes = Field("auto", description="auto: 10 for digits, else 1000")
+    emulate: bool = Field(False, description="run a precision that the device does not compute natively")
     cores_per_worker: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="on `device: cpu`, the cores that a rank computes with"
+    )
+    worker_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="host memory of a rank, enforced; else an equal part of nearly all of the node's"
     )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     deadlines: Deadlines = Deadlines()
 
+    @property
+    def axes(self) -> dict[str, list[Any]]:
+        """Every axis and its points, named as a trial's fields are; a variable of `env` is `env.NAME`."""
+        plain = {name: getattr(self.space, name) for name in AXES[2:]}
+        variables = {f"env.{name}": axis for name, axis in self.space.env.items()}
+        axes = {"model": self.model, "data": self.data, **plain, **variables}
+        return {name: axis.points() for name, axis in axes.items()}
+
+
+AXES = ("model", "data", *(name for name in Space.model_fields if name != "env"))
+
 
 def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
     """The spec in a file, with `key=value` overrides; raises `InputError` with every mistake."""
-    return parse(read(path), str(path), overrides)
-
-
-def read(path: Path) -> str:
-    """The text of a sweep file."""
-    try:
-        size = path.stat().st_size
-        if size > LARGEST_FILE and path.is_file():
-            raise _wrong(path, "a sweep file holds at most 1 MB", f"{size / 1e6:.1f} MB")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise _wrong(path, "must be a file that exists", "nothing there") from None
-    except IsADirectoryError:
-        raise _wrong(path, "must be a file", "a folder") from None
-    except UnicodeDecodeError:
-        raise _wrong(path, "must be text in UTF-8", "other bytes") from None
-    except OSError as error:
-        raise _wrong(path, "must be a file that can be read", error.strerror) from None
+    return parse(reading.read(path), str(path), overrides)
 
 
 def parse(text: str, place: str, overrides: Sequence[str] = ()) -> SweepSpec:
-    content = _mapping(text, place)
+    content = reading.mapping(text, place)
     for override in overrides:
-        _override(content, override)
+        reading.override(content, override, list(Space.model_fields))
+    mistakes = rules.fill_in_preset(content)
     try:
-        return SweepSpec.model_validate(content)
+        spec = SweepSpec.model_validate(content)
     except pydantic.ValidationError as error:
-        raise InputError(place, [_mistake(detail, content) for detail in error.errors()]) from None
+        wrong = reading.mistakes(error, content, SweepSpec)
+        mistakes += wrong + _further(reading.without(content, wrong), {mistake.key for mistake in wrong})
+        raise InputError(place, mistakes) from None
+    mistakes += rules.broken(spec, set())
+    if mistakes:
+        raise InputError(place, mistakes)
+    return spec
 
 
-def _wrong(place: object, rule: str, got: object) -> InputError:
-    return InputError(str(place), [Mistake("", rule, got)])
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML that refuses a key written twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key {key.value} a second time", problem_mark=key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-def _mapping(text: str, place: str) -> dict[str, Any]:
+def _further(content: dict[str, Any], wrong: set[str]) -> list[Mistake]:
+    """The mistakes between keys that are each right, where others are wrong."""
     try:
-        for event in yaml.parse(text, Loader=yaml.CSafeLoader):  # aliases blow a small file up to gigabytes
-            if isinstance(event, yaml.AliasEvent):
-                raise yaml.MarkedYAMLError(problem="an alias, which is not allowed", problem_mark=event.start_mark)  # type: ignore[arg-type]
-        content = yaml.load(text, _Loader)
-    except RecursionError:
-        raise _wrong(place, "must be nested less deeply", "too many levels") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or "can't be read"
-        raise _wrong(place, "must be valid YAML", f"{at}{problem}") from None
-    if not isinstance(content, dict):
-        raise _wrong(place, "must hold keys and values", "an empty file" if content is None else content)
-    return content
-
-
-def _override(content: dict[str, Any], override: str) -> None:
-    """Put `key=value` over the file: a key of the file, `section.key`, or the plain name of an axis."""
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise _wrong("--set", "must be written key=value", override)
-    path = ["space", key] if key in Space.model_fields else key.split(".")
-    at = content
-    for part in path[:-1]:
-        at = at.setdefault(part, {})
-        if not isinstance(at, dict):
-            raise _wrong("--set", f"{part} must be a section", override)
-    try:
-        at[path[-1]] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise _wrong("--set", "the value must be valid YAML", override) from None
-
-
-def _mistake(detail: Any, content: Mapping[str, Any]) -> Mistake:
-    """Pydantic's finding in our words."""
-    kind, context, got = detail["type"], detail.get("ctx", {}), detail["input"]
-    location = detail["loc"]
-    key = _key(location, content)
-    match kind:
-        case "missing":
-            return Mistake(key, "must be given", None)
-        case "extra_forbidden":
-            return Mistake(key, f"must be a known key{_near(str(location[-1]), _siblings(location))}", location[-1])
-        case "axis":
-            return Mistake(key, context["rule"], context["got"])
-        case "literal_error":
-            rule = f"must be one of {context['expected'].replace(chr(39), '').replace(' or ', ', ')}"
-            return Mistake(key, rule, got)
-    rules = {
-        "greater_than_equal": f"must be at least {context.get('ge')}",
-        "less_than_equal": f"must be at most {context.get('le')}",
-        "greater_than": f"must be more than {context.get('gt')}",
-        "int_type": "must be a whole number",
-        "float_type": "must be a number",
-        "finite_number": "must be a finite number",
-        "string_type": "must be text",
-        "model_type": "must be a section with keys",
-        "string_pattern_mismatch": "must be letters, digits, '.', '_' and '-', at most 80 of them",
-    }
-    return Mistake(key, rules.get(kind, detail["msg"]), got)
-
-
-def _key(location: Sequence[Any], content: Mapping[str, Any]) -> str:
-    """`space.batch_size[1]`; the index is left out where the file writes no list."""
-    at: Any = content
-    key = ""
-    for part in location:
-        if isinstance(part, int):
-            key += f"[{part}]" if isinstance(at, list) else ""
-        else:
-            key += f".{part}" if key else str(part)
-        at = at[part] if isinstance(at, dict) and part in at else None
-    return key
-
-
-def _siblings(location: Sequence[Any]) -> list[str]:
-    section: Any = SweepSpec
-    for part in location[:-1]:
-        section = section.model_fields[part].annotation
-    return list(section.model_fields)
-
-
-def _near(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+        stand_ins = {"name": "x", "model": "tiny", "device": "cpu"} | content
+        stand_ins["space"] = {"batch_size": 1, "gpus": 1} | content.get("space", {})
+        return rules.broken(SweepSpec.model_validate(stand_ins), wrong)
+    except (pydantic.ValidationError, TypeError):  # a section that is none
+        return []
 
 
 def json_schema() -> dict[str, Any]:

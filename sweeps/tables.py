@@ -84,3 +84,18 @@ def percent(value: float, half_width: float) -> str:
     if math.isnan(value):
         return "–"
     return f"{value:.0%}" if math.isnan(half_width) or half_width == 0 else f"{value:.0%} ± {half_width:.0%}"
+
+
+def accuracy(value: float, half_width: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return f"{value:.2%}" if math.isnan(half_width) else f"{value:.2%} ± {half_width:.2%}"
+
+
+def duration(seconds: float, half_width: float = math.nan) -> str:
+    """`3.2 s`, `4.1 ± 0.2 min`, `7.25 h`: in the unit that one would say it in."""
+    if math.isnan(seconds):
+        return "–"
+    unit, name = next((u, n) for u, n in ((3600, "h"), (60, "min"), (1, "s")) if seconds >= u or u == 1)
+    interval = "" if math.isnan(half_width) else f" ± {half_width / unit:.2g}"
+    return f"{seconds / unit:.3g}{interval} {name}"

@@ -19,10 +19,13 @@ from typing import Any
 from sweeps import rows
 from sweeps.errors import RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
-from workers.contract import Phase, TrialConfig
+from sweeps.plan import names
+from sweeps.spec import AXES
+from workers.contract import Progress, TrialConfig
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
 LARGEST_BATCH = 1000  # metrics a call, MLflow's own limit
+EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "top1", "top5")
 LONGEST_NOTE = 4000  # characters; a tag holds 5,000
 RETRY_S = 2.0
 
@@ -45,6 +48,7 @@ class Store:
 
     def __init__(self, facts: SweepFacts) -> None:
         self._facts = facts
+        self._names = names(facts.trials)
         _never_locked(store_name())
         self._client = client()
         self._experiment = self._experiment_id()
@@ -69,9 +73,11 @@ class Store:
         if outcome.message:
             tags["sweep.message"] = outcome.message[:LONGEST_NOTE]
             tags["mlflow.note.content"] = f"**{outcome.status}**: {outcome.kind}. {outcome.message}"
-        run = self._run(config.trial, f"{config.label} #{config.repeat}", record.started_at, tags)
+        if outcome.measurement:
+            tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
+        run = self._run(config.trial, f"{self._names[config.trial]} #{config.repeat}", record.started_at, tags)
         # Parameters are text in MLflow; as metrics the axes can be axes of a chart.
-        axes = {f"axis/{name}": value for name in rows.AXES if type(value := getattr(config, name)) is int}
+        axes = {f"axis/{name}": value for name in AXES if type(value := getattr(config, name)) in (int, float)}
         figures = {rows.METRICS[name]: value for name, value in rows.metrics(record).items()}
         metrics = [Metric(name, value, at, 0) for name, value in (figures | axes).items()]
         if outcome.measurement:
@@ -79,6 +85,12 @@ class Store:
             slowest = rows.step_ms(outcome.measurement)
             metrics += [Metric("steps/step_ms", ms, at, n) for n, ms in enumerate(slowest)]
             metrics += [Metric("steps/loss", step.loss, at, step.step) for step in first]
+            metrics += [
+                Metric(f"epochs/{name}", value, at, epoch.epoch)
+                for epoch in outcome.measurement.epochs
+                for name in EPOCH_SERIES
+                if (value := getattr(epoch, name)) is not None
+            ]
         params = [Param(name, str(value)) for name, value in rows.params(config).items()]
         for start in range(0, len(metrics), LARGEST_BATCH):
             self._client.log_batch(run, metrics[start : start + LARGEST_BATCH], params if start == 0 else [])
@@ -153,7 +165,7 @@ class Tracker:
     def started(self, config: TrialConfig) -> None:
         pass
 
-    def progressed(self, config: TrialConfig, phase: Phase, step: int) -> None:
+    def progressed(self, config: TrialConfig, progress: Progress) -> None:
         pass
 
     def ended(self, record: TrialRecord) -> None:

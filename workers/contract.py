@@ -10,18 +10,49 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Device = Literal["cpu", "gpu"]
+Protocol = Literal["throughput", "convergence"]
 Placement = Literal["pack", "spread"]
-Model = Literal["tiny", "resnet50"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+Optimizer = Literal["sgd", "lars", "adamw"]
+Compression = Literal["none", "fp16"]
+Without = Literal["input", "comm", "both"]  # what a step is taken without, to see what it costs
 DecodeThreads = int | Literal["auto"]
 Status = Literal["completed", "infeasible", "failed", "lost", "pruned", "cancelled"]
+Model = Literal[
+    "alexnet",
+    "googlenet",
+    "inception_v3",
+    "inception_v4",
+    "vgg16",
+    "vgg19",
+    "resnet50",
+    "resnet50_v1.5",
+    "resnet101",
+    "resnet152",
+    "tiny",
+]
+
+# The smallest image side that a network takes (32 at least), and the side that it was published with.
+IMAGE_SIZES: dict[Model, tuple[int, int]] = {
+    "alexnet": (63, 224),
+    "googlenet": (32, 224),
+    "inception_v3": (75, 299),
+    "inception_v4": (75, 299),
+    "vgg16": (32, 224),
+    "vgg19": (32, 224),
+    "resnet50": (32, 224),
+    "resnet50_v1.5": (32, 224),
+    "resnet101": (32, 224),
+    "resnet152": (32, 224),
+    "tiny": (32, 32),
+}
 
 # A rank's life, in order. A rank that stays in one phase longer than the phase's deadline is stalled.
-Phase = Literal["start", "ring", "build", "step", "finish"]
-PHASES: tuple[Phase, ...] = ("start", "ring", "build", "step", "finish")
+Phase = Literal["start", "ring", "build", "step", "evaluate", "explain", "finish"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +62,7 @@ class Deadlines:
     nursery_s: float = 300.0  # until the node's nursery answers: it imports TensorFlow from a cold disk, once
     ring_s: float = 60.0  # until every rank has joined the ring
     build_s: float = 600.0  # until the first step is done: tracing and compiling
-    step_s: float = 60.0  # between two steps, and for reporting
+    step_s: float = 60.0  # between two steps, and for reporting or writing a checkpoint
 
     def for_phase(self, phase: Phase) -> float:
         return {"start": self.ring_s, "ring": self.ring_s, "build": self.build_s}.get(phase, self.step_s)
@@ -41,20 +72,46 @@ class Deadlines:
 class TrialConfig:
     """All that a gang of ranks needs to know about its trial."""
 
+    protocol: Protocol
     model: Model
-    data: str  # `synthetic`, or a folder of ImageNet-convention TFRecords
+    data: str  # `synthetic`, `digits`, or a folder of ImageNet-convention TFRecords
     device: Device
     gpus: int  # ranks; on the CPU each is a slot of `cores_per_worker` cores
     batch_size: int  # per rank
-    precision: Precision
-    decode_threads: DecodeThreads  # per node, shared by the node's ranks
     placement: Placement
+    precision: Precision
+    emulate: bool  # take a precision that the device does not compute natively
+    xla: bool
+    decode_threads: DecodeThreads  # per node, shared by the node's ranks
     image_size: int
     classes: int
     cores_per_worker: int
-    learning_rate: float
+    worker_memory_gib: float  # of the host, per rank; 0: an equal part of nearly all
+    # how it learns
+    lr_schedule: str  # see `schedules`
+    optimizer: Optimizer
+    momentum: float  # AdamW's beta1
+    beta2: float  # AdamW only
+    trust: float  # LARS only
+    weight_decay: float
+    label_smoothing: float
+    # how the ranks talk
+    fusion_mib: float
+    cycle_ms: float
+    response_cache: int
+    compression: Compression
+    hierarchical: bool
+    env: Mapping[str, str]  # set before the rank starts
+    # throughput
     warmup_steps: int
     measured_steps: int
+    explain: bool  # after the window, take parts of a step away to see what they cost
+    # convergence
+    epochs: int
+    evaluate_every: int  # epochs
+    checkpoint_every: int  # epochs; 0: never
+    target_top1: float  # stops once reached; 0: no target
+    target_top5: float
     seed: int
     repeat: int = 0
     deadlines: Deadlines = Deadlines()
@@ -71,13 +128,13 @@ class TrialConfig:
         return f"{self.cell}-{self.repeat}"
 
     @property
-    def label(self) -> str:
-        """A short telling name for charts and tables."""
-        return f"b{self.batch_size} ×{self.gpus} {self.precision} t{self.decode_threads}"
-
-    @property
     def global_batch(self) -> int:
         return self.batch_size * self.gpus
+
+    @property
+    def repeat_seed(self) -> int:
+        """Repeats of a cell draw different numbers, the same ones each time they are run."""
+        return self.seed + self.repeat
 
     @property
     def steps(self) -> int:
@@ -94,17 +151,46 @@ class StepRecord:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """One epoch of a convergence trial, over all ranks; the first is 1. Accuracies where it was validated."""
+
+    epoch: int
+    images: int
+    loss: float  # mean over the epoch's images, each before the step that it belongs to
+    rate: float  # learning rate of its last step
+    train_s: float  # from a barrier of all ranks to the next
+    evaluate_s: float = 0.0
+    top1: float | None = None
+    top5: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a rank has come."""
+
+    phase: Phase
+    step: int
+    epoch: EpochRecord | None = None  # the last that it has finished
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RankReport:
     """What one rank measured. `window_s` runs from a barrier of all ranks to the next."""
 
     rank: int
     images: int
     window_s: float
-    steps: tuple[StepRecord, ...]
+    steps: tuple[StepRecord, ...] = ()  # throughput
+    without_ms: Mapping[Without, tuple[float, ...]] = dataclasses.field(default_factory=dict)  # steps after the window
+    epochs: tuple[EpochRecord, ...] = ()  # convergence
+    reached_target: bool = False
     entered_at: float  # wall clock, when the rank stood in the loop with TensorFlow and its ring ready
     build_s: float
     peak_memory_mib: float
     parameters: int
+    flops: int  # of one image's forward pass
+    skipped_images: int = 0  # that could not be decoded
+    in_force: Mapping[str, str] = dataclasses.field(default_factory=dict)  # environment that Horovod and NCCL read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,6 +211,11 @@ class Measurement:
     @property
     def images_per_s(self) -> float:
         return self.images / self.window_s
+
+    @property
+    def epochs(self) -> tuple[EpochRecord, ...]:
+        """The same at every rank."""
+        return self.ranks[0].epochs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,8 +249,15 @@ def trial_config(data: Mapping[str, Any]) -> TrialConfig:
     return TrialConfig(**{**data, "deadlines": Deadlines(**data["deadlines"])})
 
 
+def progress(data: Mapping[str, Any]) -> Progress:
+    return Progress(data["phase"], data["step"], EpochRecord(**data["epoch"]) if data["epoch"] else None)
+
+
 def rank_report(data: Mapping[str, Any]) -> RankReport:
-    return RankReport(**{**data, "steps": tuple(StepRecord(**step) for step in data["steps"])})
+    steps = tuple(StepRecord(**step) for step in data["steps"])
+    epochs = tuple(EpochRecord(**epoch) for epoch in data["epochs"])
+    without_ms = {part: tuple(times) for part, times in data["without_ms"].items()}
+    return RankReport(**{**data, "steps": steps, "epochs": epochs, "without_ms": without_ms})
 
 
 def trial_outcome(data: Mapping[str, Any]) -> TrialOutcome:

@@ -1,10 +1,11 @@
 """Make an ImageNet-convention TFRecord set that a small network can learn, or name what is wrong with one.
 
-    sweep data make DIR --images N --shards K --size WxH --classes C --seed S
+    sweep data make DIR --images N --shards K --size WxH --classes C --seed S --split train|validation
     sweep data check DIR --classes C
 
-A class looks alike in every set: its colours, its stripes, its blob. The seed decides the order of the labels
-and what differs between two images of a class, so a set of another seed can validate.
+A folder holds a set for training and, beside it, one for validation if that was made. Each is made again or
+refused without a look at the other. A class looks alike in every set: its colours, its stripes, its blob. The
+split and the seed decide the order of the labels and what differs between two images of a class.
 Exit status: 0 done, 2 refused or damaged, 3 the folder can't be written.
 """
 
@@ -20,15 +21,18 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 import numpy as np
 
 from workers.painting import Painter
 from workers.paths import written_whole
 
-MANIFEST = "dataset.json"  # what a finished set was asked to be
-UNFINISHED = "dataset.unfinished"  # the same, while the set is being made
+Split = Literal["train", "validation"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+MANIFESTS = {"train": "dataset.json", "validation": "dataset-validation.json"}  # what a finished set was asked to be
+UNFINISHED = {"train": "dataset.unfinished", "validation": "dataset-validation.unfinished"}  # while it is being made
+SHARDS = {"train": "shards", "validation": "validation shards"}  # in sentences
 JPEG_MARKER = b"\xff\xd8\xff"
 FAULTS_SHOWN = 10  # of one shard, or missing shards
 PLAIN_LINE_EVERY_S = 10.0
@@ -54,6 +58,7 @@ class Recipe:
     height_px: int
     classes: int
     seed: int
+    split: Split = "train"
     version: int = 1  # counts up when the same arguments make other images
 
     def __post_init__(self) -> None:
@@ -70,11 +75,24 @@ class Recipe:
     def images_of(self, shard: int) -> int:
         return (shard + 1) * self.images // self.shards - shard * self.images // self.shards
 
+    @property
+    def names(self) -> list[str]:
+        return shard_names(self.shards, self.split)
+
+    @property
+    def stream(self) -> int:
+        """What all random numbers start from. No seed on a command line is as large as the step between splits."""
+        return self.seed + (SPLITS.index(self.split) << 64)
+
     def labels(self) -> Iterator[int]:
         """Labels from 1, in a random order in which every class comes once before one comes again."""
-        rng = np.random.default_rng((self.seed, 0))
+        rng = np.random.default_rng((self.stream, 0))
         while True:
             yield from (rng.permutation(self.classes) + 1).tolist()
+
+    def asked(self) -> dict[str, int]:
+        """What a manifest holds of it. The split is in the manifest's name."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "split"}
 
 
 def require_classes(classes: int) -> None:
@@ -82,88 +100,95 @@ def require_classes(classes: int) -> None:
         raise Refusal(f"a set has from 1 to 100000 classes, but got {classes}")
 
 
-def shard_names(shards: int) -> list[str]:
-    return [f"train-{shard:05d}-of-{shards:05d}" for shard in range(shards)]
+def shard_names(shards: int, split: Split = "train") -> list[str]:
+    return [f"{split}-{shard:05d}-of-{shards:05d}" for shard in range(shards)]
 
 
-def found_names(folder: Path) -> list[str]:
-    """The files that training would read, see `workers.inputs.shards`."""
-    return sorted(path.name for path in folder.glob("train-*-of-*"))
+def found_names(folder: Path, split: Split = "train") -> list[str]:
+    """The files that training or validation would read, see `workers.inputs.shards`."""
+    return sorted(path.name for path in folder.glob(f"{split}-*-of-*"))
 
 
 def make(folder: Path, recipe: Recipe) -> str:
     """The set as asked, in the folder. Returns a line about it."""
     if is_made(folder, recipe):
-        return f"{folder} already holds these {recipe.images} images in {recipe.shards} shards: nothing to do"
+        shards = f"{recipe.shards} {SHARDS[recipe.split]}"
+        return f"{folder} already holds these {recipe.images} images in {shards}: nothing to do"
     claim(folder, recipe)
     tf = tensorflow()
     began, jpeg_bytes = time.perf_counter(), 0
-    painter = Painter(recipe.width_px, recipe.height_px, recipe.seed)
+    painter = Painter(recipe.width_px, recipe.height_px, recipe.stream)
     try:
         with contextlib.closing(counted(range(recipe.images), "making images")) as numbers:
             images = zip(recipe.labels(), numbers, strict=False)
-            for shard, name in enumerate(shard_names(recipe.shards)):
+            for shard, name in enumerate(recipe.names):
                 with written_whole(folder / name) as partial, tf.io.TFRecordWriter(str(partial)) as writer:
                     for _ in range(recipe.images_of(shard)):
                         label, n = next(images)
-                        jpeg = painter.jpeg(label, np.random.default_rng((recipe.seed, 3, n)))
+                        jpeg = painter.jpeg(label, np.random.default_rng((recipe.stream, 3, n)))
                         writer.write(record(tf, recipe, n, label, jpeg))
                         jpeg_bytes += len(jpeg)
             next(numbers, None)  # the bar reaches its end
         seconds = time.perf_counter() - began
-        with written_whole(folder / MANIFEST) as partial:
+        with written_whole(folder / MANIFESTS[recipe.split]) as partial:
             partial.write_text(json.dumps(manifest(folder, recipe)) + "\n")
-        (folder / UNFINISHED).unlink()
+        (folder / UNFINISHED[recipe.split]).unlink()
     except (OSError, tf.errors.OpError) as error:
         raise Refusal(f"{folder} must take the whole set, but got {error}", status=3) from error
     return (
-        f"{recipe.images} images in {recipe.shards} shards, mean {jpeg_bytes / recipe.images / 1e3:.1f} KB, "
-        f"{recipe.images / seconds:.0f} images/s, in {folder}"
+        f"{recipe.images} images in {recipe.shards} {SHARDS[recipe.split]}, "
+        f"mean {jpeg_bytes / recipe.images / 1e3:.1f} KB, {recipe.images / seconds:.0f} images/s, in {folder}"
     )
 
 
 def manifest(folder: Path, recipe: Recipe) -> dict[str, int]:
-    file_bytes = sum((folder / name).stat().st_size for name in shard_names(recipe.shards))
-    return {**dataclasses.asdict(recipe), "file_bytes": file_bytes}
+    file_bytes = sum((folder / name).stat().st_size for name in recipe.names)
+    return {**recipe.asked(), "file_bytes": file_bytes}
 
 
 def is_made(folder: Path, recipe: Recipe) -> bool:
     with contextlib.suppress(OSError, ValueError):
-        said = json.loads((folder / MANIFEST).read_text())
-        return found_names(folder) == shard_names(recipe.shards) and said == manifest(folder, recipe)
+        said = json.loads((folder / MANIFESTS[recipe.split]).read_text())
+        return found_names(folder, recipe.split) == recipe.names and said == manifest(folder, recipe)
     return False
 
 
+def is_begun(folder: Path, split: Split) -> bool:
+    """Whether a set of this split was made here, or its making begun."""
+    return any((folder / name).exists() for name in (MANIFESTS[split], UNFINISHED[split]))
+
+
 def claim(folder: Path, recipe: Recipe) -> None:
-    """Take the folder for a set. Only a set that was made here, of as many shards, is ever replaced."""
+    """Take the folder's place for a split. Only a set that was made here, of as many shards, is ever replaced."""
     try:
         if folder.exists() and not folder.is_dir():
             raise Refusal(f"DIR must be a folder, but got a file: {folder}")
         folder.mkdir(parents=True, exist_ok=True)
-        found = found_names(folder)
-        others = sorted(set(found) - set(shard_names(recipe.shards)))
-        if not others and not any((folder / name).exists() for name in (MANIFEST, UNFINISHED)):
+        found = found_names(folder, recipe.split)
+        others = sorted(set(found) - set(recipe.names))
+        if not others and not is_begun(folder, recipe.split):
             others = found
         if others:
             raise Refusal(
-                f"{folder} must be free for {recipe.shards} shards, but got {len(others)} files of "
+                f"{folder} must be free for {recipe.shards} {SHARDS[recipe.split]}, but got {len(others)} files of "
                 f"another set, first {others[0]}: choose another folder or remove them"
             )
-        with written_whole(folder / UNFINISHED) as partial:
-            partial.write_text(json.dumps(dataclasses.asdict(recipe)) + "\n")
-        (folder / MANIFEST).unlink(missing_ok=True)
+        with written_whole(folder / UNFINISHED[recipe.split]) as partial:
+            partial.write_text(json.dumps(recipe.asked()) + "\n")
+        (folder / MANIFESTS[recipe.split]).unlink(missing_ok=True)
     except OSError as error:
         raise Refusal(f"{folder} must be writable, but got {error}", status=3) from error
 
 
 def record(tf: Any, recipe: Recipe, n: int, label: int, jpeg: bytes) -> bytes:
+    origin = "made" if recipe.split == "train" else f"made_{recipe.split}"
     example = tf.train.Example()
     for name, value in {
         "image/encoded": jpeg,
         "image/class/label": label,
         "image/height": recipe.height_px,
         "image/width": recipe.width_px,
-        "image/filename": f"made_{recipe.seed}_{n:08d}.JPEG".encode(),
+        "image/filename": f"{origin}_{recipe.seed}_{n:08d}.JPEG".encode(),
         "image/colorspace": b"RGB",
         "image/format": b"JPEG",
     }.items():
@@ -173,11 +198,17 @@ def record(tf: Any, recipe: Recipe, n: int, label: int, jpeg: bytes) -> bytes:
 
 
 class Check:
-    """What was found in a folder so far."""
+    """What was found of a split so far."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, folder: Path, split: Split, classes: int) -> None:
+        self.split = split
         self.classes = classes
-        self.problems: list[str] = []
+        self.names = found_names(folder, split)
+        self.problems = list(misnamed(self.names, split))
+        if not self.names:
+            self.problems.append(f"a set has files as {shard_names(8, split)[0]}, but got none in {folder}")
+        if (folder / UNFINISHED[split]).exists():
+            self.problems.append(f"a set must be finished, but got {UNFINISHED[split]}: make it again")
         self.images = 0
         self.jpeg_bytes = 0
         self.seen: set[int] = set()
@@ -224,45 +255,47 @@ class Check:
         self.jpeg_bytes += sum(map(len, encoded))
         self.seen.update(label)
 
+    def summary(self) -> str:
+        return (
+            f"{self.images} images in {len(self.names)} {SHARDS[self.split]}, {len(self.seen)} of {self.classes} "
+            f"classes, mean {self.jpeg_bytes / self.images / 1e3:.1f} KB"
+        )
+
 
 def check(folder: Path, classes: int) -> str:
-    """A line about a sound set. A `Refusal` has a line for each thing that is wrong."""
+    """A line about each sound set. A `Refusal` has a line for each thing that is wrong."""
     require_classes(classes)
     if not os.path.isdir(folder):  # never raises
         raise Refusal(f"DIR must be a folder, but got {'a file' if os.path.exists(folder) else 'nothing'}: {folder}")
-    names = found_names(folder)
-    if not names:
-        raise Refusal(f"a set has files as {shard_names(8)[0]}, but got none in {folder}")
-    found = Check(classes)
-    found.problems += misnamed(names)
-    if (folder / UNFINISHED).exists():
-        found.problems.append(f"a set must be finished, but got {UNFINISHED}: make it again")
+    train, validation = (Check(folder, split, classes) for split in SPLITS)
+    if not train.names:
+        raise Refusal("\n".join(train.problems))
+    checks = [train, validation] if validation.names or is_begun(folder, "validation") else [train]
+    shards = [(check, folder / name) for check in checks for name in check.names]
     tf = tensorflow()
-    with contextlib.closing(counted(names, "checking shards")) as counted_names:
-        for name in counted_names:
-            found.read(tf, folder / name)
-    if found.problems:
-        raise Refusal("\n".join(found.problems))
-    return (
-        f"{found.images} images in {len(names)} shards, {len(found.seen)} of {classes} classes, "
-        f"mean {found.jpeg_bytes / found.images / 1e3:.1f} KB, in {folder}"
-    )
+    with contextlib.closing(counted(shards, "checking shards")) as counted_shards:
+        for found, path in counted_shards:
+            found.read(tf, path)
+    problems = [problem for found in checks for problem in found.problems]
+    if problems:
+        raise Refusal("\n".join(problems))
+    return "\n".join(f"{found.summary()}, in {folder}" for found in checks)
 
 
-def misnamed(names: Sequence[str]) -> Iterator[str]:
+def misnamed(names: Sequence[str], split: Split) -> Iterator[str]:
     """What is wrong with a set's file names."""
-    counts = {int(match[1]) for name in names if (match := re.fullmatch(r"train-[0-9]{5}-of-([0-9]{5})", name))}
-    right = {name for count in counts for name in shard_names(count)}
+    counts = {int(match[1]) for name in names if (match := re.fullmatch(rf"{split}-[0-9]{{5}}-of-([0-9]{{5}})", name))}
+    right = {name for count in counts for name in shard_names(count, split)}
     for name in sorted(set(names) - right):
-        yield f"a shard's name must be as {shard_names(8)[0]}, but got {name}"
+        yield f"a shard's name must be as {shard_names(8, split)[0]}, but got {name}"
     if len(counts) > 1:
-        yield f"all shards must agree on their number, but got {' and '.join(map(str, sorted(counts)))}"
+        yield f"all {SHARDS[split]} must agree on their number, but got {' and '.join(map(str, sorted(counts)))}"
     for count in sorted(counts):
-        missing = sorted(set(shard_names(count)) - set(names))
+        missing = sorted(set(shard_names(count, split)) - set(names))
         if missing:
             more = f" and {len(missing) - FAULTS_SHOWN} more" if len(missing) > FAULTS_SHOWN else ""
             shown = ", ".join(missing[:FAULTS_SHOWN]) + more
-            yield f"all {count} shards must be there, but got none named {shown}"
+            yield f"all {count} {SHARDS[split]} must be there, but got none named {shown}"
 
 
 def tensorflow() -> Any:
@@ -313,6 +346,12 @@ def size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def split_name(text: str) -> str:
+    if text not in SPLITS:
+        raise argparse.ArgumentTypeError(f"must be {' or '.join(SPLITS)}, but got {text!r}")
+    return text
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="sweep data", description="Make or check a folder of TFRecords.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -325,12 +364,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     making.add_argument("--shards", type=whole, default=8)
     making.add_argument("--size", type=size, default=(500, 375), metavar="WxH", help="in pixels, default 500x375")
     making.add_argument("--seed", type=whole, default=0)
+    making.add_argument("--split", type=split_name, default="train", metavar="|".join(SPLITS))
     try:
         asked = parser.parse_args(argv)
         if asked.command == "check":
             print(check(asked.folder, asked.classes))
             return 0
-        fields = {name: getattr(asked, name) for name in ("images", "shards", "classes", "seed")}
+        fields = {name: getattr(asked, name) for name in ("images", "shards", "classes", "seed", "split")}
         print(make(asked.folder, Recipe(width_px=asked.size[0], height_px=asked.size[1], **fields)))
         return 0
     except Refusal as refusal:

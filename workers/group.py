@@ -21,7 +21,8 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from workers import contract, verdict
-from workers.keeper import Order, Progress, RankEnd, keep
+from workers.contract import Progress
+from workers.keeper import Order, RankEnd, keep
 from workers.paths import SweepPaths, nursery_address
 from workers.ring import Rendezvous
 from workers.seats import Bench, seated, side_by_side
@@ -130,7 +131,7 @@ class Group:
         self._give_up = float("inf")
         self._rendezvous: Rendezvous | None = None
 
-    def start(self, config: contract.TrialConfig, logs: SweepPaths, entry: str = ENTRY) -> None:
+    def start(self, config: contract.TrialConfig, paths: SweepPaths, entry: str = ENTRY) -> None:
         """Have every rank forked. Returns at once; `wait` tells how it went."""
         if not self._keepers:
             self._seat_keepers()
@@ -139,6 +140,7 @@ class Group:
             alone = len({bench.nursery for bench in self._benches} | {nursery_key()}) == 1
             self._rendezvous = Rendezvous(seats, "127.0.0.1" if alone else ray.util.get_node_ip_address())
             seats = [dataclasses.replace(seat, rendezvous=self._rendezvous.address) for seat in seats]
+        checkpoint = str(paths.checkpoint(config.trial))
         self._granted = [
             contract.Granted(rank=rank, node=bench.node, gpu=bench.gpu) for rank, bench in enumerate(self._benches)
         ]
@@ -147,10 +149,10 @@ class Group:
         for keeper, bench, seat in zip(self._keepers, self._benches, seats, strict=True):
             order = Order(
                 config=config,
-                seat=seat,
+                seat=dataclasses.replace(seat, checkpoint=checkpoint),
                 entry=entry,
                 env={"CUDA_VISIBLE_DEVICES": bench.gpu or "-1"},
-                log=str(logs.rank_log(config.trial, seat.rank)),
+                log=str(paths.rank_log(config.trial, seat.rank)),
             )
             self._running[keeper.run.remote(order)] = seat.rank
 

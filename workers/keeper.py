@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from workers import contract, paths
+from workers import contract, knobs, memory, paths
+from workers.contract import Progress
 from workers.rank import BEAT, Beat, Seat
 
 LOOK_EVERY_S = 0.5
@@ -50,14 +51,6 @@ class Order:
     entry: str  # module:function of (config, seat, voice)
     env: Mapping[str, str]
     log: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """How far a rank has come."""
-
-    phase: contract.Phase
-    step: int
 
 
 def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Iterator[Progress | RankEnd]:
@@ -119,9 +112,12 @@ def _watched(
 ) -> Iterator[Progress | dict[str, Any]]:
     """A rank's progress while it lives; at last, how it ended."""
     heard = b""
+    epoch = None
     pid = 0
     seen, since = beat.read(), time.monotonic()
     tell_at = since + TELL_EVERY_S
+    may_hold = memory.limit(order.config, order.seat.local_size)
+    kills_before = memory.kernel_kills()
     with selectors.DefaultSelector() as selector:
         selector.register(nursery, selectors.EVENT_READ)
         selector.register(voice, selectors.EVENT_READ)
@@ -130,6 +126,7 @@ def _watched(
                 if key.fileobj is voice:
                     chunk = _receive(voice)
                     heard += chunk
+                    epoch, heard = _epochs(heard, epoch)
                     if not chunk:
                         selector.unregister(voice)
                     continue
@@ -137,12 +134,18 @@ def _watched(
                 if "pid" in message:
                     pid = message["pid"]
                     continue
-                yield _verdict(heard + _drained(voice), message.get("exit"))
+                was_killed_for_memory = memory.kernel_kills() > kills_before
+                yield _verdict(heard + _drained(voice), message.get("exit"), was_killed_for_memory)
                 return
             now = time.monotonic()
             if beat.read() != seen:
                 seen, since = beat.read(), now
-            limit_s = order.config.deadlines.for_phase(seen[0])
+            held = memory.resident(pid) if pid else 0
+            if held > may_hold:
+                _hang_up(nursery)
+                yield _too_much(held, may_hold, order.config)
+                return
+            limit_s = _limit_s(order, seen[0])
             if now - since > limit_s:
                 why = _stalled(seen, limit_s, pid)
                 _hang_up(nursery)
@@ -154,7 +157,32 @@ def _watched(
                 return
             if now >= tell_at:
                 tell_at = now + TELL_EVERY_S
-                yield Progress(*seen)
+                yield Progress(*seen, epoch)
+
+
+def _limit_s(order: Order, phase: contract.Phase) -> float:
+    """How long a rank may stay in a phase. One that has TensorFlow to import starts as slowly as a nursery."""
+    deadlines = order.config.deadlines
+    if phase == "start" and knobs.needs_own_process(order.config.env):
+        return deadlines.nursery_s
+    return deadlines.for_phase(phase)
+
+
+def _epochs(heard: bytes, last: contract.EpochRecord | None) -> tuple[contract.EpochRecord | None, bytes]:
+    """The last epoch told of, and what has been heard besides."""
+    kept = b""
+    for line in heard.splitlines(keepends=True):
+        if line.endswith(b"\n") and line.startswith(b'{"say": "epoch"'):
+            last = contract.EpochRecord(**json.loads(line)["record"])
+        else:
+            kept += line
+    return last, kept
+
+
+def _too_much(held: int, limit: float, config: contract.TrialConfig) -> dict[str, Any]:
+    whose = "worker_memory_gib" if config.worker_memory_gib else "its part of the node's memory"
+    message = f"held {held / memory.GIB:.2f} GiB, more than {whose} ({limit / memory.GIB:.2f} GiB)"
+    return {"what": "infeasible", "kind": "host memory", "message": message}
 
 
 def _encode(order: Order, scratch: str) -> bytes:
@@ -186,7 +214,7 @@ def _hang_up(nursery: socket.socket) -> None:
             pass
 
 
-def _verdict(heard: bytes, exit_code: int | None) -> dict[str, Any]:
+def _verdict(heard: bytes, exit_code: int | None, was_killed_for_memory: bool = False) -> dict[str, Any]:
     """What a rank said last, if that and its exit agree; else what its exit says."""
     said: dict[str, Any] = json.loads(heard.splitlines()[-1]) if heard.endswith(b"\n") else {}
     if said.get("say") == "measured" and exit_code == 0:
@@ -199,6 +227,9 @@ def _verdict(heard: bytes, exit_code: int | None) -> dict[str, Any]:
             "kind": "nursery gone",
             "message": "the node's nursery died, and the rank with it",
         }
+    if exit_code == -signal.SIGKILL and was_killed_for_memory:
+        message = "the kernel ended it because the node had no memory left"
+        return {"what": "infeasible", "kind": "host memory", "message": message}
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         return {"what": "failed", "kind": "killed", "message": f"killed by signal {-exit_code} ({name})"}

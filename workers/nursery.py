@@ -38,7 +38,7 @@ def preload() -> None:
     import keras
     import tensorflow as tf
 
-    from workers import inputs, models, precision, rank, ring, train  # noqa: F401
+    from workers import rank, train  # noqa: F401
 
     del horovod
     keras.optimizers.SGD  # noqa: B018 — Keras and TensorFlow load parts of themselves at first use
@@ -112,8 +112,10 @@ class Nursery:
             try:
                 die_with_parent(parent)
                 os.environ["TMPDIR"] = tempfile.tempdir = scratch
-                from workers import rank
+                from workers import knobs, rank
 
+                if knobs.needs_own_process(order["config"]["env"]):
+                    rank.start_from_nothing(order, *fds)
                 rank.main(order, *fds)
             except BaseException:
                 traceback.print_exc()

@@ -44,6 +44,9 @@ class SweepPaths:
     def rank_log(self, trial: str, rank: int) -> Path:
         return self.logs / trial / f"rank-{rank}.log"
 
+    def checkpoint(self, trial: str) -> Path:
+        return self.folder / "checkpoints" / f"{trial}.npz"
+
 
 def nursery_address(key: str) -> str:
     """The nursery's socket on its node: a name of the kernel, so that no file can be left behind."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from workers.contract import Device, Precision
+from workers.contract import Precision, TrialConfig
 from workers.rank import Infeasible
 
 # What a processor's flags must hold for a format to be computed by it rather than emulated.
@@ -48,12 +48,17 @@ def apply(precision: Precision) -> None:
     keras.config.set_dtype_policy(policy)
 
 
-def require(precision: Precision, native: list[Precision], device: Device) -> None:
-    """A format that the device would emulate tells nothing about the device."""
-    if precision not in native:
-        raise Infeasible(
-            "precision not supported here", f"this {device} computes {', '.join(native)}, but not {precision}"
-        )
+def require(config: TrialConfig, native: list[Precision]) -> None:
+    """A format that the device would emulate tells nothing about the device, so its user must want it.
+
+    There is no emulating tf32: TensorFlow would compute in fp32 and say nothing.
+    """
+    wanted = config.precision
+    if wanted in native or (config.emulate and wanted != "tf32"):
+        return
+    cure = "" if wanted == "tf32" else " (emulate: true runs it all the same)"
+    here = f"this {config.device} computes {', '.join(native)}, but not {wanted}{cure}"
+    raise Infeasible("precision not supported here", here)
 
 
 def loss_scaled(optimizer: Any, precision: Precision) -> Any:

@@ -21,7 +21,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from workers import contract
+from workers import contract, knobs
 
 PRECEDENCE = -10  # as a niceness
 BEAT = struct.Struct("<qq")  # index of the phase, steps done
@@ -40,6 +40,7 @@ class Seat:
     host: str
     interface: str = ""
     rendezvous: str = ""  # address:port
+    checkpoint: str = ""  # the file that the gang goes on from, and leaves its checkpoints in
 
 
 class Beat:
@@ -64,6 +65,14 @@ class Infeasible(Exception):  # noqa: N818 — a finding, not an error
         self.kind = kind
 
 
+class Fault(Exception):  # noqa: N818
+    """This trial fails for a reason that its user can mend."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class Voice:
     """What a rank says while it lives."""
 
@@ -75,25 +84,31 @@ class Voice:
         self._beat.write(phase, step)
 
     def say(self, what: str, **facts: Any) -> None:
-        """One of `measured`, `infeasible`, `failed`, `echo`: a rank says one thing and ends."""
+        """One of `measured`, `infeasible`, `failed`, `echo`, once, as its last; before that any number of `epoch`."""
         self._channel.sendall(json.dumps({"say": what, **facts}).encode() + b"\n")
+
+    def epoch(self, record: contract.EpochRecord) -> None:
+        self.say("epoch", record=contract.to_json(record))
 
     def report(self, report: contract.RankReport) -> None:
         self.say("measured", report=contract.to_json(report))
 
 
 def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
-    os.setsid()
+    if os.getpid() != os.getsid(0):
+        os.setsid()
     _take_precedence()
+    _be_first_to_go()
     _redirect(Path(order["log"]), keep=(channel_fd, beat_fd))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.environ.update(order["env"])
     voice = Voice(socket.socket(fileno=channel_fd), Beat(beat_fd))
     code = 0
     try:
+        config = contract.trial_config(order["config"])
+        os.environ.update(order["env"] | knobs.environment(config))
         module, function = order["entry"].split(":")
         entry = getattr(importlib.import_module(module), function)
-        entry(contract.trial_config(order["config"]), Seat(**order["seat"]), voice)
+        entry(config, Seat(**order["seat"]), voice)
     except BaseException as error:
         traceback.print_exc()
         voice.say(**describe(error))
@@ -114,14 +129,31 @@ def _take_precedence() -> None:
             return
 
 
+def _be_first_to_go() -> None:
+    """Should the kernel want memory back, a rank goes before what looks after it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def start_from_nothing(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
+    """Become a new Python process that imports everything under the order's environment, and then `main`."""
+    order_fd = os.memfd_create("order", 0)  # survives what comes
+    os.write(order_fd, json.dumps(order).encode())
+    for fd in (channel_fd, beat_fd):
+        os.set_inheritable(fd, True)
+    order_path = f"/proc/self/fd/{order_fd}"
+    run = f"import json; from workers import rank; rank.main(json.load(open({order_path!r})), {channel_fd}, {beat_fd})"
+    os.execve(sys.executable, [sys.executable, "-c", run], os.environ | order["config"]["env"])
+
+
 def describe(error: BaseException) -> dict[str, str]:
     """Is this a finding, the echo of another rank's end, or the rank's own fault?"""
     name = type(error).__name__
     message = next(iter(str(error).strip().splitlines()), name)
     if isinstance(error, Infeasible):
         return {"what": "infeasible", "kind": error.kind, "message": message}
-    if name == "ResourceExhaustedError":
-        return {"what": "infeasible", "kind": "device memory", "message": message}
+    if isinstance(error, Fault):
+        return {"what": "failed", "kind": error.kind, "message": message}
     if isinstance(error, MemoryError):
         return {"what": "infeasible", "kind": "host memory", "message": message}
     if name == "HorovodInternalError" or "Horovod has been shut down" in str(error):

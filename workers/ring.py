@@ -10,9 +10,13 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
+from workers.contract import Compression
 from workers.rank import Seat
 
 Tensor = Any
+Numbers = np.ndarray[Any, Any]
 
 
 class Ring(Protocol):
@@ -26,6 +30,9 @@ class Ring(Protocol):
 
     def spread(self, variables: Sequence[Any]) -> None:
         """Give every rank the values that rank 0 holds."""
+
+    def total(self, values: Numbers) -> Numbers:
+        """The sum over all ranks, element by element."""
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
@@ -42,6 +49,9 @@ class Solo:
     def spread(self, variables: Sequence[Any]) -> None:
         pass
 
+    def total(self, values: Numbers) -> Numbers:
+        return values
+
     def barrier(self) -> None:
         pass
 
@@ -49,26 +59,34 @@ class Solo:
 class Horovod:
     """Ranks joined by Horovod: NCCL between GPUs, Gloo between CPUs."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: Seat, compression: Compression) -> None:
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
         os.environ.update(environment(seat))
         hvd.init()
-        self._hvd, self._zero = hvd, tf.zeros([])
+        self._hvd, self._tf = hvd, tf
+        self._compression = getattr(hvd.Compression, compression)
         self.rank, self.size = seat.rank, seat.size
         self.local_rank, self.local_size = seat.local_rank, seat.local_size
 
     def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        averaged: list[Tensor] = self._hvd.grouped_allreduce(list(tensors), op=self._hvd.Average)
+        hvd = self._hvd
+        averaged: list[Tensor] = hvd.grouped_allreduce(list(tensors), op=hvd.Average, compression=self._compression)
         return averaged
 
     def spread(self, variables: Sequence[Any]) -> None:
         # Keras 3 wraps TensorFlow's variables, and Horovod knows only those.
         self._hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
 
+    def total(self, values: Numbers) -> Numbers:
+        summed: Numbers = self._hvd.allreduce(
+            self._tf.convert_to_tensor(values), name="total", op=self._hvd.Sum
+        ).numpy()
+        return summed
+
     def barrier(self) -> None:
-        self._hvd.allreduce(self._zero, name="barrier", op=self._hvd.Sum).numpy()
+        self._hvd.allreduce(self._tf.zeros([]), name="barrier", op=self._hvd.Sum).numpy()
 
 
 def environment(seat: Seat) -> dict[str, str]:
@@ -111,12 +129,12 @@ class Rendezvous:
 
 
 @contextlib.contextmanager
-def joined(seat: Seat) -> Iterator[Ring]:
+def joined(seat: Seat, compression: Compression = "none") -> Iterator[Ring]:
     """Stand in the ring until the block ends."""
     if seat.size == 1:
         yield Solo()
         return
-    ring = Horovod(seat)
+    ring = Horovod(seat, compression)
     yield ring
     ring.barrier()  # a rank that leaves early looks like a failure to those still reporting
     ring._hvd.shutdown()

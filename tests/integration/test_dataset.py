@@ -20,6 +20,8 @@ from workers import dataset
 
 ASKED = {"--images": "40", "--shards": "4", "--size": "64x48", "--classes": "10", "--seed": "7"}
 SHARD = "train-00001-of-00004"
+VALIDATION = {"images": 20, "shards": 2, "split": "validation"}
+VALIDATION_SHARDS = ["validation-00000-of-00002", "validation-00001-of-00002"]
 
 
 def make(folder: Path, **changed: object) -> int:
@@ -51,6 +53,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made") / "set"
     assert make(folder) == 0
     return folder
+
+
+@pytest.fixture(scope="module")
+def made_both(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same training set, and a validation set of the same seed beside it."""
+    folder = Path(shutil.copytree(made, tmp_path_factory.mktemp("made") / "both"))
+    assert make(folder, **VALIDATION) == 0
+    return folder
+
+
+@pytest.fixture
+def both(made_both: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made_both, tmp_path / "both"))
 
 
 @pytest.fixture
@@ -142,7 +157,144 @@ def test_the_last_line_says_what_was_made(tmp_path: Path, capsys: pytest.Capture
     assert said.err == "making images: 0 of 40\n"
 
 
+# ---- a set to validate
+
+
+def test_a_validation_set_lies_beside_the_training_set_which_stays_as_it_is(made: Path, made_both: Path) -> None:
+    before, after = contents(made), contents(made_both)
+    assert set(after) - set(before) == {*VALIDATION_SHARDS, "dataset-validation.json"}
+    assert before.items() <= after.items()
+
+
+def test_a_validation_set_is_the_same_made_alone_or_beside_another(made_both: Path, tmp_path: Path) -> None:
+    assert make(tmp_path / "alone", **VALIDATION) == 0
+    assert contents(tmp_path / "alone").items() <= contents(made_both).items()
+
+
+def test_the_splits_of_one_seed_share_no_image_and_draw_labels_apart(made_both: Path) -> None:
+    train = [example.features.feature for name in dataset.shard_names(4) for example in read(made_both / name)]
+    validation = [example.features.feature for name in VALIDATION_SHARDS for example in read(made_both / name)]
+    assert Counter(f["image/class/label"].int64_list.value[0] for f in validation) == dict.fromkeys(range(1, 11), 2)
+    for name in ("image/encoded", "image/filename"):
+        assert not {f[name].bytes_list.value[0] for f in train} & {f[name].bytes_list.value[0] for f in validation}
+    labels = [[f["image/class/label"].int64_list.value[0] for f in split[:20]] for split in (train, validation)]
+    assert labels[0] != labels[1]
+
+
+def test_a_class_looks_alike_in_both_splits(made_both: Path) -> None:
+    def colours(names: list[str]) -> Any:
+        images: dict[int, list[Any]] = {label: [] for label in range(1, 11)}
+        for example in (example for name in names for example in read(made_both / name)):
+            feature = example.features.feature
+            pixels = np.asarray(Image.open(io.BytesIO(feature["image/encoded"].bytes_list.value[0])))
+            images[feature["image/class/label"].int64_list.value[0]].append(pixels.mean(axis=(0, 1)))
+        return np.array([np.mean(images[label], axis=0) for label in range(1, 11)])
+
+    train, validation = colours(dataset.shard_names(4)), colours(VALIDATION_SHARDS)
+    nearest = np.linalg.norm(validation[:, None] - train, axis=-1).argmin(axis=-1)
+    assert (nearest == np.arange(10)).mean() > 0.6  # by mean colour alone; chance is 0.1
+
+
+def test_each_split_is_left_alone_once_it_is_there(both: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in both.iterdir()}
+    capsys.readouterr()
+    assert make(both) == make(both, **VALIDATION) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{both} already holds these 40 images in 4 shards: nothing to do",
+        f"{both} already holds these 20 images in 2 validation shards: nothing to do",
+    ]
+    assert before == {path: path.stat().st_mtime_ns for path in both.iterdir()}
+
+
+def test_a_split_is_made_again_without_a_look_at_the_other(made_both: Path, both: Path) -> None:
+    (both / VALIDATION_SHARDS[0]).unlink()
+    (both / SHARD).write_bytes(b"damaged")
+    assert make(both, **VALIDATION) == 0
+    assert (both / SHARD).read_bytes() == b"damaged"
+    (both / VALIDATION_SHARDS[1]).write_bytes(b"damaged")
+    assert make(both) == 0
+    assert (both / VALIDATION_SHARDS[1]).read_bytes() == b"damaged"
+    assert make(both, **VALIDATION) == 0
+    assert contents(both) == contents(made_both)
+
+
+def test_a_validation_set_of_another_shard_count_is_refused(both: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(both)
+    capsys.readouterr()
+    assert make(both, **VALIDATION | {"shards": 4}) == 2
+    line = f"must be free for 4 validation shards, but got 2 files of another set, first {VALIDATION_SHARDS[0]}"
+    assert line in refused(capsys)
+    assert contents(both) == before
+
+
+def test_validation_files_that_were_not_made_here_are_never_replaced(
+    both: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (both / "dataset-validation.json").unlink()
+    before = contents(both)
+    capsys.readouterr()
+    assert make(both, **VALIDATION) == 2
+    assert "choose another folder or remove them" in refused(capsys)
+    assert contents(both) == before
+
+
+def test_both_sets_are_summed_up(made_both: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert check(made_both) == 0
+    train, validation = capsys.readouterr().out.splitlines()
+    assert train.startswith("40 images in 4 shards, 10 of 10 classes, mean ")
+    assert validation.startswith("20 images in 2 validation shards, 10 of 10 classes, mean ")
+
+
+def test_what_is_wrong_with_either_set_is_named(both: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (both / SHARD).write_bytes(b"")
+    shutil.copy(both / VALIDATION_SHARDS[1], both / "validation-00001-of-00003")
+    (both / VALIDATION_SHARDS[0]).write_bytes(b"")
+    (both / VALIDATION_SHARDS[1]).unlink()
+    (both / "dataset-validation.unfinished").touch()
+    assert problems(both, capsys) == [
+        f"{SHARD}: a shard must hold records, but got an empty file",
+        "all validation shards must agree on their number, but got 2 and 3",
+        f"all 2 validation shards must be there, but got none named {VALIDATION_SHARDS[1]}",
+        "all 3 validation shards must be there, but got none named "
+        "validation-00000-of-00003, validation-00002-of-00003",
+        "a set must be finished, but got dataset-validation.unfinished: make it again",
+        f"{VALIDATION_SHARDS[0]}: a shard must hold records, but got an empty file",
+    ]
+
+
+def test_a_validation_set_that_lost_its_shards_is_missed(both: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in VALIDATION_SHARDS:
+        (both / name).unlink()
+    assert problems(both, capsys) == [f"a set has files as validation-00000-of-00008, but got none in {both}"]
+
+
+def test_a_validation_set_alone_is_no_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert make(tmp_path, **VALIDATION) == 0
+    assert problems(tmp_path, capsys) == [f"a set has files as train-00000-of-00008, but got none in {tmp_path}"]
+
+
+def test_a_validation_set_that_was_stopped_is_unfinished(
+    made: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset.Painter, "jpeg", stopped)
+        assert make(copy, **VALIDATION) == 130
+    assert set(contents(copy)) - set(contents(made)) == {"dataset-validation.unfinished"}
+    assert "a set must be finished, but got dataset-validation.unfinished: make it again" in problems(copy, capsys)
+    assert make(copy, **VALIDATION) == 0
+    assert check(copy) == 0
+
+
 # ---- a folder that is not empty
+
+
+def test_a_set_that_was_made_before_there_were_splits_is_recognised(copy: Path) -> None:
+    said = json.loads((copy / "dataset.json").read_text())
+    assert set(said) == {"images", "shards", "width_px", "height_px", "classes", "seed", "version", "file_bytes"}
 
 
 def test_a_set_that_is_there_is_left_alone_quickly_and_without_tensorflow(made: Path) -> None:
@@ -217,6 +369,7 @@ def test_files_that_were_not_made_here_are_never_replaced(copy: Path, capsys: py
         ({"classes": 0}, "a set has from 1 to 100000 classes, but got 0"),
         ({"classes": 100_001}, "a set has from 1 to 100000 classes, but got 100001"),
         ({"seed": -1}, "a seed is 0 or more, but got -1"),
+        ({"split": "test"}, "argument --split: must be train or validation, but got 'test'"),
     ],
 )
 def test_a_bad_argument_is_refused_in_one_line(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,77 +15,17 @@ import psutil
 import pytest
 
 from tests.integration import bad_ranks
+from tests.integration.gangs import KEY, end_of, gang
 from tests.unit.records import config
 from workers import contract, verdict
-from workers.keeper import Order, RankEnd, keep
+from workers.keeper import Order
 from workers.paths import nursery_address
 from workers.rank import Seat
-from workers.ring import Rendezvous
 
 ROOT = Path(__file__).parents[2]
-KEY = f"test-{os.getpid()}"
-
-
-@pytest.fixture(scope="module")
-def nursery(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "workers.nursery", nursery_address(KEY)[1:]]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    yield process
-    assert process.stdin
-    process.stdin.close()
-    assert process.wait(10) == 0
-    assert not left_behind()
 
 
 STOPPED = "stopped answering after step 3: no progress for 2 s; the process is stopped (SIGSTOP)"
-
-
-def end_of(order: Order, nursery: str, is_called_off: Callable[[], bool] = lambda: False) -> RankEnd:
-    *_, end = keep(order, nursery, is_called_off)
-    assert isinstance(end, RankEnd)
-    return end
-
-
-def gang(size: int, log: Path, entry: str = "tests.integration.bad_ranks:run", **fields: object) -> list[RankEnd]:
-    """How each rank of a gang ended. All are given up as soon as one has ended badly."""
-    deadlines = contract.Deadlines(nursery_s=60, ring_s=3, build_s=60, step_s=2)
-    trial = dataclasses.replace(
-        config(gpus=size), **{"image_size": 32, "classes": 10, "measured_steps": 5, "deadlines": deadlines} | fields
-    )
-    seats = [
-        Seat(
-            rank=r,
-            size=size,
-            local_rank=r,
-            local_size=size,
-            cross_rank=0,
-            cross_size=1,
-            host="127.0.0.1",
-            interface="lo",
-        )
-        for r in range(size)
-    ]
-    rendezvous = Rendezvous(seats, "127.0.0.1")
-    called_off = threading.Event()
-    orders = [
-        Order(
-            config=trial,
-            seat=dataclasses.replace(seat, rendezvous=rendezvous.address),
-            entry=entry,
-            env={"CUDA_VISIBLE_DEVICES": "-1"},
-            log=str(log / f"rank-{seat.rank}.log"),
-        )
-        for seat in seats
-    ]
-    with ThreadPoolExecutor() as pool:
-        runs = [pool.submit(end_of, order, KEY, called_off.is_set) for order in orders]
-        while not all(run.done() for run in runs):
-            if any(run.done() and run.result().what != "measured" for run in runs):
-                time.sleep(0.5)
-                called_off.set()
-            time.sleep(0.05)
-    rendezvous.close()
-    return [run.result() for run in runs]
 
 
 def ranks_alive(nursery: subprocess.Popen[bytes]) -> list[psutil.Process]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.integration.test_ranks import gang, nursery  # noqa: F401
+from tests.integration.gangs import gang
 from workers import contract
 from workers.rank import Seat, Voice
 from workers.ring import Ring, joined
@@ -21,6 +22,7 @@ def check(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
     with joined(seat) as ring:
         assert (ring.rank, ring.size) == (seat.rank, seat.size)
         averages(ring, tf)
+        totals(ring)
         spreads(ring, keras)
         ring.barrier()
     voice.beat("finish")
@@ -36,6 +38,11 @@ def averages(ring: Ring, tf: Any) -> None:
         assert second.numpy() == 10 * mean
 
 
+def totals(ring: Ring) -> None:
+    for kind in (np.int64, np.float64):
+        assert ring.total(np.array([1, ring.rank], kind)).tolist() == [ring.size, sum(range(ring.size))]
+
+
 def spreads(ring: Ring, keras: Any) -> None:
     variables = [keras.Variable([float(ring.rank)] * 2), keras.Variable(float(ring.rank))]
     ring.spread(variables)
@@ -43,6 +50,6 @@ def spreads(ring: Ring, keras: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_ring_contract_holds(nursery: Any, size: int, tmp_path: Path) -> None:  # noqa: F811
+def test_the_ring_contract_holds(nursery: Any, size: int, tmp_path: Path) -> None:
     ends = gang(size, tmp_path, entry="tests.integration.test_ring:check")
     assert [(end.kind, end.message) for end in ends] == [("checked", "all holds")] * size

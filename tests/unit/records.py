@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 from sweeps import plan, spec
 from sweeps.ledger import TrialRecord
-from workers.contract import Measurement, RankReport, StepRecord, TrialConfig, TrialOutcome
+from workers.contract import EpochRecord, Measurement, RankReport, StepRecord, TrialConfig, TrialOutcome
 
 _seconds = itertools.count(1_700_000_000)
 
@@ -28,6 +29,7 @@ def report(rank: int, images: int, step_ms: list[float]) -> RankReport:
         build_s=0.5,
         peak_memory_mib=100,
         parameters=94_538,
+        flops=20_000_000,
     )
 
 
@@ -38,3 +40,24 @@ def record(config: TrialConfig, images_per_s: float = 100.0, outcome: TrialOutco
     measured = TrialOutcome(status="completed", measurement=Measurement(ranks=ranks))
     at = float(next(_seconds))
     return TrialRecord(config=config, outcome=outcome or measured, started_at=at, ended_at=at + 3)
+
+
+def converged(
+    top1: list[float], repeat: int = 0, train_s: float = 10.0, evaluate_s: float = 2.0, reached_target: bool = False
+) -> TrialRecord:
+    """A convergence trial of epochs with these accuracies, each as long as the next."""
+    content = {"name": "x", "model": "tiny", "data": "digits", "device": "cpu", "repeats": 1, "protocol": "convergence"}
+    content |= {"epochs": 6, "target": {"top1": 0.95}, "space": {"batch_size": 8, "gpus": 1}}
+    (made,) = plan.plan(spec.SweepSpec.model_validate(content)).trials
+    epochs = tuple(
+        EpochRecord(
+            epoch=n + 1, images=100, loss=1 / (n + 1), rate=0.1, train_s=train_s, evaluate_s=evaluate_s,
+            top1=at, top5=min(1.0, at + 0.04),
+        )
+        for n, at in enumerate(top1)
+    )  # fmt: skip
+    ended = report(0, 100 * len(epochs), [1000 * train_s * len(epochs)])
+    ended = dataclasses.replace(ended, steps=(), epochs=epochs, reached_target=reached_target)
+    outcome = TrialOutcome(status="completed", measurement=Measurement(ranks=(ended,)))
+    at = float(next(_seconds))
+    return TrialRecord(config=dataclasses.replace(made, repeat=repeat), outcome=outcome, started_at=at, ended_at=at + 3)

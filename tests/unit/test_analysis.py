@@ -9,7 +9,7 @@ import pytest
 
 from sweeps import analysis, query, rows
 from sweeps.ledger import TrialRecord
-from tests.unit.records import config, record, report
+from tests.unit.records import config, converged, record, report
 from workers.contract import Measurement, TrialOutcome
 
 
@@ -80,3 +80,25 @@ def test_the_slowest_rank_s_steps_count() -> None:
 @pytest.mark.parametrize(("percent", "value"), [(50, 2), (75, 3), (95, 4), (1, 1), (100, 4)])
 def test_percentiles_are_values_that_were_seen(percent: float, value: float) -> None:
     assert rows.percentile([4.0, 1.0, 3.0, 2.0], percent) == value
+
+
+def test_time_to_target_counts_only_the_trials_that_reached_it() -> None:
+    table = analysis.cells(
+        frame(
+            converged([0.5, 0.96], repeat=0, reached_target=True),
+            converged([0.5, 0.9, 0.9, 0.97], repeat=1, reached_target=True),
+            converged([0.5] * 6, repeat=2),
+        )
+    )
+    (cell,) = table.to_dict("records")
+    assert (cell["n"], cell["reached"]) == (3, 2)
+    assert cell["epochs_to_target"] == pytest.approx(3)
+    assert cell["hours_to_target"] == pytest.approx(3 * 12 / 3600)
+    assert cell["train_hours_to_target"] == pytest.approx(3 * 10 / 3600)
+    assert cell["top1"] == pytest.approx((0.96 + 0.97 + 0.5) / 3)
+    assert cell["images_per_s"] == pytest.approx(10)
+
+
+def test_achieved_flops_are_three_forward_passes_an_image() -> None:
+    row = rows.row(record(config(), 50.0))
+    assert row["train_tflops"] == pytest.approx(3 * 20e6 * 50 / 1e12)

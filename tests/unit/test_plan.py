@@ -58,3 +58,44 @@ def test_a_config_survives_its_json_form() -> None:
     assert isinstance(one, TrialConfig)
     assert contract.trial_config(contract.to_json(one)) == one
     assert one.deadlines.for_phase("step") == 3
+
+
+def test_what_has_no_effect_on_a_cell_does_not_multiply_it() -> None:
+    space = {"batch_size": 8, "gpus": 1, "optimizer": ["sgd", "lars"], "trust": [0.01, 0.001]}
+    content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": space}
+    found = [(trial.optimizer, trial.trust) for trial in plan.plan(spec.SweepSpec.model_validate(content)).trials]
+    assert found == [("sgd", 0.001), ("lars", 0.01), ("lars", 0.001)]
+
+
+def test_models_data_and_variables_are_axes_too() -> None:
+    space = {"batch_size": 8, "gpus": 1, "env": {"NCCL_ALGO": ["Ring", "Tree"]}}
+    content = {"name": "x", "model": ["tiny", "inception_v3"], "data": ["synthetic", "digits"], "device": "cpu"}
+    made = plan.plan(spec.SweepSpec.model_validate(content | {"repeats": 1, "space": space}))
+    assert len(made.cells) == 8
+    assert {trial.env["NCCL_ALGO"] for trial in made.trials} == {"Ring", "Tree"}
+    sizes = {(trial.model, trial.data): (trial.image_size, trial.classes) for trial in made.trials}
+    assert sizes == {
+        ("tiny", "synthetic"): (32, 1000),
+        ("tiny", "digits"): (32, 10),
+        ("inception_v3", "synthetic"): (299, 1000),
+        ("inception_v3", "digits"): (75, 10),
+    }
+    assert plan.names(made.trials)[made.trials[0].trial] == "b8 ×1 fp32 tiny synthetic Ring"
+    assert len(set(plan.names(made.trials).values())) == 8
+
+
+def test_a_schedule_is_drawn_for_each_global_batch_that_scales_it() -> None:
+    text = """
+name: x
+model: tiny
+data: digits
+device: cpu
+protocol: convergence
+epochs: 90
+space: {batch_size: [256, 512], gpus: 1, lr_schedule: ["0.4;10;0.04;60;0.004", "0.1 scale=linear"]}
+"""
+    lines = plan.schedules_drawn(plan.plan(spec.parse(text, "x")))
+    assert lines[0] == "learning rate over 90 epochs"
+    assert len(lines) == 5
+    assert "0.4 to 0.004 at a global batch of 256" in lines[1]
+    assert "0.2 to 0.2 at a global batch of 512" in lines[4]

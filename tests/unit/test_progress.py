@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from sweeps import tables
-from sweeps.progress import Progress, clock_time
-from tests.unit.records import config, record
-from workers.contract import TrialOutcome
+from sweeps.progress import Progress, clock_time, figure, stage
+from tests.unit.records import config, converged, record
+from workers.contract import EpochRecord, TrialConfig, TrialOutcome
+from workers.contract import Progress as Told
 
 
 class Clock:
@@ -21,13 +22,13 @@ class Clock:
         return self.now
 
 
-def progress(trials: int) -> tuple[Progress, io.StringIO, Clock]:
+def progress(*trials: TrialConfig) -> tuple[Progress, io.StringIO, Clock]:
     out, clock = io.StringIO(), Clock()
     return Progress(trials, Console(file=out, width=120), clock), out, clock
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:
-    made, out, clock = progress(2)
+    made, out, clock = progress(config(), config(batch_size=16))
     with made:
         made.started(config())
         clock.now = 10
@@ -35,13 +36,13 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
         clock.now = 20
         made.ended(record(config(batch_size=16), 99.0))
     first, second = out.getvalue().splitlines()
-    assert first == "1/2  b8 ×1 fp32 tauto   #0    1,234.5 images/s  0:10 left"
-    assert second == "2/2  b16 ×1 fp32 tauto  #0       99.0 images/s"
+    assert first == "1/2  b8 ×1 fp32  #0    1,234.5 images/s  0:10 left"
+    assert second == "2/2  b16 ×1 fp32 #0       99.0 images/s"
     assert made.best is made.records[0]
 
 
 def test_a_failure_says_rank_step_cause_and_log() -> None:
-    made, out, _ = progress(1)
+    made, out, _ = progress(config())
     outcome = TrialOutcome(status="failed", kind="killed", message="by signal 9", rank=1, step=7, log="/l/rank-1.log")
     made.ended(record(config(), outcome=outcome))
     assert f"trial {config().trial}: rank 1, step 7: killed: by signal 9" in out.getvalue()
@@ -49,10 +50,20 @@ def test_a_failure_says_rank_step_cause_and_log() -> None:
 
 
 def test_time_left_is_unknown_until_a_trial_has_ended() -> None:
-    made, _, clock = progress(2)
+    made, _, clock = progress(config(), config(repeat=1))
     made.started(config())
     clock.now = 5
     assert made.left_s is None
+
+
+def test_a_convergence_trial_shows_its_epochs_and_its_accuracy() -> None:
+    trial = converged([0.5, 0.9, 0.96], reached_target=True)
+    assert figure(trial) == "target after 3 epochs, top-1 96.00%"
+    assert figure(converged([0.5])) == "top-1 50.00%"
+    assert stage(trial.config, Told("step", 7)) == "epoch 1/6"
+    last = EpochRecord(epoch=2, images=10, loss=0.25, rate=0.1, train_s=1, top1=0.9, top5=1.0)
+    assert stage(trial.config, Told("step", 40, last)) == "epoch 3/6, loss 0.25, top-1 90.00%"
+    assert stage(trial.config, Told("evaluate", 40, last)) == "validating epoch 3/6, loss 0.25, top-1 90.00%"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65.4, "1:05"), (3725, "1:02:05")])
@@ -67,3 +78,6 @@ def test_figures_and_intervals_in_tables() -> None:
     assert tables.plus_minus(math.nan, math.nan) == "–"
     assert tables.percent(0.5, 0.04) == "50% ± 4%"
     assert tables.percent(1.0, 0.0) == "100%"
+    assert tables.accuracy(0.97123, 0.004) == "97.12% ± 0.40%"
+    assert [tables.duration(s) for s in (3.21, 246, 26_100, math.nan)] == ["3.21 s", "4.1 min", "7.25 h", "–"]
+    assert tables.duration(246, 12) == "4.1 ± 0.2 min"

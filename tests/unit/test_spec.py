@@ -29,6 +29,10 @@ def with_space(**axes: object) -> str:
     return yaml.safe_dump(yaml.safe_load(GOOD) | {"space": {"batch_size": 8, "gpus": 1} | axes})
 
 
+def with_keys(**keys: object) -> str:
+    return yaml.safe_dump(yaml.safe_load(GOOD) | keys)
+
+
 # ruff: noqa: E501
 @pytest.mark.parametrize(
     ("text", "line"),
@@ -45,7 +49,30 @@ def with_space(**axes: object) -> str:
         (with_space(batch_size={"log2": [64, 8]}), "space.batch_size: log2 must hold 1 <= low <= high <= 1048576, but got [64, 8]"),
         (with_space(decode_threads=[0]), "space.decode_threads[0]: must be auto or a whole number from 1 to 1024, but got 0"),
         (with_space(batchsize=8), "space.batchsize: must be a known key (did you mean batch_size?), but got batchsize"),
-        (GOOD.replace("tiny", "tny"), "model: must be one of tiny, resnet50, but got tny"),
+        (GOOD.replace("tiny", "tny"), "model: must be one of alexnet, googlenet, inception_v3, inception_v4, vgg16, vgg19, resnet50, resnet50_v1.5, resnet101, resnet152, tiny, but got tny"),
+        (with_space(lr_schedule="0.4;;0.04"), "space.lr_schedule: every semicolon must stand between a rate and an epoch, but got 0.4;;0.04"),
+        (with_space(lr_schedule="cosine: 0.4 warmup=-1"), "space.lr_schedule: warmup must be a finite number of epochs of 0 or more, but got -1"),
+        (with_keys(protocol="convergence", data="digits", epochs=4, space={"batch_size": 8, "gpus": 1, "lr_schedule": "0.1 warmup=5"}), "space.lr_schedule: warmup must be shorter than the run of 4 epochs, but got 0.1 warmup=5"),
+        (with_space(lr_schedule=[True]), 'space.lr_schedule[0]: must be a schedule such as "0.4;10;0.04" or "cosine: 0.4 warmup=5", but got true'),
+        (with_space(momentum=1.0), "space.momentum: must be less than 1, but got 1.0"),
+        (with_space(xla="yes please"), "space.xla: must be on or off, but got yes please"),
+        (with_space(env={"NCCL_ALGO": [True]}), 'space.env.NCCL_ALGO[0]: must be text or a number; on and off are written "on" and "off", or 1 and 0, but got true'),
+        (with_space(env={"HOROVOD_CYCLE_TIME": 1}), "space.env.HOROVOD_CYCLE_TIME: is set by the axis cycle_ms, but got HOROVOD_CYCLE_TIME"),
+        (with_space(env={"A B": 1}), "space.env: the name of a variable must be letters, digits and '_', but got A B"),
+        (with_space(hierarchical=[False, True]), "space.hierarchical: must be off on device: cpu: only NCCL reduces in a hierarchy, but got true"),
+        (with_space(trust=0.01), "space.trust: has no effect without optimizer: lars, but got sgd"),
+        (with_space(decode_threads=[1, 2]), "space.decode_threads: has no effect where no JPEG is decoded: data must be a folder, but got synthetic"),
+        (with_keys(image_size=0), "image_size: must be auto or a whole number from 32 to 4096, but got 0"),
+        (with_keys(image_size=32, model=["tiny", "inception_v3"]), "image_size: must be at least 75 for inception_v3, but got 32"),
+        (with_keys(data="digits", classes=2), "classes: must be at least 10 for digits, but got 2"),
+        (with_keys(epochs=6), "epochs: belongs to protocol: convergence, this sweep's is throughput, but got 6"),
+        (with_keys(target={"top1": 0.9}), "target: belongs to protocol: convergence, this sweep's is throughput, but got {'top1': 0.9}"),
+        (with_keys(protocol="convergence", data="digits"), "epochs: must be given with protocol: convergence, but got nothing"),
+        (with_keys(protocol="convergence", data="digits", epochs=2, steps={"warmup": 1}), "steps: belongs to protocol: throughput, this sweep's is convergence, but got {'warmup': 1, 'measured': 100}"),
+        (with_keys(protocol="convergence", epochs=2), "data: must be digits or a folder with protocol: convergence: random images can't be learned, but got synthetic"),
+        (with_keys(protocol="convergence", data="digits", epochs=2, target={"top1": 1.5}), "target.top1: must be less than 1, but got 1.5"),
+        (with_keys(preset="short-test", steps={"measured": 50}), "steps.measured: preset short-test fixes this at 100: leave out one of the two, but got 50"),
+        (with_keys(preset="long-test", data="digits", epochs=6), "epochs: preset long-test fixes this at 90: leave out one of the two, but got 6"),
         (GOOD.replace("name: x", "name: ../x"), "name: must be letters, digits, '.', '_' and '-', at most 80 of them, but got ../x"),
         (GOOD.replace("name: x, ", ""), "name: must be given, but got nothing"),
         ("name: x\nname: y", "must be valid YAML, but got line 2, column 1: the key name a second time"),
@@ -63,6 +90,36 @@ def test_all_mistakes_are_named_at_once() -> None:
     text = "{name: x, model: tny, device: tpu, space: {batch_size: 0, gpus: 33}, repeats: many}"
     keys = {line.split(": ")[1] for line in mistakes(text)}
     assert keys == {"model", "device", "space.batch_size", "space.gpus", "repeats"}
+
+
+def test_mistakes_between_keys_are_named_beside_those_in_keys() -> None:
+    text = with_keys(epochs=6, repeats=0, target={"top1": 7}, space={"batch_size": 8, "gpus": 99, "trust": 0.1})
+    keys = [line.split(": ")[1] for line in mistakes(text)]
+    assert keys == ["space.gpus", "repeats", "target.top1", "space.trust"]  # of the protocol's keys, one is wrong
+
+
+def test_a_preset_is_what_it_stands_for() -> None:
+    short = spec.parse(with_keys(preset="short-test"), "x")
+    assert (short.protocol, short.steps.warmup, short.steps.measured) == ("throughput", 10, 100)
+    long = spec.parse(with_keys(preset="long-test", data="digits"), "x")
+    assert (long.protocol, long.epochs) == ("convergence", 90)
+    fixed = {name: long.axes[name] for name in ("optimizer", "momentum", "weight_decay", "lr_schedule")}
+    assert fixed == {
+        "optimizer": ["sgd"],
+        "momentum": [0.9],
+        "weight_decay": [1e-4],
+        "lr_schedule": ["0.4;10;0.04;60;0.004"],
+    }
+
+
+def test_points_are_the_values_that_they_mean() -> None:
+    made = spec.parse(with_space(xla=[False, True], momentum=0, env={"A": [1, "x"]}, lr_schedule=0.1), "x").axes
+    assert (made["xla"], made["momentum"], made["env.A"], made["lr_schedule"]) == (
+        [False, True],
+        [0.0],
+        ["1", "x"],
+        ["0.1"],
+    )
 
 
 def test_deep_nesting_is_refused_without_a_traceback() -> None:
@@ -85,7 +142,7 @@ def test_a_wrong_override_is_named(override: str, line: str) -> None:
 
 def test_overrides_reach_axes_keys_and_sections() -> None:
     made = spec.parse(GOOD, "x", ["gpus=[1, 2]", "model=resnet50", "steps.measured=7"])
-    assert (made.space.gpus.points(), made.model, made.steps.measured) == ([1, 2], "resnet50", 7)
+    assert (made.axes["gpus"], made.axes["model"], made.steps.measured) == ([1, 2], ["resnet50"], 7)
 
 
 def test_files_that_are_no_sweep_files(tmp_path: Path) -> None:

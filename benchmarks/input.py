@@ -1,0 +1,150 @@
+"""What a decode thread gets done: images/s of our input against libjpeg-turbo alone and against a plain tf.data map.
+
+One thread each, the same 500 × 375 JPEGs, in this one run and in turns of a second. Ours reads, shuffles, crops,
+resizes to 224 × 224, flips, batches and counts; the plain pipeline reads, decodes, resizes and batches;
+libjpeg-turbo (by way of simplejpeg) only decodes, from memory. A round gives one ratio to each; the figures are
+their geometric means with 95% intervals.
+
+    python benchmarks/input.py [SECONDS]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import simplejpeg
+from verdicts import conclude
+
+from sweeps import analysis, plan, spec
+from workers import dataset, inputs
+from workers.contract import TrialConfig
+from workers.ring import Solo
+
+TURN_S, CURVE_POINT_S = 1.0, 3.0
+WARM_BATCHES = 3
+SWEEP = "{{name: input, model: resnet50, data: {data}, device: cpu, repeats: 1, space: {{batch_size: 64, gpus: 1}}}}"
+
+Turn = Callable[[float], float]  # images a second in so many seconds
+
+
+def rate(batches: Iterator[Any], images: int, seconds: float) -> float:
+    for _ in range(WARM_BATCHES):
+        next(batches)
+    start, done = time.perf_counter(), 0
+    while (passed := time.perf_counter() - start) < seconds:
+        next(batches)
+        done += images
+    return done / passed
+
+
+def ours(config: TrialConfig, threads: int) -> Turn:
+    asked = dataclasses.replace(config, decode_threads=threads)
+
+    def turn(seconds: float) -> float:
+        source = inputs.open_source(asked, Solo(), inputs.cores_here())
+        return rate(source.stream(), config.batch_size, seconds)
+
+    return turn
+
+
+def plain(config: TrialConfig) -> Turn:
+    """What one writes first."""
+    import tensorflow as tf
+
+    features = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    @tf.autograph.experimental.do_not_convert
+    def decode(record: Any) -> tuple[Any, Any]:
+        fields = tf.io.parse_single_example(record, features)
+        image = tf.io.decode_jpeg(fields["image/encoded"], channels=3)
+        return tf.image.resize(image, (config.image_size, config.image_size)), fields["image/class/label"]
+
+    def turn(seconds: float) -> float:
+        files = sorted(str(path) for path in Path(config.data).glob("train-*"))
+        data = tf.data.TFRecordDataset(files).repeat().map(decode, num_parallel_calls=1)
+        data = data.batch(config.batch_size).prefetch(2)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.threading.private_threadpool_size = 1
+        options.threading.max_intra_op_parallelism = 1
+        return rate(iter(data.with_options(options)), config.batch_size, seconds)
+
+    return turn
+
+
+def libjpeg_turbo(config: TrialConfig) -> Turn:
+    tf = dataset.tensorflow()
+    records = tf.data.TFRecordDataset(sorted(str(path) for path in Path(config.data).glob("train-*")))
+    examples = [tf.train.Example.FromString(record.numpy()) for record in records]
+    jpegs = [example.features.feature["image/encoded"].bytes_list.value[0] for example in examples]
+
+    def turn(seconds: float) -> float:
+        start, done = time.perf_counter(), 0
+        while (passed := time.perf_counter() - start) < seconds:
+            for jpeg in jpegs[:32]:
+                simplejpeg.decode_jpeg(jpeg)
+            jpegs[:] = jpegs[32:] + jpegs[:32]
+            done += 32
+        return done / passed
+
+    return turn
+
+
+def geometric_mean(ratios: list[float]) -> tuple[float, float, float]:
+    """The low end of its 95% interval, itself, the high end."""
+    logarithms = [math.log(ratio) for ratio in ratios]
+    half = analysis.half_width(statistics.stdev(logarithms), len(logarithms))
+    low, mean, high = (math.exp(statistics.fmean(logarithms) + side) for side in (-half, 0, half))
+    return low, mean, high
+
+
+def main(seconds: float) -> int:
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = dataset.Recipe(images=512, shards=4, width_px=500, height_px=375, classes=1000, seed=0)
+        with contextlib.redirect_stderr(io.StringIO()):
+            print(dataset.make(Path(folder), recipe))
+        (config,) = plan.plan(spec.parse(SWEEP.format(data=folder), "input")).trials
+        ways = {"ours": ours(config, 1), "libjpeg-turbo": libjpeg_turbo(config), "plain tf.data": plain(config)}
+        print(f"{'images/s, one thread':<22}" + "".join(f"{name:>15}" for name in ways) + f"{'ratios':>16}")
+        rounds: list[dict[str, float]] = []
+        until = time.monotonic() + seconds
+        while len(rounds) < 3 or time.monotonic() < until:
+            order = sorted(ways, reverse=len(rounds) % 2 == 1)
+            rates = {name: ways[name](TURN_S) for name in order}
+            rounds.append(rates)
+            ratios = "".join(f"{rates['ours'] / rates[name]:>8.3f}" for name in list(ways)[1:])
+            print(f"{'round ' + str(len(rounds)):<22}" + "".join(f"{rates[name]:>15,.0f}" for name in ways) + ratios)
+        medians = {name: statistics.median(rates[name] for rates in rounds) for name in ways}
+        print(f"{'median':<22}" + "".join(f"{medians[name]:>15,.0f}" for name in ways))
+
+        cores = inputs.cores_here()
+        print(f"\nours, {cores} cores\n{'threads':<10}{'images/s':>10}{'a thread':>10}")
+        for threads in sorted({2**n for n in range(2 * cores) if 2**n <= 2 * cores} | {cores, 2 * cores}):
+            images_per_s = ours(config, threads)(CURVE_POINT_S)
+            print(f"{threads:<10}{images_per_s:>10,.0f}{images_per_s / threads:>10,.0f}", flush=True)
+
+    figures = {"images_per_s": medians["ours"]}
+    for name, short in (("libjpeg-turbo", "turbo"), ("plain tf.data", "plain")):
+        low, mean, high = geometric_mean([rates["ours"] / rates[name] for rates in rounds])
+        print(f"ours / {name}: {mean:.3f}, 95% interval {low:.3f} to {high:.3f}")
+        figures |= {f"over_{short}": mean, f"over_{short}_low": low, f"over_{short}_high": high}
+    return conclude("input", figures, bounds={"over_turbo": ">= 0.7", "over_plain": ">= 1.2"})
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else 60))

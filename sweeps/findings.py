@@ -1,0 +1,77 @@
+"""What a sweep found, for a screen: the axes that vary, the figures that its protocol is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sweeps import analysis, tables
+from sweeps.plan import Plan, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
+    """One row a cell."""
+    found = analysis.scaling(trials)
+    made = found[[*planned.axes]].map(shown)
+    if planned.spec.protocol == "convergence":
+        _convergence(made, found)
+    else:
+        _throughput(made, found)
+    made["repeats"] = found["n"]
+    made["outcome"] = [
+        f"{outcomes}: {message}" if message else outcomes
+        for outcomes, message in zip(found["outcomes"], found["message"], strict=True)
+    ]
+    return made
+
+
+def _throughput(made: pd.DataFrame, found: pd.DataFrame) -> None:
+    made["images/s"] = _with_interval(found, "images_per_s")
+    if "gpus" in made:
+        made["efficiency"] = [
+            tables.percent(value, ci) for value, ci in zip(found["efficiency"], found["efficiency_ci"], strict=True)
+        ]
+
+
+def _convergence(made: pd.DataFrame, found: pd.DataFrame) -> None:
+    made["top-1"] = [tables.accuracy(top1, ci) for top1, ci in zip(found["top1"], found["top1_ci"], strict=True)]
+    if found["reached"].any():
+        made["reached target"] = [f"{at} of {n}" for at, n in zip(found["reached"], found["n"], strict=True)]
+        made["epochs to it"] = _with_interval(found, "epochs_to_target")
+        made["time to it"] = _times(found, "hours_to_target")
+        made["training alone"] = _times(found, "train_hours_to_target")
+    made["images/s"] = _with_interval(found, "images_per_s")
+
+
+def _with_interval(found: pd.DataFrame, figure: str) -> list[str]:
+    return [tables.plus_minus(mean, ci) for mean, ci in zip(found[figure], found[f"{figure}_ci"], strict=True)]
+
+
+def _times(found: pd.DataFrame, figure: str) -> list[str]:
+    pairs = zip(found[figure], found[f"{figure}_ci"], strict=True)
+    return [tables.duration(3600 * hours, 3600 * ci) for hours, ci in pairs]
+
+
+def best(trials: pd.DataFrame, planned: Plan) -> str:
+    """The cell to train with, in a sentence; empty where nothing was measured."""
+    found = analysis.cells(trials)
+    measured = found[found["n"] > 0]
+    if measured.empty:
+        return ""
+    if planned.spec.protocol == "throughput":
+        top = measured.loc[measured["images_per_s"].idxmax()]
+        rate = tables.plus_minus(top["images_per_s"], top["images_per_s_ci"])
+        return f"Fastest: {_named(top, planned)}: {rate} images/s"
+    sure = measured[(measured["reached"] == measured["n"])]
+    if not sure.empty:
+        top = sure.loc[sure["hours_to_target"].idxmin()]
+        return f"Fastest to the target: {_named(top, planned)}: {tables.duration(3600 * top['hours_to_target'])}"
+    top = measured.loc[measured["top1"].idxmax()]
+    return f"Most accurate: {_named(top, planned)}: top-1 {tables.accuracy(top['top1'], top['top1_ci'])}"
+
+
+def _named(cell: Any, planned: Plan) -> str:
+    axes = planned.axes or {"batch_size": [], "gpus": []}
+    return ", ".join(f"{axis} {shown(cell[axis])}" for axis in axes)

@@ -1,0 +1,152 @@
+"""What must hold between the keys of a sweep file, and what a preset stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from sweeps.errors import Mistake
+from workers import schedules
+from workers.contract import IMAGE_SIZES
+
+if TYPE_CHECKING:
+    from sweeps.spec import SweepSpec
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "short-test": {"protocol": "throughput", "steps": {"warmup": 10, "measured": 100}},
+    "long-test": {
+        "protocol": "convergence",
+        "epochs": 90,
+        "space": {
+            "optimizer": "sgd",
+            "momentum": 0.9,
+            "weight_decay": 1e-4,
+            "lr_schedule": "0.4;10;0.04;60;0.004",
+        },
+    },
+}
+DIGITS_CLASSES = 10
+WITHOUT_JPEGS = ("synthetic", "digits")  # data that nothing has to decode
+NEEDED_BY = {"trust": "lars", "beta2": "adamw"}  # a setting of one optimiser only
+OWN_VARIABLES = {  # of the environment: who sets them
+    "HOROVOD_FUSION_THRESHOLD": "the axis fusion_mib",
+    "HOROVOD_CYCLE_TIME": "the axis cycle_ms",
+    "HOROVOD_CACHE_CAPACITY": "the axis response_cache",
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": "the axis hierarchical",
+    "CUDA_VISIBLE_DEVICES": "the placement",
+    **{f"HOROVOD_{name}": "the placement" for name in ("RANK", "SIZE", "HOSTNAME", "CONTROLLER", "CPU_OPERATIONS")},
+    **{f"HOROVOD_{scope}_{name}": "the placement" for scope in ("LOCAL", "CROSS") for name in ("RANK", "SIZE")},
+    **{f"HOROVOD_GLOO_{name}": "the placement" for name in ("IFACE", "RENDEZVOUS_ADDR", "RENDEZVOUS_PORT")},
+}
+
+
+def fill_in_preset(content: dict[str, Any]) -> list[Mistake]:
+    """Put a preset's keys into a file's; those that the file sets otherwise are mistakes."""
+    name = content.get("preset")
+    if not isinstance(name, str) or name not in PRESETS:
+        return []
+    return list(_fill_in(content, PRESETS[name], name, ""))
+
+
+def _fill_in(content: dict[str, Any], preset: dict[str, Any], name: str, prefix: str) -> Iterator[Mistake]:
+    for key, value in preset.items():
+        given = content.get(key)
+        if isinstance(value, dict) and isinstance(given, dict):
+            yield from _fill_in(given, value, name, f"{prefix}{key}.")
+        elif given not in (None, value):
+            yield Mistake(f"{prefix}{key}", f"preset {name} fixes this at {value}: leave out one of the two", given)
+        else:
+            content[key] = dict(value) if isinstance(value, dict) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Something that must hold between keys; it is not asked where one of them is wrong already."""
+
+    keys: tuple[str, ...]
+    broken: Callable[[SweepSpec], Iterator[Mistake]]
+
+
+def broken(spec: SweepSpec, wrong: set[str]) -> list[Mistake]:
+    """Every rule that does not hold, but for those about keys that are wrong already."""
+
+    def is_sound(rule: Rule) -> bool:
+        return not any(at == key or at.startswith((f"{key}.", f"{key}[")) for key in rule.keys for at in wrong)
+
+    return [mistake for rule in filter(is_sound, RULES) for mistake in rule.broken(spec)]
+
+
+def _protocol(spec: SweepSpec) -> Iterator[Mistake]:
+    of = {
+        "throughput": ("steps", "explain"),
+        "convergence": ("epochs", "evaluate_every", "checkpoint_every", "target"),
+    }
+    for protocol, keys in of.items():
+        for key in keys:
+            if key in spec.model_fields_set and protocol != spec.protocol:
+                given = getattr(spec, key)
+                shown = given.model_dump(exclude_none=True) if hasattr(given, "model_dump") else given
+                yield Mistake(key, f"belongs to protocol: {protocol}, this sweep's is {spec.protocol}", shown)
+
+
+def _convergence(spec: SweepSpec) -> Iterator[Mistake]:
+    if spec.protocol != "convergence":
+        return
+    if spec.epochs is None:
+        yield Mistake("epochs", "must be given with protocol: convergence", None)
+    for data in spec.data.points():
+        if data == "synthetic":
+            rule = "must be digits or a folder with protocol: convergence: random images can't be learned"
+            yield Mistake("data", rule, data)
+
+
+def _warmup(spec: SweepSpec) -> Iterator[Mistake]:
+    for text in spec.space.lr_schedule.points():
+        warmup = schedules.parse(text).warmup
+        if spec.epochs and warmup >= spec.epochs:
+            yield Mistake("space.lr_schedule", f"warmup must be shorter than the run of {spec.epochs} epochs", text)
+
+
+def _image_size(spec: SweepSpec) -> Iterator[Mistake]:
+    for model in spec.model.points():
+        smallest = IMAGE_SIZES[model][0]
+        if spec.image_size != "auto" and spec.image_size < smallest:
+            yield Mistake("image_size", f"must be at least {smallest} for {model}", spec.image_size)
+
+
+def _classes(spec: SweepSpec) -> Iterator[Mistake]:
+    if "digits" in spec.data.points() and spec.classes != "auto" and spec.classes < DIGITS_CLASSES:
+        yield Mistake("classes", "must be at least 10 for digits", spec.classes)
+
+
+def _without_effect(spec: SweepSpec) -> Iterator[Mistake]:
+    """An axis that is varied although nothing depends on it would give equal cells different names."""
+    optimizers, threads = spec.space.optimizer.points(), spec.space.decode_threads.points()
+    for axis, optimizer in NEEDED_BY.items():
+        if axis in spec.space.model_fields_set and optimizer not in optimizers:
+            yield Mistake(f"space.{axis}", f"has no effect without optimizer: {optimizer}", ", ".join(optimizers))
+    if len(threads) > 1 and set(spec.data.points()) <= set(WITHOUT_JPEGS):
+        given = ", ".join(spec.data.points())
+        yield Mistake("space.decode_threads", "has no effect where no JPEG is decoded: data must be a folder", given)
+    if spec.device == "cpu" and True in spec.space.hierarchical.points():
+        yield Mistake("space.hierarchical", "must be off on device: cpu: only NCCL reduces in a hierarchy", True)
+
+
+def _environment(spec: SweepSpec) -> Iterator[Mistake]:
+    for name in spec.space.env:
+        if not name.isidentifier() or not name.isascii():
+            yield Mistake("space.env", "the name of a variable must be letters, digits and '_'", name)
+        elif name in OWN_VARIABLES:
+            yield Mistake(f"space.env.{name}", f"is set by {OWN_VARIABLES[name]}", name)
+
+
+RULES = (
+    Rule(("protocol", "steps", "explain", "epochs", "evaluate_every", "checkpoint_every", "target"), _protocol),
+    Rule(("protocol", "epochs", "data"), _convergence),
+    Rule(("epochs", "space.lr_schedule"), _warmup),
+    Rule(("model", "image_size"), _image_size),
+    Rule(("data", "classes"), _classes),
+    Rule(("data", "device", "space.optimizer", "space.decode_threads", "space.hierarchical"), _without_effect),
+    Rule(("space.env",), _environment),
+)

@@ -1,0 +1,26 @@
+"""What tests with real ranks share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.gangs import KEY
+from workers.paths import nursery_address
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def nursery(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "workers.nursery", nursery_address(KEY)[1:]]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    yield process
+    assert process.stdin
+    process.stdin.close()
+    assert process.wait(10) == 0
+    assert not left_behind()

@@ -1,0 +1,73 @@
+"""Gangs of real ranks, forked by a real nursery and joined by Horovod, without Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.unit.records import config
+from workers import contract
+from workers.keeper import Order, RankEnd, keep
+from workers.rank import Seat
+from workers.ring import Rendezvous
+
+KEY = f"test-{os.getpid()}"  # of the fixture `nursery`
+
+
+def end_of(order: Order, nursery: str, is_called_off: Callable[[], bool] = lambda: False) -> RankEnd:
+    *_, end = keep(order, nursery, is_called_off)
+    assert isinstance(end, RankEnd)
+    return end
+
+
+def gang(
+    size: int, log: Path, entry: str = "tests.integration.bad_ranks:run", nursery: str = KEY, **fields: object
+) -> list[RankEnd]:
+    """How each rank of a gang ended. All are given up as soon as one has ended badly.
+
+    `fields` are of the trial's config; by default it is a throughput trial of five steps of a tiny network.
+    """
+    deadlines = contract.Deadlines(nursery_s=60, ring_s=3, build_s=60, step_s=2)
+    trial = dataclasses.replace(
+        config(gpus=size), **{"image_size": 32, "classes": 10, "measured_steps": 5, "deadlines": deadlines} | fields
+    )
+    seats = [
+        Seat(
+            rank=r,
+            size=size,
+            local_rank=r,
+            local_size=size,
+            cross_rank=0,
+            cross_size=1,
+            host="127.0.0.1",
+            interface="lo",
+            checkpoint=str(log / "checkpoint.npz"),
+        )
+        for r in range(size)
+    ]
+    rendezvous = Rendezvous(seats, "127.0.0.1")
+    called_off = threading.Event()
+    orders = [
+        Order(
+            config=trial,
+            seat=dataclasses.replace(seat, rendezvous=rendezvous.address),
+            entry=entry,
+            env={"CUDA_VISIBLE_DEVICES": "-1"},
+            log=str(log / f"rank-{seat.rank}.log"),
+        )
+        for seat in seats
+    ]
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(end_of, order, nursery, called_off.is_set) for order in orders]
+        while not all(run.done() for run in runs):
+            if any(run.done() and run.result().what != "measured" for run in runs):
+                time.sleep(0.5)
+                called_off.set()
+            time.sleep(0.05)
+    rendezvous.close()
+    return [run.result() for run in runs]

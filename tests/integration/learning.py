@@ -1,0 +1,80 @@
+"""What ranks do in the proofs that they train right: an entry each, as `module:function`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workers import contract, train
+from workers.contract import EpochRecord, TrialConfig
+from workers.rank import Seat, Voice
+from workers.ring import joined
+
+RATE = 0.1
+
+
+def loss_curve(config: TrialConfig, seat: Seat, voice: Voice) -> None:
+    """Tells the loss of every global batch of two epochs."""
+    train.place(config)
+    with joined(seat, config.compression) as ring:
+        work = train.Work(config, ring, voice)
+        work.learner.set_rate(float(config.lr_schedule))
+        losses = [work.learner.learn(*batch).loss for epoch in (1, 2) for batch in work.source.epoch(epoch)]
+        means = ring.total(np.array(losses)) / ring.size
+    tell(voice, means.tolist())
+
+
+def weights_after_a_step(config: TrialConfig, seat: Seat, voice: Voice) -> None:
+    """Tells the first kernel and bias before a step and after it, and the gradients in between."""
+    train.place(config)
+    with joined(seat, config.compression) as ring:
+        work = train.Work(config, ring, voice)
+        learner = work.learner
+        learner.set_rate(RATE)
+        batch = next(work.source.stream())
+        kernel, bias = learner.network.trainable_variables[-2:]
+        before = [kernel.numpy().tolist(), bias.numpy().tolist()]
+        slopes = [g.numpy().tolist() for g in learner._differentiate(*batch)[0][-2:]]
+        loss = learner.learn(*batch).loss
+        after = [kernel.numpy().tolist(), bias.numpy().tolist()]
+    tell(voice, {"before": before, "slopes": slopes, "after": after, "loss": loss})
+
+
+class DyingVoice(Voice):
+    """Kills its rank in the midst of the second epoch."""
+
+    def __init__(self, voice: Voice) -> None:
+        super().__init__(voice._channel, voice._beat)
+        self._epochs = 0
+
+    def epoch(self, record: EpochRecord) -> None:
+        super().epoch(record)
+        self._epochs = record.epoch
+
+    def beat(self, phase: contract.Phase, step: int = 0) -> None:
+        super().beat(phase, step)
+        if phase == "step" and self._epochs == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies_in_the_second_epoch(config: TrialConfig, seat: Seat, voice: Voice) -> None:
+    train.run(config, seat, DyingVoice(voice) if seat.rank == 0 else voice)
+
+
+def shows_its_environment(config: TrialConfig, seat: Seat, voice: Voice) -> None:
+    """Tells what is in force, and whether TensorFlow was imported after that."""
+    import tensorflow as tf
+
+    asked = {name: os.environ.get(name) for name in config.env}
+    is_own_process = Path("/proc/self/cmdline").read_bytes().split(b"\0")[1] == b"-c"
+    tell(voice, {"asked": asked, "is_own_process": is_own_process, "version": tf.__version__})
+
+
+def tell(voice: Voice, what: Any) -> None:
+    voice.beat("finish")
+    voice.say("failed", kind="told", message=json.dumps(what))

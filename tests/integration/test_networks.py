@@ -1,0 +1,199 @@
+"""Every network: published size and cost, and one training step at its smallest image size.
+
+TensorFlow runs in one child process (`main`), for the tests beside this fork: they need a parent without it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from workers.contract import IMAGE_SIZES, Model
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED: dict[Model, tuple[float, float]] = {  # millions of parameters, billions of multiply-adds
+    "alexnet": (61.1, 0.71),
+    "googlenet": (6.6, 1.5),
+    "inception_v3": (23.9, 5.7),
+    "inception_v4": (42.7, 12.3),
+    "vgg16": (138.4, 15.5),
+    "vgg19": (143.7, 19.6),
+    "resnet50": (25.6, 3.8),
+    "resnet50_v1.5": (25.6, 4.1),
+    "resnet101": (44.6, 7.6),
+    "resnet152": (60.3, 11.3),
+}
+NETWORKS: tuple[Model, ...] = get_args(Model)
+CLASSES = 7
+
+
+def main() -> None:
+    """In the child: prints what the tests assert on."""
+    import keras
+
+    found: dict[str, Any] = {"flops": flops_by_hand()}
+    for name in NETWORKS:
+        found[name] = {**at_published_size(name), **at_smallest_size(name), **in_half_precision(name)}
+        keras.backend.clear_session()
+    print(json.dumps(found))
+
+
+def flops_by_hand() -> dict[str, int]:
+    from keras import Input, Model, Sequential, layers
+
+    from workers.models import flops
+
+    cases = {
+        "strided": layers.Conv2D(8, 3, strides=2, padding="same"),
+        "grouped": layers.Conv2D(8, 3, groups=2, padding="same"),
+        "depthwise": layers.DepthwiseConv2D(3, padding="same"),
+        "dense": layers.Dense(10),
+    }
+    counted = {}
+    for name, layer in cases.items():
+        images = Input((6, 6, 4) if name != "dense" else (4,))
+        counted[name] = flops(Model(images, layer(images)))
+    inner = Sequential([Input((4,)), layers.Dense(10)])
+    outer = Input((4,))
+    counted["nested"] = flops(Model(outer, layers.Dense(1)(inner(outer))))
+    return counted
+
+
+def at_published_size(name: Model) -> dict[str, Any]:
+    from workers import models
+
+    network = models.build(name, image_size=IMAGE_SIZES[name][1], classes=1000)
+    return {"parameters": network.count_params(), "multiply_adds": models.flops(network) / 2}
+
+
+def at_smallest_size(name: Model) -> dict[str, Any]:
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from workers import models
+
+    side = IMAGE_SIZES[name][0]
+    images = np.random.default_rng(1).standard_normal((2, side, side, 3)).astype("float32")
+    outputs = []
+    for _ in range(2):
+        keras.utils.set_random_seed(1)
+        network = models.build(name, image_size=side, classes=CLASSES)
+        with tf.GradientTape() as tape:
+            logits = network(images, training=True)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits([0, 1], logits))
+        outputs.append(logits.numpy().tolist())
+    weights = network.trainable_variables
+    gradients = tape.gradient(loss, weights)
+    keras.optimizers.SGD(0.01).apply(gradients, weights)
+    return {
+        "loss": float(loss),
+        "dtype": logits.dtype.name,
+        "outputs": outputs,
+        "is_finite_after": all(bool(np.isfinite(weight.numpy()).all()) for weight in weights),
+        "without_gradient": [w.path for w, gradient in zip(weights, gradients, strict=True) if gradient is None],
+        "misnamed": [w.path for w in weights if (w.ndim > 1) != w.path.endswith("/kernel")],
+        "takes_smaller": side == 32 or builds(name, side - 1),
+    }
+
+
+def builds(name: Model, side: int) -> bool:
+    from workers import models
+
+    try:
+        models.build(name, image_size=side, classes=CLASSES)
+    except ValueError:
+        return False
+    return True
+
+
+def in_half_precision(name: Model) -> dict[str, Any]:
+    import keras
+
+    from workers import models
+
+    keras.config.set_dtype_policy("mixed_float16")
+    network = models.build(name, image_size=IMAGE_SIZES[name][0], classes=CLASSES)
+    keras.config.set_dtype_policy("float32")
+    computed = {layer.compute_dtype for layer in network.layers[1:-1]}  # between images and logits
+    return {"half": [*computed, network.output.dtype]}
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    child = subprocess.run(
+        [sys.executable, "-m", __name__], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert child.returncode == 0, child.stderr[-4000:]
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_network_has_the_published_number_of_parameters(found: Any, name: Model) -> None:
+    assert found[name]["parameters"] / 1e6 == pytest.approx(PUBLISHED[name][0], rel=0.01)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_network_costs_the_published_multiply_adds(found: Any, name: Model) -> None:
+    assert found[name]["multiply_adds"] / 1e9 == pytest.approx(PUBLISHED[name][1], rel=0.02)
+
+
+def test_flops_agree_with_a_count_by_hand(found: Any) -> None:
+    assert found["flops"] == {
+        "strided": 2 * (3 * 3 * 4 * 8) * 3 * 3,
+        "grouped": 2 * (3 * 3 * 2 * 8) * 6 * 6,
+        "depthwise": 2 * (3 * 3 * 4) * 6 * 6,
+        "dense": 2 * 4 * 10,
+        "nested": 2 * (4 * 10 + 10 * 1),
+    }
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_trains_a_step_at_its_smallest_size(found: Any, name: Model) -> None:
+    assert math.isfinite(found[name]["loss"])
+    assert found[name]["is_finite_after"]
+    assert found[name]["without_gradient"] == []
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if IMAGE_SIZES[name][0] > 32])
+def test_a_network_takes_no_image_below_its_smallest_size(found: Any, name: Model) -> None:
+    assert not found[name]["takes_smaller"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_are_float32_one_per_class(found: Any, name: Model) -> None:
+    assert found[name]["dtype"] == "float32"
+    assert [len(logits) for logits in found[name]["outputs"][0]] == [CLASSES] * 2
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_stay_float32_when_the_network_computes_in_half_precision(found: Any, name: Model) -> None:
+    assert found[name]["half"] == ["float16", "float32"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_seed_settles_the_weights_and_the_dropout(found: Any, name: Model) -> None:
+    first, second = found[name]["outputs"]
+    assert first == second
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_weights_that_decay_are_those_named_kernel(found: Any, name: Model) -> None:
+    assert found[name]["misnamed"] == []
+
+
+def test_importing_the_networks_leaves_tensorflow_out() -> None:
+    code = "import sys, workers.models; assert not {'keras', 'tensorflow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main()

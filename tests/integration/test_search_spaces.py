@@ -1,0 +1,60 @@
+"""Every shipped sweep, made small, on this machine's CPU: by the real command."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from sweeps import ledger
+from tests.integration.test_sweep import ROOT, sweep
+
+SMALL = ["device=cpu", "image_size=32", "batch_size=4", "repeats=1"]
+
+
+def outcomes(name: str, *overrides: str) -> Counter[tuple[str, str]]:
+    ran = sweep("run", str(ROOT / f"search_spaces/{name}.yaml"), "--set", *overrides)
+    assert ran.returncode == 0, ran.stderr
+    assert "what was found" in ran.stdout
+    return Counter((trial.outcome.status, trial.outcome.kind) for trial in ledger.read(name).trials)
+
+
+def test_short_test_is_ten_and_a_hundred_steps(workplace: Path) -> None:
+    found = outcomes("short_test", *SMALL, "model=[tiny,resnet50]", "gpus=[1,2]", "precision=fp32")
+    assert found == {("completed", ""): 4}
+    for trial in ledger.read("short_test").trials:
+        assert (trial.config.warmup_steps, trial.config.measured_steps) == (10, 100)
+        assert trial.outcome.measurement
+        assert {len(rank.steps) for rank in trial.outcome.measurement.ranks} == {100}
+
+
+def test_batch_size(workplace: Path) -> None:
+    found = outcomes("batch_size", *SMALL, "model=tiny", "batch_size={log2: [2, 8]}", "gpus=1", "precision=fp32")
+    assert found == {("completed", ""): 3}
+
+
+def test_precision_marks_what_the_device_does_not_compute(workplace: Path) -> None:
+    found = outcomes("precision", *SMALL, "model=tiny", "gpus=1", "precision=[fp32,tf32]")
+    assert found == {("completed", ""): 2, ("infeasible", "precision not supported here"): 2}
+
+
+def test_decode_threads(workplace: Path) -> None:
+    assert sweep("data", "make", "images", "--images", "64", "--shards", "2", "--size", "64x48").returncode == 0
+    found = outcomes(
+        "decode_threads", *SMALL, "data=images", "model=tiny", "gpus=2", "precision=fp32", "decode_threads=[1,2]"
+    )
+    assert found == {("completed", ""): 2}
+
+
+def test_schedules_shows_time_to_accuracy_by_schedule(workplace: Path) -> None:
+    command = ["device=cpu", "data=digits", "model=tiny", "gpus=2", "epochs=6"]
+    ran = sweep("run", str(ROOT / "search_spaces/schedules.yaml"), "--set", *command, "repeats=1")
+    assert ran.returncode == 0, ran.stderr
+    assert "epochs to it" in ran.stdout
+    assert "Fastest to the target: lr_schedule" in ran.stdout
+    trials = ledger.read("schedules").trials
+    assert len(trials) == 4
+    for trial in trials:
+        assert trial.outcome.measurement
+        last = trial.outcome.measurement.epochs[-1]
+        assert trial.outcome.measurement.ranks[0].reached_target == ((last.top1 or 0) >= 0.749)
+    assert any(trial.outcome.measurement.ranks[0].reached_target for trial in trials if trial.outcome.measurement)

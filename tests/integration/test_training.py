@@ -1,0 +1,233 @@
+"""Proofs that it trains right, with real ranks on real digits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.integration.gangs import gang
+from workers import contract, verdict
+from workers.contract import Measurement
+from workers.keeper import RankEnd
+
+pytestmark = pytest.mark.usefixtures("nursery")
+
+LEARNING = "tests.integration.learning"
+TRAIN = "workers.train:run"
+DIGITS = {
+    "protocol": "convergence",
+    "data": "digits",
+    "batch_size": 32,
+    "epochs": 5,
+    "evaluate_every": 1,
+    "warmup_steps": 0,
+    "measured_steps": 0,
+    "lr_schedule": "0.1",
+    "deadlines": contract.Deadlines(nursery_s=60, ring_s=20, build_s=60, step_s=60),
+}
+TRAINING_IMAGES, VALIDATION_IMAGES = 1437, 360
+
+
+def told(ends: list[RankEnd]) -> Any:
+    """What rank 0 of a proof said."""
+    assert [end.kind for end in ends] == ["told"] * len(ends), ends
+    return json.loads(ends[0].message)
+
+
+def converged(size: int, log: Path, entry: str = TRAIN, **fields: object) -> Measurement:
+    outcome = verdict.outcome(gang(size, log, entry, **DIGITS | fields), ())
+    assert outcome.measurement, outcome
+    return outcome.measurement
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", "0.002"), ("lars", "0.05"), ("adamw", "0.0003")])
+def test_two_ranks_follow_the_loss_curve_of_one_with_twice_the_batch(tmp_path: Path, optimizer: str, rate: str) -> None:
+    """At rates that learn and don't leap: where a network is unstable, the last bit of a sum soon decides all."""
+    learning = DIGITS | {"optimizer": optimizer, "lr_schedule": rate}
+    one = told(gang(1, tmp_path, f"{LEARNING}:loss_curve", **learning | {"batch_size": 64}))
+    two = told(gang(2, tmp_path, f"{LEARNING}:loss_curve", **learning | {"batch_size": 32}))
+    assert len(one) == len(two) == 2 * -(-TRAINING_IMAGES // 64)  # the last batch of an epoch holds 29
+    assert two == pytest.approx(one, abs=1e-4)
+    assert one[-2] < 0.85 * one[0]  # it is a curve
+
+
+def test_every_image_counts_once_in_training_and_in_validation(tmp_path: Path) -> None:
+    one = converged(1, tmp_path / "1", batch_size=50, epochs=2)
+    two = converged(2, tmp_path / "2", batch_size=25, epochs=2)
+    for measured in (one, two):
+        assert [epoch.images for epoch in measured.epochs] == [TRAINING_IMAGES] * 2
+        hits = np.array([[epoch.top1, epoch.top5] for epoch in measured.epochs], float) * VALIDATION_IMAGES
+        assert hits == pytest.approx(hits.round(), abs=1e-6)
+    for a, b in zip(one.epochs, two.epochs, strict=True):
+        assert (a.top1, a.top5) == (b.top1, b.top5)
+        assert a.loss == pytest.approx(b.loss, abs=1e-4)
+
+
+def test_tiny_learns_digits_to_95_percent_with_two_ranks(tmp_path: Path) -> None:
+    measured = converged(2, tmp_path, epochs=20, target_top1=0.95)
+    assert measured.ranks[0].reached_target
+    last = measured.epochs[-1]
+    assert last.top1 is not None
+    assert last.top1 >= 0.95
+    assert sum(epoch.train_s + epoch.evaluate_s for epoch in measured.epochs) < 60
+    assert len(measured.epochs) < 20  # it stopped there
+
+
+@pytest.mark.parametrize(
+    ("model", "epochs"),
+    [("tiny", 4), ("googlenet", 2)],  # the second has batch norm and dropout
+)
+def test_a_trial_interrupted_and_resumed_ends_as_one_that_was_not(tmp_path: Path, model: str, epochs: int) -> None:
+    fields: dict[str, object] = {"model": model, "epochs": epochs, "checkpoint_every": 1, "lr_schedule": "cosine: 0.05"}
+    whole = converged(2, tmp_path / "whole", **fields)
+    broken = verdict.outcome(
+        gang(2, tmp_path / "broken", f"{LEARNING}:dies_in_the_second_epoch", **DIGITS | fields), ()
+    )
+    assert (broken.status, broken.kind, broken.rank) == ("failed", "killed", 0)
+    assert [path.name for path in (tmp_path / "broken").glob("*checkpoint*")] == ["checkpoint.npz"]
+    resumed = converged(2, tmp_path / "broken", **fields)
+    assert [epoch.epoch for epoch in resumed.epochs] == list(range(1, epochs + 1))
+    assert [epoch.loss for epoch in resumed.epochs] == pytest.approx([epoch.loss for epoch in whole.epochs], abs=1e-6)
+    assert resumed.epochs[-1].top1 == whole.epochs[-1].top1
+
+
+def test_a_checkpoint_of_something_else_is_refused_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.npz").write_bytes(b"not this")
+    outcome = verdict.outcome(gang(1, tmp_path, TRAIN, **DIGITS), ())
+    assert (outcome.status, outcome.kind) == ("failed", "checkpoint")
+    assert f"{tmp_path}/checkpoint.npz must be this trial's checkpoint" in outcome.message
+
+
+def test_bf16_reaches_the_accuracy_of_fp32(tmp_path: Path) -> None:
+    top1 = {}
+    for precision in ("fp32", "bf16"):
+        measured = converged(2, tmp_path / precision, precision=precision, emulate=True, epochs=10)
+        top1[precision] = measured.epochs[-1].top1 or 0
+    assert min(top1.values()) > 0.95
+    assert top1["bf16"] == pytest.approx(top1["fp32"], abs=0.015)
+
+
+def test_xla_computes_the_same_losses(tmp_path: Path) -> None:
+    curve = f"{LEARNING}:loss_curve"
+    plain, compiled = (
+        told(gang(2, tmp_path, curve, **DIGITS | {"xla": xla, "lr_schedule": "0.002"})) for xla in (False, True)
+    )
+    assert compiled == pytest.approx(plain, abs=1e-3)
+
+
+def test_a_loss_that_is_no_number_fails_the_trial_with_its_cure(tmp_path: Path) -> None:
+    outcome = verdict.outcome(gang(2, tmp_path, TRAIN, **DIGITS | {"lr_schedule": "1e30"}), ())
+    assert (outcome.status, outcome.kind) == ("failed", "diverged")
+    assert "its learning rate was 1e+30; lower lr_schedule" in outcome.message
+
+
+# One step of each optimiser against its formula, on a throughput trial's synthetic batch.
+
+
+def one_step(tmp_path: Path, **fields: object) -> tuple[list[Any], list[Any], list[Any], float]:
+    said = told(gang(1, tmp_path, f"{LEARNING}:weights_after_a_step", **fields))
+    arrays = ([np.array(value) for value in said[name]] for name in ("before", "slopes", "after"))
+    before, slopes, after = arrays
+    return before, slopes, after, said["loss"]
+
+
+RATE, DECAY = 0.1, 0.01
+
+
+def test_sgd_decays_kernels_and_not_biases(tmp_path: Path) -> None:
+    with_decay = one_step(tmp_path, weight_decay=DECAY)
+    without = one_step(tmp_path, weight_decay=0.0)
+    for n, decayed in enumerate([True, False]):
+        before, slopes, after = (part[n] for part in with_decay[:3])
+        assert after == pytest.approx(before - RATE * slopes, abs=1e-6)
+        assert slopes == pytest.approx(without[1][n] + DECAY * before * decayed, abs=1e-6)
+    assert with_decay[3] == pytest.approx(without[3])  # the loss told is that of the images
+
+
+def test_lars_steps_in_proportion_to_the_kernel(tmp_path: Path) -> None:
+    before, slopes, after, _ = one_step(tmp_path, optimizer="lars", weight_decay=DECAY, trust=0.02)
+    length, slope = np.linalg.norm(before[0]), np.linalg.norm(slopes[0])
+    ratio = 0.02 * length / (slope + DECAY * length)
+    assert after[0] == pytest.approx(before[0] - RATE * ratio * (slopes[0] + DECAY * before[0]), abs=1e-6)
+    assert after[1] == pytest.approx(before[1] - RATE * slopes[1], abs=1e-6)
+
+
+def test_adamw_decays_kernels_beside_its_step(tmp_path: Path) -> None:
+    before, slopes, after, _ = one_step(tmp_path, optimizer="adamw", weight_decay=DECAY)
+    for n, decay in enumerate([DECAY, 0.0]):
+        step = RATE * np.sign(slopes[n])  # the first step's moments are the gradient's own
+        expected = before[n] - step - RATE * decay * before[n]
+        is_steep = np.abs(slopes[n]) > 1e-3  # beside which Adam's epsilon is nothing
+        assert is_steep.any()
+        assert after[n][is_steep] == pytest.approx(expected[is_steep], abs=1e-3)
+        if decay:
+            assert after[n][is_steep] != pytest.approx(
+                expected[is_steep] + RATE * decay * before[n][is_steep], abs=1e-6
+            )
+
+
+def test_fp16_scales_its_loss_and_steps_in_fp32(tmp_path: Path) -> None:
+    before, slopes, after, _ = one_step(tmp_path, precision="fp16", emulate=True, weight_decay=0.0)
+    scale = 2.0**15  # Keras' first
+    assert np.abs(slopes[0]).max() > 1  # what is computed in fp16 is far from its smallest numbers
+    assert after[0] == pytest.approx(before[0] - RATE * slopes[0] / scale, abs=1e-6)
+    assert np.abs(after[0] - after[0].astype(np.float16)).max() > 0  # and the weights are no fp16 numbers
+
+
+def test_label_smoothing_spreads_a_part_of_the_label(tmp_path: Path) -> None:
+    plain, smooth = (one_step(tmp_path, label_smoothing=at)[3] for at in (0.0, 0.2))
+    assert smooth != pytest.approx(plain, abs=1e-4)
+    assert smooth == pytest.approx(plain, abs=1.0)
+
+
+def test_compressed_gradients_are_rounded_to_fp16(tmp_path: Path) -> None:
+    curve = f"{LEARNING}:loss_curve"
+    plain, compressed = (
+        told(gang(2, tmp_path, curve, **DIGITS | {"compression": compression, "lr_schedule": "0.01"}))
+        for compression in ("none", "fp16")
+    )
+    assert compressed != plain
+    assert compressed == pytest.approx(plain, abs=0.05)
+
+
+def test_a_rank_that_holds_more_than_its_limit_is_infeasible_with_the_bytes(tmp_path: Path) -> None:
+    fields = {"batch_size": 8192, "image_size": 128, "worker_memory_gib": 1.0, "measured_steps": 50}
+    outcome = verdict.outcome(gang(2, tmp_path, TRAIN, **fields), ())
+    assert (outcome.status, outcome.kind) == ("infeasible", "host memory")
+    assert "GiB, more than worker_memory_gib (1.00 GiB)" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_own_process"),
+    [
+        ({"NCCL_ALGO": "Ring", "HOROVOD_LOG_LEVEL": "error"}, False),
+        ({"TF_ENABLE_ONEDNN_OPTS": "0", "NCCL_ALGO": "Tree"}, True),  # TensorFlow reads its own while it is imported
+    ],
+)
+def test_variables_are_set_before_their_reader_reads_them(
+    tmp_path: Path, variables: dict[str, str], is_own_process: bool
+) -> None:
+    said = told(gang(2, tmp_path, f"{LEARNING}:shows_its_environment", env=variables))
+    assert said["asked"] == variables
+    assert said["is_own_process"] == is_own_process
+
+
+def test_what_was_in_force_is_reported(tmp_path: Path) -> None:
+    fields = {"fusion_mib": 2.5, "cycle_ms": 0.5, "response_cache": 0, "env": {"OMP_NUM_THREADS": "1"}}
+    outcome = verdict.outcome(gang(2, tmp_path, TRAIN, **fields), ())
+    assert outcome.measurement, outcome
+    in_force = outcome.measurement.ranks[1].in_force
+    assert (
+        in_force.items()
+        >= {
+            "HOROVOD_FUSION_THRESHOLD": str(5 << 19),
+            "HOROVOD_CYCLE_TIME": "0.5",
+            "HOROVOD_CACHE_CAPACITY": "0",
+            "OMP_NUM_THREADS": "1",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+        }.items()
+    )

@@ -1,0 +1,78 @@
+"""Where a rank's images come from: random, scikit-learn's digits, or a folder of ImageNet-convention TFRecords.
+
+A batch is (images, labels, weights), of a fixed shape: images are RGB, from 0 to 255 in uint8, NHWC; labels are
+int32 and count from 0; weights are float32. Pixels are normalised on the device, in the training step: a byte a
+value is a quarter of the copy to a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import psutil
+
+from workers.contract import TrialConfig
+from workers.ring import Ring
+
+MEAN_RGB = (123.675, 116.28, 103.53)
+STDDEV_RGB = (58.395, 57.12, 57.375)
+
+Batch = tuple[Any, Any, Any]
+
+
+class Source(Protocol):
+    """One rank's part of the data. All ranks must call the same methods in the same order: some add up over ranks.
+
+    Any call, and any step of an iterator, may raise a `Fault` that names what is wrong with the data.
+    """
+
+    @property
+    def skipped(self) -> int:
+        """Images of this rank, left out so far because they can't be decoded."""
+
+    @property
+    def train_images(self) -> int:
+        """Over all ranks."""
+
+    @property
+    def validation_images(self) -> int:
+        """Over all ranks."""
+
+    def stream(self) -> Iterator[Batch]:
+        """Endless full batches. Each weight is one over the batch size."""
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """Every training image once, over all ranks, in an order of the epoch's own; as many batches at each rank.
+
+        The last batches are filled up with images of weight 0. The mean over the ranks of sum(weights × losses)
+        is the mean loss over the real images of the global batch. The same seed and number give the same batches.
+        """
+
+    def validation(self) -> Iterator[Batch]:
+        """Every validation image once, over all ranks, in a fixed order: weight 1, or 0 for what fills up."""
+
+    def check(self) -> None:
+        """Raise a `Fault` if too much is wrong with the images read so far."""
+
+
+def open_source(config: TrialConfig, ring: Ring, cores: int) -> Source:
+    """The trial's data, on a node with so many physical cores."""
+    # Each imports TensorFlow, which only a rank may start.
+    if config.data == "synthetic":
+        from workers.inputs.synthetic import Synthetic
+
+        return Synthetic(config, ring)
+    if config.data == "digits":
+        from workers.inputs.digits import Digits
+
+        return Digits(config, ring)
+    from workers.inputs.records import Records
+
+    return Records(config, ring, cores)
+
+
+def cores_here() -> int:
+    """Physical cores of this node."""
+    return psutil.cpu_count(logical=False) or os.cpu_count() or 1

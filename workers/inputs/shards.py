@@ -1,0 +1,123 @@
+"""The TFRecord files of a set: which records are a rank's, how many there are, where a file is damaged.
+
+A record is its length (8 bytes) and the length's checksum (4 bytes), its content and the content's checksum (4).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from workers.rank import Fault
+
+Split = Literal["train", "validation"]
+
+HEAD, CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
+DAMAGED = "damaged data"
+
+
+def _table() -> Iterator[int]:
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        yield value
+
+
+CASTAGNOLI = tuple(_table())
+
+
+class Part(NamedTuple):
+    """The records of a file that are a rank's: every so many, from the first."""
+
+    file: int  # its place in the set
+    path: str
+    every: int
+    first: int
+
+
+def found(folder: str, split: Split) -> list[str]:
+    return sorted(str(path) for path in Path(folder).glob(f"{split}-*-of-*"))
+
+
+def deal(paths: Sequence[str], rank: int, ranks: int) -> list[Part]:
+    """As many whole files as every rank can have; what is left over is split record by record.
+
+    So every record is one rank's, and hardly any byte is read twice.
+    """
+    whole = len(paths) // ranks * ranks
+    parts = [Part(file, paths[file], 1, 0) for file in range(rank, whole, ranks)]
+    return parts + [Part(file, paths[file], ranks, rank) for file in range(whole, len(paths))]
+
+
+def count(part: Part) -> int:
+    """How many records it has. Reads the file's record heads alone."""
+    return len(range(part.first, sum(1 for _ in heads(part.path)), part.every))
+
+
+def holds(parts: Sequence[Part], wanted: int) -> bool:
+    """Whether there are so many records. Looks at no more files than it must."""
+    for part in parts:
+        if wanted <= 0:
+            break
+        wanted -= count(part)
+    return wanted <= 0
+
+
+def heads(path: str) -> Iterator[tuple[int, int]]:
+    """Where each record starts, and the length of its content. Raises a `Fault` where the file is not whole."""
+    with open(path, "rb", buffering=0) as file:
+        size_bytes, at, index = os.fstat(file.fileno()).st_size, 0, 0
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # it need not read ahead
+        while at < size_bytes:
+            head = os.pread(file.fileno(), HEAD.size, at)
+            if len(head) == HEAD.size:
+                length, checksum = HEAD.unpack(head)
+                if checksum != masked_crc(head[:8]):
+                    raise damaged(path, index, "its length must match its checksum, but does not")
+                end = at + HEAD.size + length + CHECKSUM.size
+            if len(head) < HEAD.size or end > size_bytes:
+                raise damaged(path, index, f"must be whole, but got {size_bytes - at} bytes")
+            yield at, length
+            at, index = end, index + 1
+
+
+def blame(paths: Sequence[str], complaint: str) -> Fault:
+    """What TensorFlow's reader complains of, with the file and the record, which it does not tell."""
+    byte = int(match[1]) if (match := re.search(r"record at (\d+)", complaint)) else -1
+    try:
+        for path in paths:
+            for index, (at, length) in enumerate(heads(path)):
+                if byte == at + HEAD.size and not is_sound(path, byte, length):
+                    return damaged(path, index, "its content must match its checksum, but does not")
+    except Fault as fault:
+        return fault
+    except OSError as error:
+        return Fault("unreadable data", f"the data must stay readable, but got {error}")
+    return Fault("unreadable data", f"the data must stay readable, but got {complaint.splitlines()[0]}")
+
+
+def is_sound(path: str, at: int, length: int) -> bool:
+    with open(path, "rb") as file:
+        file.seek(at)
+        return CHECKSUM.pack(masked_crc(file.read(length))) == file.read(CHECKSUM.size)
+
+
+def place(path: str, index: int) -> str:
+    return f"{Path(path).name}, record {index}"
+
+
+def damaged(path: str, index: int, what: str) -> Fault:
+    return Fault(DAMAGED, f"{place(path, index)}: {what}")
+
+
+def masked_crc(content: bytes) -> int:
+    """TFRecord's checksum: CRC-32C, rotated and moved."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = crc >> 8 ^ CASTAGNOLI[crc & 0xFF ^ byte]
+    crc ^= 0xFFFFFFFF
+    return (crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF

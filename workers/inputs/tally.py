@@ -1,0 +1,79 @@
+"""What became of the records that went into a pipeline, written down inside it.
+
+A record is entered when it is read and struck out when its image comes through. What is left over could not be
+decoded. It costs a look-up a group of records and one a batch, and nothing an image.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from workers.inputs.shards import Split
+
+FILLERS = -1  # and below: numbers of records that only fill up batches
+HOPELESS = 1000  # records left over, before it is asked how many came through
+
+
+class Place(NamedTuple):
+    file: int  # its place in the set
+    record: int  # its place in the file
+
+
+class Tally:
+    """Of one pass through the data. A record is known by its place in the set, as one number."""
+
+    def __init__(self, split: Split, classes: int, in_flight: int) -> None:
+        self.split = split
+        self._classes = classes
+        self._in_flight = in_flight  # records that may be between entry and batch
+        with tf.device("CPU"):
+            self._left = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, FILLERS)
+            self._mislabelled = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+            self._last = tf.Variable(-1, dtype=tf.int64, trainable=False)  # position, of those in batches
+            self._decoded = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def enter(self, positions: Any, records: Any) -> Any:
+        """Call for each group, in order. Fails when nearly nothing comes through, for then nobody would ever see it."""
+        limit = self._in_flight + HOPELESS + positions[0] // 100
+        with tf.control_dependencies([tf.debugging.assert_less(self._left.size(), limit)]):
+            return self._left.insert(positions, records)
+
+    def strike_out(self, positions: Any, records: Any, labels: Any) -> Any:
+        """Call for each batch, in order. Says which images count: real ones, with a label from 1 to the classes."""
+        is_sound = (labels >= 1) & (labels <= self._classes)
+        is_real = records > FILLERS
+        updates = [
+            self._left.remove(positions),
+            self._mislabelled.insert(*(tf.boolean_mask(values, ~is_sound & is_real) for values in (records, labels))),
+            self._last.assign(positions[-1]),
+            self._decoded.assign_add(tf.math.count_nonzero(is_real)),
+        ]
+        with tf.control_dependencies(updates):
+            return is_sound & is_real
+
+    @property
+    def decoded(self) -> int:
+        return int(self._decoded.numpy())
+
+    def undecodable(self) -> list[Place]:
+        """In the order in which they were read."""
+        left = dict(zip(*(values.numpy().tolist() for values in self._left.export()), strict=True))
+        if not left:
+            return []
+        end = max(int(self._last.numpy()), max(left) - self._in_flight)
+        return [place_of(left[position]) for position in sorted(left) if position < end and left[position] > FILLERS]
+
+    def mislabelled(self) -> list[tuple[Place, int]]:
+        records, labels = (values.numpy().tolist() for values in self._mislabelled.export())
+        return [(place_of(record), label) for record, label in sorted(zip(records, labels, strict=True))]
+
+
+def number_of(files: Any, records: Any) -> Any:
+    """Negative where the file is: that is how fillers are marked."""
+    return files * 2**32 + records
+
+
+def place_of(number: int) -> Place:
+    return Place(*divmod(number, 2**32))

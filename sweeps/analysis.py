@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONFIDENCE = 0.95
-FIGURES = ("images_per_s", "top1", "epochs_to_target", "hours_to_target", "train_hours_to_target")
+SHARES = ("input_share", "comm_share", "compute_share")
+FIGURES = ("images_per_s", "top1", "epochs_to_target", "hours_to_target", "train_hours_to_target", *SHARES)
 
 
 def half_width(spread: float, n: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sweeps import analysis, tables
+from sweeps import analysis, limits, tables
 from sweeps.plan import Plan, shown
 
 if TYPE_CHECKING:
@@ -33,6 +33,24 @@ def _throughput(made: pd.DataFrame, found: pd.DataFrame) -> None:
         made["efficiency"] = [
             tables.percent(value, ci) for value, ci in zip(found["efficiency"], found["efficiency_ci"], strict=True)
         ]
+    if found["compute_share"].notna().any():
+        made["limited by"] = _limits(found)
+
+
+WORDS = {"input_share": "input", "comm_share": "comm", "compute_share": "compute"}
+
+
+def _limits(found: pd.DataFrame) -> list[str]:
+    """The part that limits each cell, over its repeats."""
+    names = (
+        found[list(WORDS)]
+        .fillna(-1.0)
+        .apply(lambda cell: limits.limiting(cell["input_share"], cell["comm_share"]), axis=1)
+    )
+    return [
+        f"{WORDS[name]} {tables.percent(cell[name], cell[f'{name}_ci'])}" if cell[name] == cell[name] else "–"
+        for name, (_, cell) in zip(names, found.iterrows(), strict=True)
+    ]
 
 
 def _convergence(made: pd.DataFrame, found: pd.DataFrame) -> None:

@@ -3,8 +3,11 @@
 A share is what a step loses when the part is taken away, over the step itself: input_share = (T − T without input) / T,
 comm_share = (T − T without reduction) / T, compute_share = T without both / T. What these leave of a step is overlap:
 time that two parts hide behind each other, and that taking away only one of them does not save. Shares below zero are
-noise and shown as they are. Half-widths are 95%, from the spread between steps, both sides' added in squares; steps
-are taken as independent.
+noise and shown as they are.
+
+The time without a part is the mean of one block of steps, so its error is what blocks of that length differ by: that is
+seen in the window, whose blocks hold the machine's drift and the steps' dependence. Half-widths are 95%, assume the
+same relative spread without a part as with it, and never less than what the steps of the block itself show.
 """
 
 from __future__ import annotations
@@ -13,21 +16,13 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Literal
 
 from workers.contract import Measurement, TrialConfig
 
 CLEARLY = 0.1  # a share worth a name
 T_975 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # Student's, for 1 to 9 degrees of freedom
 NORMAL = 1.96
-
-
-@dataclasses.dataclass(frozen=True)
-class Time:
-    """A mean step time with its standard error."""
-
-    mean_ms: float
-    error_ms: float
-    steps: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,59 +42,66 @@ class Shares:
         return 1 - self.input.value - self.comm.value - self.compute.value
 
 
-def shares(measured: Measurement) -> Shares | None:
-    """The shares of a trial's step; None where no part was taken away though one could have been."""
+def shares(measured: Measurement, config: TrialConfig) -> Shares | None:
+    """The shares of a trial's step; None where nobody asked, or the trial was too short to spare steps for it."""
     taken = measured.ranks[0].without_ms
+    can_wait = config.gpus > 1 or config.data != "synthetic"
+    if not config.explain or (can_wait and not taken):
+        return None
     whole = slowest([[step.step_ms for step in rank.steps] for rank in measured.ranks])
     times = {part: slowest([rank.without_ms[part] for rank in measured.ranks]) for part in taken}
-    if not times:
-        return None
-    bare = times.get("both") or times.get("comm") or times.get("input") or whole
+    bare = times.get("both") or times.get("comm") or times.get("input")
     nothing = Share(0.0, 0.0)
     return Shares(
         input=_lost(whole, times["input"]) if "input" in times else nothing,
         comm=_lost(whole, times["comm"]) if "comm" in times else nothing,
-        compute=_ratio(bare, whole),
+        compute=_kept(whole, bare) if bare else Share(1.0, 0.0),
     )
 
 
-def slowest(ranks: Sequence[Sequence[float]]) -> Time:
-    """The mean step of the rank that takes longest: the others wait for it."""
-    return max((_time(times) for times in ranks), key=lambda time: time.mean_ms)
+def slowest(ranks: Sequence[Sequence[float]]) -> Sequence[float]:
+    """The steps of the rank that takes longest: the others wait for it."""
+    return max(ranks, key=statistics.fmean)
 
 
-def _time(times: Sequence[float]) -> Time:
-    spread = statistics.stdev(times) if len(times) > 1 else math.nan
-    return Time(statistics.fmean(times), spread / math.sqrt(len(times)), len(times))
+def _kept(whole: Sequence[float], part: Sequence[float]) -> Share:
+    ratio = statistics.fmean(part) / statistics.fmean(whole)
+    blocks = [statistics.fmean(whole[n : n + len(part)]) for n in range(0, len(whole) - len(part) + 1, len(part))]
+    within = statistics.stdev(part) / math.sqrt(len(part)) / statistics.fmean(part) if len(part) > 1 else 0.0
+    if len(blocks) < 2:
+        return Share(ratio, ratio * NORMAL * within)
+    between = statistics.stdev(blocks) / statistics.fmean(blocks)
+    return Share(ratio, ratio * quantile(len(blocks) - 1) * max(between, within) * math.sqrt(1 + 1 / len(blocks)))
 
 
-def _ratio(part: Time, whole: Time) -> Share:
-    ratio = part.mean_ms / whole.mean_ms
-    relative = math.hypot(_interval(part) / part.mean_ms, _interval(whole) / whole.mean_ms)
-    return Share(ratio, ratio * relative)
-
-
-def _lost(whole: Time, without: Time) -> Share:
-    kept = _ratio(without, whole)
+def _lost(whole: Sequence[float], without: Sequence[float]) -> Share:
+    kept = _kept(whole, without)
     return Share(1 - kept.value, kept.half_width)
 
 
-def _interval(time: Time) -> float:
-    freedom = time.steps - 1
-    return time.error_ms * (T_975[freedom - 1] if freedom <= len(T_975) else NORMAL)
+def quantile(freedom: int) -> float:
+    """Student's t at 97.5%."""
+    return T_975[freedom - 1] if freedom <= len(T_975) else NORMAL
 
 
-def verdict(found: Shares, config: TrialConfig, threads: int | None) -> str:
-    """In words: which part limits the trial, how sure that is, and what would help. `threads` decode on a node."""
-    if found.input.value >= max(CLEARLY, found.comm.value):
-        waits = f"input-bound: {_shown(found.input)} of a step waits for "
-        if threads is None:
-            return waits + "its input"
-        enough = math.ceil(threads / (1 - found.input.value)) if found.input.value < 1 else None
-        more = f"; {enough} would do" if enough and enough > threads else ""
-        return f"{waits}{threads} decode thread{'s' if threads > 1 else ''}{more}"
-    if found.comm.value >= CLEARLY:
-        return f"communication-bound: {_shown(found.comm)} of a step is reduction over {config.gpus} ranks"
+def limiting(input_share: float, comm_share: float) -> Literal["input_share", "comm_share", "compute_share"]:
+    """The larger of what a step waits for, if that is worth a name; else computing is what it takes."""
+    if max(input_share, comm_share) < CLEARLY:
+        return "compute_share"
+    return "input_share" if input_share >= comm_share else "comm_share"
+
+
+def verdict(found: Shares, gpus: int, decode_threads: int) -> str:
+    """In words: which part limits the trial, how sure that is, and what would help."""
+    by = limiting(found.input.value, found.comm.value)
+    if by == "input_share":
+        waits = f"input-bound: {_shown(found.input)} of a step waits for"
+        if not decode_threads:
+            return f"{waits} its input"
+        enough = math.ceil(decode_threads / max(1 - found.input.value, 0.01))  # as each would do as much as now
+        return f"{waits} {decode_threads} decode thread{'s' * (decode_threads > 1)}; {enough} would do"
+    if by == "comm_share":
+        return f"communication-bound: {_shown(found.comm)} of a step is reduction over {gpus} ranks"
     return f"compute-bound: {_shown(found.compute)} of a step is computing"
 
 

@@ -58,7 +58,18 @@ def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     variables = sorted({name for row in trial_rows for name in row if name.startswith(rows.VARIABLE)})
-    columns = ["trial", "cell", "outcome", "kind", "message", *rows.PARAMS, *variables, *rows.METRICS, "started_at"]
+    columns = [
+        "trial",
+        "cell",
+        "outcome",
+        "kind",
+        "message",
+        "limited_by",
+        *rows.PARAMS,
+        *variables,
+        *rows.METRICS,
+        "started_at",
+    ]
     table = pd.DataFrame(trial_rows, columns=columns)
     table[variables] = table[variables].fillna("").astype(str)
     table["decode_threads"] = table["decode_threads"].astype(str)
@@ -75,6 +86,7 @@ def _row(run: Any) -> dict[str, Any]:
         "outcome": tags["sweep.outcome"],
         "kind": tags.get("sweep.kind", ""),
         "message": tags.get("sweep.message", ""),
+        "limited_by": tags.get("sweep.limited_by", ""),
         **{name: rows.typed(name, text) for name, text in run.data.params.items()},
         **{name: figures[logged] for name, logged in rows.METRICS.items() if logged in figures},
         "started_at": run.info.start_time / 1000,

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from sweeps import limits
 from sweeps.ledger import TrialRecord
 from workers.contract import EpochRecord, Measurement, TrialConfig
 
@@ -28,6 +29,13 @@ METRICS = {
     "epochs_to_target": "target/epochs",
     "hours_to_target": "target/hours",
     "train_hours_to_target": "target/train_hours",
+    "input_share": "share/input",
+    "input_share_ci": "share/input_ci",
+    "comm_share": "share/comm",
+    "comm_share_ci": "share/comm_ci",
+    "compute_share": "share/compute",
+    "compute_share_ci": "share/compute_ci",
+    "overlap_share": "share/overlap",
     "launch_s": "time/launch_s",
     "build_s": "time/build_s",
     "window_s": "time/window_s",
@@ -66,18 +74,40 @@ def metrics(record: TrialRecord) -> dict[str, float]:
 def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
     first = measured.ranks[0]
     own = _epochs(measured.epochs, first.reached_target) if measured.epochs else _steps(measured)
-    return own | {
-        "images_per_s": measured.images_per_s,
-        "images_per_s_per_gpu": measured.images_per_s / len(measured.ranks),
-        "launch_s": max(rank.entered_at for rank in measured.ranks) - record.started_at,
-        "build_s": max(rank.build_s for rank in measured.ranks),
-        "window_s": measured.window_s,
-        "peak_memory_mib": max(rank.peak_memory_mib for rank in measured.ranks),
-        "parameters": float(first.parameters),
-        "flops_per_image": float(first.flops),
-        "train_tflops": TRAINING * first.flops * measured.images_per_s / 1e12,
-        "skipped_images": float(sum(rank.skipped_images for rank in measured.ranks)),
-    }
+    return (
+        own
+        | _shares(measured, record.config)
+        | {
+            "images_per_s": measured.images_per_s,
+            "images_per_s_per_gpu": measured.images_per_s / len(measured.ranks),
+            "launch_s": max(rank.entered_at for rank in measured.ranks) - record.started_at,
+            "build_s": max(rank.build_s for rank in measured.ranks),
+            "window_s": measured.window_s,
+            "peak_memory_mib": max(rank.peak_memory_mib for rank in measured.ranks),
+            "parameters": float(first.parameters),
+            "flops_per_image": float(first.flops),
+            "train_tflops": TRAINING * first.flops * measured.images_per_s / 1e12,
+            "skipped_images": float(sum(rank.skipped_images for rank in measured.ranks)),
+        }
+    )
+
+
+def limited_by(record: TrialRecord) -> str:
+    """What limits a trial, in words; empty where that was not looked for."""
+    measured, config = record.outcome.measurement, record.config
+    found = limits.shares(measured, config) if measured else None
+    return limits.verdict(found, config.gpus, measured.ranks[0].decode_threads) if measured and found else ""
+
+
+def _shares(measured: Measurement, config: TrialConfig) -> dict[str, float]:
+    found = limits.shares(measured, config)
+    if not found:
+        return {}
+    parts = {"input_share": found.input, "comm_share": found.comm, "compute_share": found.compute}
+    figures = {name: share.value for name, share in parts.items()}
+    return (
+        figures | {f"{name}_ci": share.half_width for name, share in parts.items()} | {"overlap_share": found.overlap}
+    )
 
 
 def _steps(measured: Measurement) -> dict[str, float]:
@@ -128,6 +158,7 @@ def row(record: TrialRecord) -> dict[str, Any]:
         "outcome": record.outcome.status,
         "kind": record.outcome.kind,
         "message": record.outcome.message,
+        "limited_by": limited_by(record),
         **params(record.config),
         **metrics(record),
         "started_at": record.started_at,

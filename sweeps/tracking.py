@@ -73,6 +73,8 @@ class Store:
         if outcome.message:
             tags["sweep.message"] = outcome.message[:LONGEST_NOTE]
             tags["mlflow.note.content"] = f"**{outcome.status}**: {outcome.kind}. {outcome.message}"
+        if limited_by := rows.limited_by(record):
+            tags["sweep.limited_by"] = limited_by
         if outcome.measurement:
             tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
         run = self._run(config.trial, f"{self._names[config.trial]} #{config.repeat}", record.started_at, tags)

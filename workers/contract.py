@@ -189,6 +189,7 @@ class RankReport:
     peak_memory_mib: float
     parameters: int
     flops: int  # of one image's forward pass
+    decode_threads: int = 0  # of its node; 0 where nothing is decoded
     skipped_images: int = 0  # that could not be decoded
     in_force: Mapping[str, str] = dataclasses.field(default_factory=dict)  # environment that Horovod and NCCL read
 

@@ -34,5 +34,5 @@ def in_force(environ: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, 
     return {
         name: value
         for name, value in sorted(environ.items())
-        if name in asked or (name.startswith(READ_LATE) and not name.endswith(OF_THE_SEAT))
+        if name in asked or name.startswith("NCCL_") or (name.startswith("HOROVOD_") and not name.endswith(OF_THE_SEAT))
     }

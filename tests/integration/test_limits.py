@@ -1,0 +1,55 @@
+"""A planted bottleneck is named, and its share of a step is right within five points."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from sweeps import limits, rows
+from sweeps.ledger import TrialRecord
+from tests.integration.bottlenecks import COMM_S, COMPUTE_S, INPUT_S
+from tests.integration.gangs import gang
+from tests.unit.records import config
+from workers import verdict
+
+pytestmark = pytest.mark.usefixtures("nursery")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says", "part"),
+    [
+        ({INPUT_S: 0.1, COMPUTE_S: 0.1}, "input-bound", "input"),
+        ({COMM_S: 0.1, COMPUTE_S: 0.1}, "communication-bound", "comm"),
+        ({COMPUTE_S: 0.2}, "compute-bound", "compute"),
+    ],
+)
+def test_the_planted_part_is_named_with_its_share(
+    tmp_path: Path, seconds: dict[str, float], says: str, part: str
+) -> None:
+    env = {name: str(value) for name, value in seconds.items()}
+    asked: dict[str, object] = {"data": "digits", "explain": True, "warmup_steps": 5, "measured_steps": 55, "env": env}
+    outcome = verdict.outcome(gang(2, tmp_path, "tests.integration.bottlenecks:run", **asked), ())
+    measured = outcome.measurement
+    assert measured, outcome
+    trial = dataclasses.replace(config(gpus=2), data="digits", explain=True)
+    assert rows.limited_by(TrialRecord(config=trial, outcome=outcome, started_at=0, ended_at=1)).startswith(says)
+    found = limits.shares(measured, trial)
+    assert found
+    planted = {"input": seconds.get(INPUT_S, 0), "comm": seconds.get(COMM_S, 0), "compute": seconds[COMPUTE_S]}
+    step_s = measured.window_s / len(measured.ranks[0].steps)
+    assert getattr(found, part).value == pytest.approx(planted[part] / step_s, abs=0.05)
+
+
+def test_looking_costs_a_quarter_of_the_steps_and_none_of_the_window(tmp_path: Path) -> None:
+    for explain in (False, True):
+        outcome = verdict.outcome(
+            gang(2, tmp_path, "workers.train:run", data="digits", explain=explain, measured_steps=59, warmup_steps=5),
+            (),
+        )
+        assert outcome.measurement, outcome
+        for rank in outcome.measurement.ranks:
+            assert len(rank.steps) == 59
+            assert set(rank.without_ms) == ({"input", "comm", "both"} if explain else set())
+            assert sum(map(len, rank.without_ms.values())) <= 64 / 4

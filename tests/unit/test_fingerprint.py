@@ -1,0 +1,194 @@
+"""A result names the machine and the software that it was made with, the same way each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers import fingerprint, readings
+
+ROOT = Path(__file__).parents[2]
+
+CPUINFO = """\
+processor\t: {0}
+model name\t: A processor @ 2.60GHz
+cpu MHz\t\t: 26{0}0.122
+physical id\t: {1}
+core id\t\t: {2}
+"""
+
+
+def test_facts_are_the_same_at_each_call() -> None:
+    assert fingerprint.hardware() == fingerprint.hardware()
+    assert fingerprint.software() == fingerprint.software()
+
+
+facts = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def backwards(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: backwards(value[name]) for name in reversed(value)}
+    return [backwards(it) for it in value] if isinstance(value, list) else value
+
+
+@given(st.dictionaries(st.text(), facts, max_size=5))
+def test_a_digest_does_not_depend_on_the_order_of_facts(some: dict[str, Any]) -> None:
+    assert fingerprint.digest(some) == fingerprint.digest(backwards(some))
+    assert len(fingerprint.digest(some)) == 10
+
+
+def test_another_fact_has_another_digest() -> None:
+    assert fingerprint.digest({"memory_gib": 64}) != fingerprint.digest({"memory_gib": 128})
+
+
+def test_no_fact_names_the_machine() -> None:
+    told = json.dumps([fingerprint.hardware(), fingerprint.software({})])
+    addresses = [path.read_text().strip() for path in Path("/sys/class/net").glob("*/address")]
+    names = [platform.node(), *addresses, *(readings.text(path) for path in ("/etc/machine-id", "/etc/hostname"))]
+    for name in names:
+        if len(name) > 3:
+            assert name not in told
+
+
+def test_sockets_and_cores_are_told_from_threads() -> None:
+    threads = [CPUINFO.format(i, i // 4, i % 2) for i in range(8)]  # two sockets, two cores, two threads each
+    told = fingerprint.cpu("\n".join(threads))
+    assert told == {"model": "A processor @ 2.60GHz", "sockets": 2, "cores": 4, "threads": 8}
+
+
+def node(root: Path, disks: tuple[str, str], interface: str, link: str = "100000") -> dict[str, Any]:
+    """A node whose devices got these names at this boot."""
+    files = {
+        "proc/cpuinfo": CPUINFO.format(0, 0, 0),
+        "proc/meminfo": f"MemTotal:       {131_900_000 + len(interface)} kB\nMemFree: {len(disks[0])} kB\n",
+        f"sys/block/{disks[0]}/device/model": "Fast disk  ",
+        f"sys/block/{disks[0]}/device/serial": f"S{root}",
+        f"sys/block/{disks[0]}/size": str(2 << 31),
+        f"sys/block/{disks[0]}/queue/rotational": "0",
+        f"sys/block/{disks[1]}/device/model": "Large disk",
+        f"sys/block/{disks[1]}/size": str(16 << 31),
+        f"sys/block/{disks[1]}/queue/rotational": "1",
+        f"sys/class/net/{interface}/speed": link,
+        f"sys/class/net/{interface}/address": f"{root}",
+        f"sys/class/net/{interface}/device/vendor": "0x1",
+        "sys/class/net/docker0/speed": "10000",
+        "sys/class/infiniband/mlx5_0/hca_type": "MT4129",
+        "sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)",
+    }
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content + "\n")
+    return fingerprint.hardware(f"{root}/proc", f"{root}/sys")
+
+
+def test_equal_nodes_have_equal_digests_whatever_their_devices_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "nvml", lambda: (None, "no driver"))
+    one = node(tmp_path / "one", ("nvme0n1", "sda"), "eth0")
+    other = node(tmp_path / "other", ("nvme1n1", "sdb"), "enp1s0f0")
+    assert one == other
+    assert fingerprint.digest(one) == fingerprint.digest(other)
+    assert one["disks"] == [
+        {"is_rotational": False, "model": "Fast disk", "size_gib": 2048},
+        {"is_rotational": True, "model": "Large disk", "size_gib": 16384},
+    ]
+    assert one["interfaces"] == [{"speed_mbit_per_s": 100_000}]
+    assert one["infiniband"] == [{"model": "MT4129", "rates": ["400 Gb/sec (4X NDR)"]}]
+    assert one["memory_gib"] == 126
+    slower = node(tmp_path / "slower", ("nvme0n1", "sda"), "eth0", link="10000")
+    assert fingerprint.digest(slower) != fingerprint.digest(one)
+
+
+def test_a_node_that_tells_nothing_is_no_error(tmp_path: Path) -> None:
+    assert fingerprint.hardware(f"{tmp_path}/proc", f"{tmp_path}/sys")["kernel"]
+
+
+class NvmlError(Exception):
+    pass
+
+
+def test_gpus_are_told_with_their_links_and_without_what_they_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Any) -> int:
+        raise NvmlError("Not Supported")
+
+    library = types.SimpleNamespace(
+        NVMLError=NvmlError,
+        NVML_P2P_CAPS_INDEX_NVLINK=2,
+        NVML_P2P_STATUS_OK=0,
+        nvmlDeviceGetCount=lambda: 3,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda gpu: "NVIDIA X",
+        nvmlDeviceGetMemoryInfo=lambda gpu: types.SimpleNamespace(total=(80 << 30) - gpu),
+        nvmlDeviceGetMaxPcieLinkGeneration=lambda gpu: 5,
+        nvmlDeviceGetMaxPcieLinkWidth=refuse,
+        nvmlDeviceGetP2PStatus=lambda one, other, kind: 0 if one + other == 1 else 1,
+    )
+    monkeypatch.setattr(readings, "nvml", lambda: (library, ""))
+    told = fingerprint.hardware()
+    assert told["gpus"] == [{"name": "NVIDIA X", "memory_gib": 80, "pcie_generation": 5}] * 3
+    assert told["nvlinks"] == ["0-1"]
+
+
+def test_variables_that_bear_on_a_trial_are_told_and_seats_and_secrets_are_not() -> None:
+    kept = {"HOROVOD_CYCLE_TIME": "1", "NCCL_BUFFSIZE": "4", "TF_XLA_FLAGS": "x", "XLA_FLAGS": "y"}
+    others = {"HOROVOD_RANK": "3", "HOROVOD_LOCAL_SIZE": "2", "TF_VAR_password": "p", "TF_TOKEN_host": "t", "PATH": "/"}
+    assert fingerprint.in_force({**others, **kept}) == kept
+    assert fingerprint.software({**others, **kept})["environment"] == kept
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True, env=env)
+    return tmp_path
+
+
+def test_a_checkout_tells_its_commit_and_whether_it_is_dirty(checkout: Path) -> None:
+    clean = fingerprint.commit(checkout)
+    assert len(clean["commit"]) == 40
+    assert clean["is_dirty"] is False
+    (checkout / "new.py").write_text("1")
+    assert fingerprint.commit(checkout) == {**clean, "is_dirty": True}
+
+
+def test_what_is_no_checkout_has_no_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = checkout / "site-packages"
+    installed.mkdir()
+    assert fingerprint.commit(installed) == {"commit": "unknown"}
+    monkeypatch.setenv("PATH", str(installed))  # no git
+    assert fingerprint.commit(checkout) == {"commit": "unknown"}
+
+
+def test_software_names_versions_and_how_horovod_was_built() -> None:
+    told = fingerprint.software()
+    assert {"tensorflow", "horovod", "ray", "mlflow", "numpy"} <= told["packages"].keys()
+    assert told["horovod_build"].keys() == {"gloo", "nccl", "mpi", "cuda"}
+    assert told["python"] == platform.python_version()
+
+
+def test_it_imports_nothing_heavy_and_is_quick() -> None:
+    code = "from workers import fingerprint as f; f.hardware(); f.software(); import sys; print(*sys.modules)"
+    began = time.monotonic()
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert time.monotonic() - began < 3  # 0.2 s where nothing else runs
+    assert not {"tensorflow", "horovod", "ray", "mlflow", "numpy"} & set(ran.stdout.split())

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONFIDENCE = 0.95
+FINGERPRINTS = ("hardware", "software")  # trials on unlike machines, or of unlike programs, are never averaged
 SHARES = ("input_share", "comm_share", "compute_share")
 FIGURES = ("images_per_s", "top1", "epochs_to_target", "hours_to_target", "train_hours_to_target", *SHARES)
 
@@ -38,25 +39,32 @@ def varied(trials: pd.DataFrame) -> list[str]:
 
 
 def cells(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row a cell: its parameters, each figure's mean with its interval, how many repeats, the outcomes.
+    """One row a cell, and for each pair of fingerprints one of its own: its parameters, each figure's mean with its
+    interval, how many repeats, the outcomes.
 
     `n` counts the repeats that completed, `reached` those among them that came to the target. What it took to get
     there is the mean over the latter: read it beside `reached`.
     """
-    grouped = trials.groupby("cell", sort=False)
+    trials = trials.assign(**{side: _known(trials, side) for side in FINGERPRINTS})
+    key = ["cell", *FINGERPRINTS]
+    grouped = trials.groupby(key, sort=False)
     table = grouped[parameters(trials)].first()
-    completed = trials[trials["outcome"] == "completed"]
+    completed = trials[trials["outcome"] == "completed"].groupby(key)
     for count, figure in (("n", "images_per_s"), ("reached", "epochs_to_target")):
-        counted = completed.groupby("cell")[figure].count()
-        table[count] = counted.reindex(table.index, fill_value=0)
+        table[count] = completed[figure].count().reindex(table.index, fill_value=0)
     for figure in FIGURES:
-        measured = completed.groupby("cell")[figure]
-        spread, n = measured.std(), measured.count()
-        table[figure] = measured.mean()
+        spread, n = completed[figure].std(), completed[figure].count()
+        table[figure] = completed[figure].mean()
         table[f"{figure}_ci"] = [half_width(spread.get(cell, nan), n.get(cell, 0)) for cell in table.index]
     table["outcomes"] = grouped["outcome"].agg(_counted)
     table["message"] = grouped["message"].agg(lambda messages: next((m for m in messages if m), ""))
     return table.reset_index()
+
+
+def _known(trials: pd.DataFrame, side: str) -> pd.Series:
+    """Each trial's fingerprint; a trial that never ran anywhere counts with the others of its cell."""
+    known = trials[side].where(trials[side] != "")
+    return known.fillna(known.groupby(trials["cell"]).transform("first")).fillna("")
 
 
 def _counted(outcomes: pd.Series) -> str:
@@ -68,7 +76,7 @@ def _counted(outcomes: pd.Series) -> str:
 def scaling(trials: pd.DataFrame) -> pd.DataFrame:
     """The cells with their efficiency against one GPU at the same settings; NaN where that was not measured."""
     table = cells(trials)
-    same = [name for name in parameters(trials) if name != "gpus"]
+    same = [*(name for name in parameters(trials) if name != "gpus"), *FINGERPRINTS]
     single = table[table["gpus"] == 1].set_index(same)[["images_per_s", "images_per_s_ci"]]
     joined = table.join(single, on=same, rsuffix="_1")
     table["efficiency"] = joined["images_per_s"] / (joined["gpus"] * joined["images_per_s_1"])

@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 
 def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     """One row a cell."""
-    found = analysis.scaling(trials)
+    order = {cell: n for n, cell in enumerate(planned.cells)}  # the file's; trials ran in a random one
+    found = analysis.scaling(trials).sort_values("cell", key=lambda cells: cells.map(order), kind="stable")
     made = found[[*planned.axes]].map(shown)
     if planned.spec.protocol == "convergence":
         _convergence(made, found)
     else:
         _throughput(made, found)
+    for side in analysis.FINGERPRINTS:
+        if found[side].nunique() > 1:
+            made[side] = found[side]
     made["repeats"] = found["n"]
     made["outcome"] = [
         f"{outcomes}: {message}" if message else outcomes

@@ -1,6 +1,8 @@
 """The append-only record of a sweep: JSON lines on disk. Nothing counts before it stands here.
 
 {"kind": "sweep", …}     first: the name, the file, every planned trial
+{"kind": "node", …}      what a node is made of, when it is first met
+{"kind": "probe", …}     a node's self-test, and what was slow
 {"kind": "trial", …}     how a trial ended, and all that it measured
 {"kind": "end", …}       why the driver stopped
 """
@@ -16,7 +18,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.plan import Plan
@@ -54,6 +56,8 @@ class TrialRecord:
 class SweepRecord:
     facts: SweepFacts
     trials: tuple[TrialRecord, ...]
+    nodes: tuple[Mapping[str, Any], ...] = ()
+    probes: tuple[Mapping[str, Any], ...] = ()
 
 
 class Ledger:
@@ -71,6 +75,9 @@ class Ledger:
 
     def write(self, record: TrialRecord) -> None:
         self._append({"kind": "trial", "trial": record.config.trial, **contract.to_json(record)})
+
+    def note(self, kind: Literal["node", "probe"], facts: Mapping[str, Any]) -> None:
+        self._append({"kind": kind, **facts})
 
     def end(self, why: str) -> None:
         self._append({"kind": "end", "why": why, "at": time.time()})
@@ -128,6 +135,7 @@ def read(name: str) -> SweepRecord:
     paths = _existing(name)
     facts: SweepFacts | None = None
     trials: dict[str, TrialRecord] = {}
+    noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": []}
     for entry in _entries(paths.ledger):
         if entry["kind"] == "sweep":
             if entry["version"] != VERSION:
@@ -135,9 +143,11 @@ def read(name: str) -> SweepRecord:
             facts = _facts(entry)
         elif entry["kind"] == "trial":
             trials[entry["trial"]] = _record(entry)
+        elif entry["kind"] in noted:
+            noted[entry["kind"]].append(entry)
     if facts is None:
         raise InputError(str(paths.ledger), [Mistake("", "a ledger begins with its sweep", "none")])
-    return SweepRecord(facts, tuple(trials.values()))
+    return SweepRecord(facts, tuple(trials.values()), tuple(noted["node"]), tuple(noted["probe"]))
 
 
 def names() -> list[str]:

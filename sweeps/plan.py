@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,12 @@ class Plan:
     @property
     def cells(self) -> dict[str, TrialConfig]:
         """One trial of each cell."""
-        return {trial.cell: trial for trial in self.trials if trial.repeat == 0}
+        return {trial.cell: trial for trial in sorted(self.trials, key=self._place) if trial.repeat == 0}
+
+    def _place(self, trial: TrialConfig) -> list[int]:
+        """Of a cell in the file's order, which a reader expects."""
+        axes = self.spec.axes.items()
+        return [points.index(at) if (at := value(trial, axis)) in points else -1 for axis, points in axes]
 
     @property
     def axes(self) -> dict[str, list[Any]]:
@@ -45,9 +51,19 @@ def plan(spec: SweepSpec, place: str = "plan") -> Plan:
         raise InputError(place, [Mistake("space", f"a sweep holds at most {MOST_TRIALS} trials", f"{count}")])
     points = [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
     cells = {trial.cell: trial for trial in (_trial(spec, point) for point in points)}
-    in_order = sorted(cells.values(), key=lambda trial: trial.gpus)  # gangs of one shape in a row start faster
-    repeated = (dataclasses.replace(trial, repeat=repeat) for repeat in range(spec.repeats) for trial in in_order)
-    return Plan(spec, tuple(repeated))
+    drawn = random.Random(spec.seed)
+    rounds = (_shuffled(list(cells.values()), drawn) for _ in range(spec.repeats))
+    return Plan(spec, tuple(dataclasses.replace(trial, repeat=n) for n, order in enumerate(rounds) for trial in order))
+
+
+def _shuffled(cells: list[TrialConfig], drawn: random.Random) -> list[TrialConfig]:
+    """In random order, so that a drift of the machine falls on no axis; but gangs of one size in a row, as blocks,
+    themselves in random order: another size starts slower."""
+    blocks: dict[int, list[TrialConfig]] = {}
+    for trial in cells:
+        blocks.setdefault(trial.gpus, []).append(trial)
+    sizes = drawn.sample(list(blocks), len(blocks))
+    return [trial for size in sizes for trial in drawn.sample(blocks[size], len(blocks[size]))]
 
 
 def summary(planned: Plan) -> str:
@@ -113,7 +129,7 @@ def _trial(spec: SweepSpec, point: dict[str, Any]) -> TrialConfig:
         if plain["optimizer"] != needed:
             plain[axis] = defaults[axis].default.points()[0]
     if plain["data"] in WITHOUT_JPEGS:
-        plain["decode_threads"] = "auto"
+        plain["decode_threads"], plain["cache"] = "auto", "any"
     is_converging = spec.protocol == "convergence"
     is_digits = plain["data"] == "digits"
     smallest, published = IMAGE_SIZES[plain["model"]]
@@ -124,6 +140,7 @@ def _trial(spec: SweepSpec, point: dict[str, Any]) -> TrialConfig:
         env={name.removeprefix("env."): at for name, at in point.items() if name.startswith("env.")},
         protocol=spec.protocol,
         device=spec.device,
+        isolation=spec.isolation,
         emulate=spec.emulate,
         image_size=image_size if spec.image_size == "auto" else spec.image_size,
         classes=classes if spec.classes == "auto" else spec.classes,

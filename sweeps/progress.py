@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeps.ledger import TrialRecord
+from sweeps.observer import Observer
 from sweeps.plan import names
 from workers.contract import Measurement, TrialConfig
 from workers.contract import Progress as Told
@@ -27,7 +28,7 @@ PHASE_WORDS = {
 COLOURS = {"completed": "green", "infeasible": "yellow", "failed": "red", "lost": "red"}
 
 
-class Progress:
+class Progress(Observer):
     """Counts done, running and waiting; knows the best so far and how long the rest will take."""
 
     def __init__(
@@ -54,9 +55,6 @@ class Progress:
     ) -> None:
         self._live.stop()
 
-    def ready(self) -> None:
-        pass
-
     def started(self, config: TrialConfig) -> None:
         self._first_start = self._first_start or self._clock()
         self._running[config.trial] = (config, Told("start", 0))
@@ -69,6 +67,9 @@ class Progress:
         self.records.append(record)
         if not self._console.is_terminal or record.outcome.status not in ("completed", "infeasible"):
             self._console.print(self.line(record), highlight=False, soft_wrap=True)
+
+    def warned(self, message: str) -> None:
+        self._console.print(f"[yellow]! {message}[/]", highlight=False, soft_wrap=True)
 
     @property
     def left_s(self) -> float | None:

@@ -58,22 +58,15 @@ def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     variables = sorted({name for row in trial_rows for name in row if name.startswith(rows.VARIABLE)})
-    columns = [
-        "trial",
-        "cell",
-        "outcome",
-        "kind",
-        "message",
-        "limited_by",
-        *rows.PARAMS,
-        *variables,
-        *rows.METRICS,
-        "started_at",
-    ]
+    system = sorted({name for row in trial_rows for name in row if name.startswith(rows.SYSTEM)})
+    told = ["trial", "cell", "outcome", "kind", "message", "limited_by"]
+    own = ["hardware", "software", *rows.METRICS, *system, "started_at"]
+    columns = [*told, *rows.PARAMS, *variables, *own]
     table = pd.DataFrame(trial_rows, columns=columns)
     table[variables] = table[variables].fillna("").astype(str)
     table["decode_threads"] = table["decode_threads"].astype(str)
-    table[list(rows.METRICS)] = table[list(rows.METRICS)].astype(float)
+    measured = [*rows.METRICS, *system]
+    table[measured] = table[measured].astype(float)
     table["started_at"] = pd.to_datetime(table["started_at"], unit="s", utc=True).dt.round("ms")
     return table
 
@@ -89,5 +82,8 @@ def _row(run: Any) -> dict[str, Any]:
         "limited_by": tags.get("sweep.limited_by", ""),
         **{name: rows.typed(name, text) for name, text in run.data.params.items()},
         **{name: figures[logged] for name, logged in rows.METRICS.items() if logged in figures},
+        **{name: figure for name, figure in figures.items() if name.startswith(rows.SYSTEM)},
+        "hardware": tags.get("sweep.hardware", ""),
+        "software": tags.get("sweep.software", ""),
         "started_at": run.info.start_time / 1000,
     }

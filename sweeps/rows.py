@@ -9,7 +9,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from sweeps import limits
 from sweeps.ledger import TrialRecord
@@ -36,6 +36,9 @@ METRICS = {
     "compute_share": "share/compute",
     "compute_share_ci": "share/compute_ci",
     "overlap_share": "share/overlap",
+    "joules_per_image": "joules_per_image",
+    "read_mib": "data/read_mib",
+    "allreduce_mib_per_s": "ranks/allreduce_mib_per_s",
     "launch_s": "time/launch_s",
     "build_s": "time/build_s",
     "window_s": "time/window_s",
@@ -47,6 +50,9 @@ METRICS = {
     "skipped_images": "data/skipped_images",
 }
 PARAMS = {f.name: str(f.type) for f in dataclasses.fields(TrialConfig) if f.name not in ("deadlines", "env")}
+Side = Literal["hardware", "software"]
+SIDES: tuple[Side, ...] = get_args(Side)  # of a fingerprint
+SYSTEM = "system/"  # begins the name of a reading of the nodes
 VARIABLE = "env."  # begins the name of a parameter that is an environment variable
 TRAINING = 3  # the backward pass costs twice the forward one
 
@@ -87,6 +93,13 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
             "parameters": float(first.parameters),
             "flops_per_image": float(first.flops),
             "train_tflops": TRAINING * first.flops * measured.images_per_s / 1e12,
+            "read_mib": sum(rank.read_mib for rank in measured.ranks),
+            **({"allreduce_mib_per_s": first.allreduce_mib_per_s} if first.allreduce_mib_per_s else {}),
+            **(
+                {"joules_per_image": joules / measured.images}
+                if (joules := record.outcome.usage.get("energy_j"))
+                else {}
+            ),
             "skipped_images": float(sum(rank.skipped_images for rank in measured.ranks)),
         }
     )
@@ -141,6 +154,11 @@ def _epochs(epochs: Sequence[EpochRecord], reached_target: bool) -> dict[str, fl
     return figures
 
 
+def fingerprint(record: TrialRecord, side: Side) -> str:
+    """Of the nodes that a trial ran on; those of unlike nodes joined by `+`."""
+    return "+".join(sorted({getattr(place, side) for place in record.outcome.granted} - {""}))
+
+
 def step_ms(measured: Measurement) -> list[float]:
     """Each step's time at the rank that took longest; none in a convergence trial."""
     return [max(steps) for steps in zip(*([s.step_ms for s in r.steps] for r in measured.ranks), strict=True)]
@@ -160,6 +178,8 @@ def row(record: TrialRecord) -> dict[str, Any]:
         "message": record.outcome.message,
         "limited_by": limited_by(record),
         **params(record.config),
+        **{side: fingerprint(record, side) for side in SIDES},
         **metrics(record),
+        **{f"{SYSTEM}{name}": value for name, value in record.outcome.usage.items()},
         "started_at": record.started_at,
     }

@@ -122,13 +122,17 @@ def _classes(spec: SweepSpec) -> Iterator[Mistake]:
 
 def _without_effect(spec: SweepSpec) -> Iterator[Mistake]:
     """An axis that is varied although nothing depends on it would give equal cells different names."""
-    optimizers, threads = spec.space.optimizer.points(), spec.space.decode_threads.points()
+    optimizers = spec.space.optimizer.points()
     for axis, optimizer in NEEDED_BY.items():
         if axis in spec.space.model_fields_set and optimizer not in optimizers:
             yield Mistake(f"space.{axis}", f"has no effect without optimizer: {optimizer}", ", ".join(optimizers))
-    if len(threads) > 1 and set(spec.data.points()) <= set(WITHOUT_JPEGS):
+    if set(spec.data.points()) <= set(WITHOUT_JPEGS):
         given = ", ".join(spec.data.points())
-        yield Mistake("space.decode_threads", "has no effect where no JPEG is decoded: data must be a folder", given)
+        if len(spec.space.decode_threads.points()) > 1:
+            rule = "has no effect where no JPEG is decoded: data must be a folder"
+            yield Mistake("space.decode_threads", rule, given)
+        if spec.space.cache.points() != ["any"]:
+            yield Mistake("space.cache", "has no effect where no file is read: data must be a folder", given)
     if spec.device == "cpu" and True in spec.space.hierarchical.points():
         yield Mistake("space.hierarchical", "must be off on device: cpu: only NCCL reduces in a hierarchy", True)
 
@@ -147,6 +151,9 @@ RULES = (
     Rule(("epochs", "space.lr_schedule"), _warmup),
     Rule(("model", "image_size"), _image_size),
     Rule(("data", "classes"), _classes),
-    Rule(("data", "device", "space.optimizer", "space.decode_threads", "space.hierarchical"), _without_effect),
+    Rule(
+        ("data", "device", "space.optimizer", "space.decode_threads", "space.cache", "space.hierarchical"),
+        _without_effect,
+    ),
     Rule(("space.env",), _environment),
 )

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import ray
 from ray import tune
@@ -26,10 +27,11 @@ from ray.util.placement_group import get_current_placement_group
 from sweeps import broom
 from sweeps.errors import RefusedError, SweepError
 from sweeps.ledger import Ledger, TrialRecord
+from sweeps.observer import Observer
 from sweeps.plan import Plan
 from sweeps.shape import Node, bundles
-from workers import contract
-from workers.contract import Progress, TrialConfig, TrialOutcome
+from workers import contract, sentinel
+from workers.contract import TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
 from workers.paths import SweepPaths
 
@@ -62,17 +64,6 @@ SELDOM = {
     "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
     "REPORTER_UPDATE_INTERVAL_MS": "3600000",
 }
-
-
-class Observer(Protocol):
-    """Who wants to know how a sweep comes along."""
-
-    def ready(self) -> None:
-        """Called before the first trial; raises `RefusedError` where results could not be taken."""
-
-    def started(self, config: TrialConfig) -> None: ...
-    def progressed(self, config: TrialConfig, progress: Progress) -> None: ...
-    def ended(self, record: TrialRecord) -> None: ...
 
 
 @contextlib.contextmanager
@@ -116,17 +107,22 @@ class Gang(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         self._group = Group(get_current_placement_group(), config["planned"]["bundles"])
+        self._probed_at = -math.inf
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self._config = contract.trial_config(new_config["planned"]["trial"])
         self._paths = SweepPaths(new_config["sweep"], Path(new_config["root"]))
         self._entry = new_config["entry"]
+        self._probe_every_s = new_config["probe_every_s"]
         self._is_running = False
         return True
 
     def step(self) -> dict[str, Any]:
         """A look at the trial: how far it has come, or how it ended."""
+        if not self._is_running and 0 < self._probe_every_s < time.monotonic() - self._probed_at:
+            self._probed_at = time.monotonic()
+            return {"probes": json.dumps(self._group.probe(self._paths, self._probe_every_s, self._config))}
         if not self._is_running:
             self._group.start(self._config, self._paths, self._entry)
             self._is_running = True
@@ -149,6 +145,7 @@ class _Watcher(tune.Callback):
         self._covered_at = 0.0
         self._running: dict[str, float] = {}  # Tune's trial id: when it started
         self.finished = 0
+        self._probes: list[dict[str, Any]] = []
         self.error: SweepError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,6 +155,7 @@ class _Watcher(tune.Callback):
         if time.monotonic() - self._covered_at > COVER_EVERY_S:
             self._nurses.cover()
             self._covered_at = time.monotonic()
+            self.meet()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._running[trial.trial_id] = time.time()
@@ -170,9 +168,36 @@ class _Watcher(tune.Callback):
         if "outcome" in result:
             self._end(trial, contract.trial_outcome(json.loads(result["outcome"])))
             return
+        if "probes" in result:
+            self._note_probes(json.loads(result["probes"]))
+            return
         progress = contract.progress(json.loads(result["progress"]))
         for observer in self._observers:
             observer.progressed(_planned(trial), progress)
+
+    def _note_probes(self, probes: list[dict[str, Any]]) -> None:
+        """Of nodes that were just tested: are they as fast as their peers, and as they were themselves?"""
+        for probe in probes:
+            before = [one["figures"] for one in self._probes if one["node"] == probe["node"]]
+            latest = {one["node"]: one["figures"] for one in [*self._probes, *probes] if one["node"] != probe["node"]}
+            slow = sentinel.slow(probe["figures"], list(latest.values()), before)
+            self._note("probe", {**probe, "slow": slow})
+            for observer in self._observers if slow else []:
+                observer.warned(f"{probe['node']} is slow: {'; '.join(slow)}")
+        self._probes += probes
+
+    def _note(self, kind: Literal["node", "probe"], facts: dict[str, Any]) -> None:
+        try:
+            self._ledger.note(kind, facts)
+        except SweepError as error:
+            self.error = error
+
+    def meet(self) -> None:
+        """Write down what the nodes are made of that have said so."""
+        for facts in self._nurses.introductions():
+            self._note("node", facts)
+            for observer in self._observers:
+                observer.met(facts)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         lines = str(trial.get_error() or "no message").strip().splitlines()
@@ -231,7 +256,7 @@ def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
 def run(plan: Plan, ledger: Ledger, nodes: Sequence[Node], observers: Sequence[Observer], entry: str = ENTRY) -> bool:
     """Run every trial of a plan; False if it was interrupted before the last."""
     tune_controller.RayActorManager = _Patient
-    nurses = Nurses(ledger.paths.logs)
+    nurses = Nurses(ledger.paths, plan.spec.sample_every_s)
     nurses.cover()
     watcher = _Watcher(ledger, observers, nurses)
     planned = [{"trial": contract.to_json(config), "bundles": bundles(config, nodes)} for config in plan.trials]
@@ -242,6 +267,7 @@ def run(plan: Plan, ledger: Ledger, nodes: Sequence[Node], observers: Sequence[O
             "sweep": ledger.paths.name,
             "root": str(ledger.paths.folder.parent),
             "entry": entry,
+            "probe_every_s": 60 * plan.spec.probe_every_min,
         },
         tune_config=tune.TuneConfig(reuse_actors=True, trial_dirname_creator=lambda trial: trial.trial_id),
         run_config=tune.RunConfig(
@@ -259,6 +285,7 @@ def run(plan: Plan, ledger: Ledger, nodes: Sequence[Node], observers: Sequence[O
             observer.ready()
         with _terminate_as_interrupt():
             tuner.fit()
+        watcher.meet()
     finally:
         nurses.dismiss()
     if watcher.error:

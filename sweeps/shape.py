@@ -20,7 +20,8 @@ class Node:
 def bundles(config: TrialConfig, nodes: Sequence[Node]) -> list[dict[str, float]]:
     """A trial's placement group: a bundle a rank, each taking its share of the CPUs of the nodes it may use.
 
-    A throughput trial has its nodes to itself: neighbours contend for cores and links.
+    An exclusive trial has its nodes to itself: neighbours contend for cores and links. One that shares them takes a
+    GPU's part of the CPUs, or the cores that a CPU rank computes with.
     """
     hosts = [node for node in nodes if _slots(config, node)]
     largest = max(hosts, key=lambda node: _slots(config, node))
@@ -30,6 +31,8 @@ def bundles(config: TrialConfig, nodes: Sequence[Node]) -> list[dict[str, float]
         used = min(len(hosts), config.gpus)
     ranks_a_node = math.ceil(config.gpus / used)
     share = min(node.cpus for node in hosts) // ranks_a_node
+    if config.isolation == "shared":
+        share = min(node.cpus // node.gpus for node in hosts) if config.device == "gpu" else config.cores_per_worker
     bundle: dict[str, float] = {"CPU": max(1, share)}
     if config.device == "gpu":
         bundle["GPU"] = 1

@@ -135,6 +135,9 @@ class Space(_Section):
     decode_threads: Annotated[space.Axis, _AxisOf(Threads)] = _axis(
         "auto", "JPEG decoding threads per node, shared by its ranks"
     )
+    cache: Annotated[space.Axis, _AxisOf(contract.Cache)] = _axis(
+        "any", "the data's pages on every node before a trial: dropped, read in, or left as they are"
+    )
     lr_schedule: Annotated[space.Axis, _AxisOf(Schedule)] = _axis("0.01", "the learning rate over the epochs")
     optimizer: Annotated[space.Axis, _AxisOf(contract.Optimizer)] = _axis(
         "sgd", "sgd has momentum; adamw takes `momentum` as its beta1"
@@ -218,6 +221,15 @@ class SweepSpec(_Section):
     image_size: ImageSize = Field("auto", description="side in pixels; auto: as the network was published")
     classes: Classes = Field("auto", description="auto: 10 for digits, else 1000")
     emulate: bool = Field(False, description="run a precision that the device does not compute natively")
+    isolation: contract.Isolation = Field(
+        "exclusive", description="a trial has its nodes to itself, or shares them with others"
+    )
+    sample_every_s: Annotated[float, Field(ge=0, le=3600)] = Field(
+        1.0, description="how often each node's counters are read beside the trials; 0: never"
+    )
+    probe_every_min: Annotated[float, Field(ge=0)] = Field(
+        60.0, description="how often a node is tested for 5 s before a trial, the first time at its first; 0: never"
+    )
     cores_per_worker: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="on `device: cpu`, the cores that a rank computes with"
     )

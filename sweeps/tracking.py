@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import logging
 import os
 import queue
 import sqlite3
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from sweeps import rows
 from sweeps.errors import RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
+from sweeps.observer import Observer
 from sweeps.plan import names
 from sweeps.spec import AXES
-from workers.contract import Progress, TrialConfig
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
 LARGEST_BATCH = 1000  # metrics a call, MLflow's own limit
@@ -73,6 +75,8 @@ class Store:
         if outcome.message:
             tags["sweep.message"] = outcome.message[:LONGEST_NOTE]
             tags["mlflow.note.content"] = f"**{outcome.status}**: {outcome.kind}. {outcome.message}"
+        fingerprints = {f"sweep.{side}": rows.fingerprint(record, side) for side in rows.SIDES}
+        tags |= {name: digest for name, digest in fingerprints.items() if digest}
         if limited_by := rows.limited_by(record):
             tags["sweep.limited_by"] = limited_by
         if outcome.measurement:
@@ -81,7 +85,8 @@ class Store:
         # Parameters are text in MLflow; as metrics the axes can be axes of a chart.
         axes = {f"axis/{name}": value for name in AXES if type(value := getattr(config, name)) in (int, float)}
         figures = {rows.METRICS[name]: value for name, value in rows.metrics(record).items()}
-        metrics = [Metric(name, value, at, 0) for name, value in (figures | axes).items()]
+        system = {f"{rows.SYSTEM}{name}": value for name, value in outcome.usage.items()}
+        metrics = [Metric(name, value, at, 0) for name, value in (figures | axes | system).items()]
         if outcome.measurement:
             first = outcome.measurement.ranks[0].steps
             slowest = rows.step_ms(outcome.measurement)
@@ -97,6 +102,12 @@ class Store:
         for start in range(0, len(metrics), LARGEST_BATCH):
             self._client.log_batch(run, metrics[start : start + LARGEST_BATCH], params if start == 0 else [])
         self._client.set_terminated(run, RUN_STATUS.get(outcome.status, "FINISHED"), at)
+
+    def describe(self, node: Mapping[str, Any]) -> None:
+        """What a node is made of, at the sweep's own run, under its fingerprints."""
+        for side in rows.SIDES:
+            facts = json.dumps(node[side], sort_keys=True)[:LONGEST_NOTE]
+            self._client.set_tag(self._parent, f"sweep.{side}.{node[side]['digest']}", facts)
 
     def close(self, status: str) -> None:
         self._client.set_terminated(self._parent, status)
@@ -143,12 +154,12 @@ class Store:
         return self._runs[trial]
 
 
-class Tracker:
+class Tracker(Observer):
     """Brings trials to the store as they end, in a thread of its own."""
 
     def __init__(self, facts: SweepFacts) -> None:
         self._facts = facts
-        self._queue: queue.Queue[TrialRecord | None] = queue.Queue()
+        self._queue: queue.Queue[TrialRecord | Mapping[str, Any] | None] = queue.Queue()
         self._ready = threading.Event()
         self._refusal = ""
         self._store: Store | None = None
@@ -164,14 +175,11 @@ class Tracker:
         if self._refusal:
             raise refused("be writable", self._refusal)
 
-    def started(self, config: TrialConfig) -> None:
-        pass
-
-    def progressed(self, config: TrialConfig, progress: Progress) -> None:
-        pass
-
     def ended(self, record: TrialRecord) -> None:
         self._queue.put(record)
+
+    def met(self, node: Mapping[str, Any]) -> None:
+        self._queue.put(node)
 
     def close(self, is_complete: bool, patience_s: float = 60) -> int:
         """Wait for what is under way; the number of trials that the store did not take."""
@@ -189,8 +197,10 @@ class Tracker:
             return
         finally:
             self._ready.set()
-        while (record := self._queue.get()) is not None:
-            self._left += not self._try(lambda record=record: self._store.log(record))
+        while (news := self._queue.get()) is not None:
+            is_trial = isinstance(news, TrialRecord)
+            write = self._store.log if is_trial else self._store.describe
+            self._left += not self._try(lambda news=news, write=write: write(news)) and is_trial
         self._try(lambda: self._store.close("FINISHED" if self._is_complete else "KILLED"))
 
     def _try(self, write: Any) -> bool:
@@ -215,6 +225,8 @@ def sync(record: SweepRecord) -> None:
     """Bring a whole ledger to the store; what stands there already is written again, not doubled."""
     try:
         store = Store(record.facts)
+        for node in record.nodes:
+            store.describe(node)
         for trial in record.trials:
             store.log(trial)
         store.close("FINISHED" if len(record.trials) == len(record.facts.trials) else "KILLED")

@@ -17,6 +17,8 @@ Protocol = Literal["throughput", "convergence"]
 Placement = Literal["pack", "spread"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 Optimizer = Literal["sgd", "lars", "adamw"]
+Cache = Literal["any", "cold", "warm"]
+Isolation = Literal["exclusive", "shared"]
 Compression = Literal["none", "fp16"]
 Without = Literal["input", "comm", "both"]  # what a step is taken without, to see what it costs
 DecodeThreads = int | Literal["auto"]
@@ -85,6 +87,8 @@ class TrialConfig:
     decode_threads: DecodeThreads  # per node, shared by the node's ranks
     image_size: int
     classes: int
+    cache: Cache  # the data's pages in memory, before the trial
+    isolation: Isolation
     cores_per_worker: int
     worker_memory_gib: float  # of the host, per rank; 0: an equal part of nearly all
     # how it learns
@@ -180,6 +184,10 @@ class RankReport:
     rank: int
     images: int
     window_s: float
+    window_at: tuple[float, float] = (0.0, 0.0)  # wall clock, from its begin to its end
+    read_mib: float = 0.0  # that this rank had from disks in the window
+    allreduce_mib_per_s: float = 0.0  # of a known tensor, after the window; 0 for a rank alone
+    pinned: str = ""  # cores of the rank and of its decode threads; empty where they may run anywhere
     steps: tuple[StepRecord, ...] = ()  # throughput
     without_ms: Mapping[Without, tuple[float, ...]] = dataclasses.field(default_factory=dict)  # steps after the window
     epochs: tuple[EpochRecord, ...] = ()  # convergence
@@ -226,6 +234,8 @@ class Granted:
     rank: int
     node: str
     gpu: str = ""
+    hardware: str = ""  # fingerprints of the node
+    software: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,6 +250,7 @@ class TrialOutcome:
     log: str = ""
     measurement: Measurement | None = None
     granted: tuple[Granted, ...] = ()
+    usage: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of its nodes during the window
 
 
 def to_json(value: Any) -> dict[str, Any]:
@@ -258,7 +269,8 @@ def rank_report(data: Mapping[str, Any]) -> RankReport:
     steps = tuple(StepRecord(**step) for step in data["steps"])
     epochs = tuple(EpochRecord(**epoch) for epoch in data["epochs"])
     without_ms = {part: tuple(times) for part, times in data["without_ms"].items()}
-    return RankReport(**{**data, "steps": steps, "epochs": epochs, "without_ms": without_ms})
+    window_at = tuple(data["window_at"])
+    return RankReport(**{**data, "window_at": window_at, "steps": steps, "epochs": epochs, "without_ms": without_ms})
 
 
 def trial_outcome(data: Mapping[str, Any]) -> TrialOutcome:

@@ -6,6 +6,7 @@ nurse actor a node keeps that node's nursery alive for as long as the sweep runs
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -20,9 +21,9 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from workers import contract, verdict
+from workers import contract, fingerprint, sentinel, verdict
 from workers.contract import Progress
-from workers.keeper import Order, RankEnd, keep
+from workers.keeper import Order, RankEnd, is_answering, keep
 from workers.paths import SweepPaths, nursery_address
 from workers.ring import Rendezvous
 from workers.seats import Bench, seated, side_by_side
@@ -38,33 +39,53 @@ def nursery_key() -> str:
 
 
 class Nurse:
-    """Keeps this node's nursery alive, and takes it along when it goes."""
+    """Keeps this node's nursery and its sampler alive, and takes them along when it goes."""
 
-    def tend(self, log: str) -> None:
+    def introduce(self) -> dict[str, Any]:
+        """What this node is made of."""
+        hardware, software = fingerprint.hardware(), fingerprint.software()
+        return {
+            "node": os.uname().nodename,
+            "hardware": {"digest": fingerprint.digest(hardware), **hardware},
+            "software": {"digest": fingerprint.digest(software), **software},
+        }
+
+    def tend(self, log: str, samples: str, sample_every_s: float) -> None:
         """Returns when it is cancelled. A call that lasts, because an actor without one wakes a hundred times a
         second, in the way of those who measure."""
         Path(log).parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "workers.nursery", nursery_address(nursery_key())[1:]]
-        # A nursery sees every GPU of its node; each rank is told which is its own.
+        nursery = [sys.executable, "-m", "workers.nursery", nursery_address(nursery_key())[1:]]
+        sampler = [sys.executable, "-m", "workers.telemetry", samples, "--every", str(sample_every_s)]
+        commands = [nursery, sampler] if sample_every_s else [nursery]
+        # They see every GPU of the node; each rank is told which is its own.
         environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        is_dismissed = ray.get_runtime_context().is_canceled
-        while not is_dismissed():
+
+        def started(command: list[str]) -> subprocess.Popen[bytes]:
             with open(log, "ab") as out:
-                nursery = subprocess.Popen(
+                return subprocess.Popen(
                     command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
                 )
-            while nursery.poll() is None and not is_dismissed():
-                time.sleep(0.5)
-        nursery.communicate()  # closes its input, and it goes
+
+        is_dismissed = ray.get_runtime_context().is_canceled
+        running = [started(command) for command in commands]
+        while not is_dismissed():
+            time.sleep(0.5)
+            for n, process in enumerate(running):
+                if process.poll() is not None:
+                    running[n] = started(commands[n])
+        for process in running:
+            process.communicate()  # closes its input, and it goes
 
 
 class Nurses:
     """A nurse on every node that ranks may run on, as long as this object's process lives."""
 
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
+    def __init__(self, paths: SweepPaths, sample_every_s: float = 1.0) -> None:
+        self._paths = paths
+        self._sample_every_s = sample_every_s
         self._nurses: dict[str, tuple[Any, Any]] = {}  # by node: the nurse, and what it does until it goes
+        self._introducing: list[Any] = []
 
     def cover(self) -> None:
         """Send a nurse to each node that has none yet: at the start, and when a node has joined."""
@@ -82,8 +103,19 @@ class Nurses:
                 )
                 .remote()
             )
-            tending = nurse.tend.remote(str(self._logs / f"nursery-{node[:8]}.log"))
-            self._nurses[node] = nurse, tending
+            self._introducing.append(nurse.introduce.remote())
+            log = str(self._paths.logs / f"nursery-{node[:8]}.log")
+            samples = str(self._paths.samples(f"{ray.get_runtime_context().get_job_id()}-{node[:16]}"))
+            self._nurses[node] = nurse, nurse.tend.remote(log, samples, self._sample_every_s)
+
+    def introductions(self) -> list[dict[str, Any]]:
+        """What the nodes that are new since the last call are made of, as far as they have said."""
+        said, self._introducing = ray.wait(self._introducing, num_returns=len(self._introducing), timeout=0)
+        facts = []
+        for one in said:
+            with contextlib.suppress(ray.exceptions.RayError):  # a node that has gone meanwhile
+                facts.append(ray.get(one))
+        return facts
 
     def dismiss(self) -> None:
         """Send every nurse home, its nursery with it."""
@@ -109,7 +141,23 @@ class Keeper:
             interface=interfaces[0] if interfaces else "",
             gpu=",".join(str(gpu) for gpu in ray.get_gpu_ids()),
             nursery=nursery_key(),
+            hardware=fingerprint.digest(fingerprint.hardware()),
+            software=fingerprint.digest(fingerprint.software()),
         )
+
+    def probe(self, last: str, every_s: float, patience_s: float) -> dict[str, Any] | None:
+        """Test this node, unless that was done lately; not before its nursery is there, which makes a node slow
+        while it imports TensorFlow."""
+        with contextlib.suppress(OSError):
+            if time.time() - os.stat(last).st_mtime < every_s:
+                return None
+        give_up = time.monotonic() + patience_s
+        while time.monotonic() < give_up and not is_answering(nursery_key()):
+            time.sleep(0.1)
+        tested = {"node": os.uname().nodename, "at": time.time(), "figures": sentinel.probe()}
+        Path(last).parent.mkdir(parents=True, exist_ok=True)
+        Path(last).touch()
+        return tested
 
     @ray.method(num_returns="streaming")  # type: ignore[untyped-decorator]
     def run(self, order: Order) -> Iterator[Progress | RankEnd]:
@@ -131,6 +179,17 @@ class Group:
         self._give_up = float("inf")
         self._rendezvous: Rendezvous | None = None
 
+    def probe(self, paths: SweepPaths, every_s: float, config: contract.TrialConfig) -> list[dict[str, Any]]:
+        """Test each node that was not tested lately. The gang has its nodes to itself, and its trial waits."""
+        if not self._keepers:
+            self._seat_keepers()
+        first = {bench.nursery: keeper for keeper, bench in zip(self._keepers, self._benches, strict=True)}
+        tests = [
+            keeper.probe.remote(str(paths.last_probe(nursery)), every_s, config.deadlines.nursery_s)
+            for nursery, keeper in first.items()
+        ]
+        return [probe for probe in ray.get(tests) if probe]
+
     def start(self, config: contract.TrialConfig, paths: SweepPaths, entry: str = ENTRY) -> None:
         """Have every rank forked. Returns at once; `wait` tells how it went."""
         if not self._keepers:
@@ -142,7 +201,10 @@ class Group:
             seats = [dataclasses.replace(seat, rendezvous=self._rendezvous.address) for seat in seats]
         checkpoint = str(paths.checkpoint(config.trial))
         self._granted = [
-            contract.Granted(rank=rank, node=bench.node, gpu=bench.gpu) for rank, bench in enumerate(self._benches)
+            contract.Granted(
+                rank=rank, node=bench.node, gpu=bench.gpu, hardware=bench.hardware, software=bench.software
+            )
+            for rank, bench in enumerate(self._benches)
         ]
         self._ends, self._give_up = [], float("inf")
         self.progress = Progress("start", 0)  # of rank 0
@@ -153,6 +215,8 @@ class Group:
                 entry=entry,
                 env={"CUDA_VISIBLE_DEVICES": bench.gpu or "-1"},
                 log=str(paths.rank_log(config.trial, seat.rank)),
+                samples=str(paths.samples(bench.nursery)),
+                gpus=tuple(other.gpu for other in self._benches if other.nursery == bench.nursery and other.gpu),
             )
             self._running[keeper.run.remote(order)] = seat.rank
 

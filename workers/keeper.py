@@ -17,9 +17,10 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from workers import contract, knobs, memory, paths
+from workers import contract, knobs, memory, paths, usage
 from workers.contract import Progress
 from workers.rank import BEAT, Beat, Seat
 
@@ -40,6 +41,7 @@ class RankEnd:
     at: float = 0.0
     log: str = ""
     report: contract.RankReport | None = None
+    usage: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of its node; from one rank a node
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,8 @@ class Order:
     entry: str  # module:function of (config, seat, voice)
     env: Mapping[str, str]
     log: str
+    samples: str = ""  # what the node's sampler writes
+    gpus: tuple[str, ...] = ()  # of the gang on this node
 
 
 def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Iterator[Progress | RankEnd]:
@@ -79,12 +83,18 @@ def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Itera
                     else:
                         ended = seen
         phase, step = beat.read()
-        yield RankEnd(rank=order.seat.rank, phase=phase, step=step, at=time.time(), log=order.log, **ended)
+        told = _usage(order, ended.get("report"))
+        yield RankEnd(rank=order.seat.rank, phase=phase, step=step, at=time.time(), log=order.log, usage=told, **ended)
     finally:
         ours.close()
         theirs.close()
         os.close(beat_fd)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_answering(nursery: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        return line.connect_ex(paths.nursery_address(nursery)) == 0
 
 
 def _connected(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> socket.socket | None:
@@ -177,6 +187,13 @@ def _epochs(heard: bytes, last: contract.EpochRecord | None) -> tuple[contract.E
         else:
             kept += line
     return last, kept
+
+
+def _usage(order: Order, report: contract.RankReport | None) -> dict[str, float]:
+    """What the node did during the window; told by the first of its ranks."""
+    if not report or not order.samples or order.seat.local_rank:
+        return {}
+    return usage.summary(Path(order.samples), *report.window_at, gpus=order.gpus or None)
 
 
 def _too_much(held: int, limit: float, config: contract.TrialConfig) -> dict[str, Any]:

@@ -44,6 +44,14 @@ class SweepPaths:
     def rank_log(self, trial: str, rank: int) -> Path:
         return self.logs / trial / f"rank-{rank}.log"
 
+    def samples(self, nursery: str) -> Path:
+        """What a node's sampler wrote, on that node."""
+        return self.folder / "telemetry" / f"{nursery}.jsonl"
+
+    def last_probe(self, nursery: str) -> Path:
+        """Its time says when a node was last tested."""
+        return self.folder / "telemetry" / f"{nursery}.probed"
+
     def checkpoint(self, trial: str) -> Path:
         return self.folder / "checkpoints" / f"{trial}.npz"
 

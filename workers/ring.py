@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ import numpy as np
 from workers.contract import Compression
 from workers.rank import Seat
 
+KNOWN_MIB = 4
 Tensor = Any
 Numbers = np.ndarray[Any, Any]
 
@@ -138,3 +140,17 @@ def joined(seat: Seat, compression: Compression = "none") -> Iterator[Ring]:
     yield ring
     ring.barrier()  # a rank that leaves early looks like a failure to those still reporting
     ring._hvd.shutdown()
+
+
+def speed(ring: Ring) -> float:
+    """MiB of a float32 tensor that all ranks add up in a second, the best of a few rounds; 0 for a rank alone."""
+    if ring.size == 1:
+        return 0.0
+    values = np.zeros(KNOWN_MIB << 18, np.float32)
+    rounds = []
+    for _ in range(4):
+        ring.barrier()
+        start = time.perf_counter()
+        ring.total(values)
+        rounds.append(time.perf_counter() - start)
+    return KNOWN_MIB / min(rounds)

@@ -18,6 +18,8 @@ class Bench:
     interface: str
     gpu: str
     nursery: str
+    hardware: str = ""
+    software: str = ""
 
 
 def side_by_side(benches: Sequence[Bench]) -> list[int]:

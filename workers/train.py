@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from workers import checkpoint, explain, inputs, knobs, memory, models, precision, schedules
+from workers import checkpoint, explain, inputs, knobs, memory, models, precision, schedules, storage
 from workers.contract import EpochRecord, RankReport, StepRecord, TrialConfig
 from workers.learner import Learner
 from workers.rank import Seat, Voice
-from workers.ring import Ring, joined
+from workers.ring import Ring, joined, speed
 
 IMAGENET_IMAGES = 1_281_167  # an epoch of the schedule, where a throughput trial has none of its own
 IMAGENET_EPOCHS = 90
@@ -64,13 +64,20 @@ class Work:
         self.entered_at, self._began = time.time(), time.perf_counter()
         self.config, self.ring, self.voice = config, ring, voice
         self.learner = Learner(config, ring)
+        storage.prepare(config, ring, voice)
         self.source = inputs.open_source(config, ring, cores=inputs.cores_here())
         self.schedule = schedules.parse(config.lr_schedule)
         self.steps = 0
         self.build_s = 0.0
+        self._window_at, self._read_mib = 0.0, 0.0
 
     def is_built(self) -> None:
         self.build_s = time.perf_counter() - self._began
+        self._window_at, self._read_mib = time.time(), storage.read_mib()
+
+    def window_is_over(self) -> dict[str, Any]:
+        """What the system says of the time since all was built."""
+        return {"window_at": (self._window_at, time.time()), "read_mib": storage.read_mib() - self._read_mib}
 
     def report(self, **figures: Any) -> RankReport:
         self.voice.beat("finish", self.steps)
@@ -82,6 +89,7 @@ class Work:
             parameters=self.learner.network.count_params(),
             flops=models.flops(self.learner.network),
             skipped_images=self.source.skipped,
+            allreduce_mib_per_s=speed(self.ring),
             in_force=knobs.in_force(os.environ, self.config.env),
             **figures,
         )
@@ -111,12 +119,14 @@ def throughput(work: Work) -> RankReport:
         ends.append(time.perf_counter())
     ring.barrier()
     window_s = time.perf_counter() - start
+    seen = work.window_is_over()
 
     without_ms = (
         explain.timed(config, ring, learner, batches, lambda n: work.voice.beat("explain", n)) if config.explain else {}
     )
     work.source.check()
     return work.report(
+        **seen,
         without_ms=without_ms,
         images=config.measured_steps * config.batch_size,
         window_s=window_s,
@@ -152,7 +162,8 @@ def convergence(work: Work, saved: Path) -> RankReport:
             if config.checkpoint_every and (is_last or is_reached or done % config.checkpoint_every == 0):
                 checkpoint.save(saved, learner.variables, history)
 
-    return work.report(images=images, window_s=window_s, epochs=tuple(history), reached_target=bool(is_reached))
+    seen = work.window_is_over()
+    return work.report(**seen, images=images, window_s=window_s, epochs=tuple(history), reached_target=bool(is_reached))
 
 
 def train_epoch(work: Work, epoch: int) -> tuple[EpochRecord, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workers import contract
+from workers import contract, usage
 from workers.keeper import RankEnd
 
 # From the surest cause to the weakest: a rank that stalls may be waiting for another that was killed.
@@ -30,7 +30,10 @@ def outcome(ends: Sequence[RankEnd], granted: Sequence[contract.Granted]) -> con
     if all(end.what == "measured" for end in ends):
         reports = tuple(end.report for end in sorted(ends, key=lambda end: end.rank) if end.report)
         return contract.TrialOutcome(
-            status="completed", measurement=contract.Measurement(ranks=reports), granted=tuple(granted)
+            status="completed",
+            measurement=contract.Measurement(ranks=reports),
+            granted=tuple(granted),
+            usage=usage.combine([end.usage for end in ends if end.usage]),
         )
     end = culprit(ends)
     if end is None:

@@ -38,7 +38,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory, left_behind: Callable[[], lis
     paths = SweepPaths("group", tmp_path_factory.mktemp("results"))
     with broom.swept() as folder:
         ray.init("local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
-        nurses = Nurses(paths.logs)
+        nurses = Nurses(paths)
         nurses.cover()
         yield paths
         nurses.dismiss()

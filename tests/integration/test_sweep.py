@@ -30,6 +30,7 @@ classes: 10
 space: {batch_size: 8, gpus: [1, 2], precision: fp32}
 repeats: 2
 steps: {warmup: 2, measured: 5}
+probe_every_min: 0
 """
 
 
@@ -50,6 +51,10 @@ def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: 
     record = ledger.read("small")
     planned = plan.plan(spec.load(Path("small.yaml"))).trials
     assert [trial.config for trial in record.trials] == list(planned)
+    assert len(record.nodes) == 1
+    for trial in record.trials:
+        assert {place.hardware for place in trial.outcome.granted} == {record.nodes[0]["hardware"]["digest"]}
+        assert {place.software for place in trial.outcome.granted} == {record.nodes[0]["software"]["digest"]}
     assert {trial.outcome.status for trial in record.trials} == {"completed"}
     assert [len(trial.outcome.granted) for trial in record.trials] == [trial.config.gpus for trial in record.trials]
 
@@ -58,7 +63,7 @@ def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: 
     expected = query.frame([rows.row(trial) for trial in record.trials])
     assert table.dtypes.to_dict() == expected.dtypes.to_dict()
     for column in table.columns.drop("started_at"):
-        assert table[column].tolist() == pytest.approx(expected[column].tolist()), column
+        assert table[column].tolist() == pytest.approx(expected[column].tolist(), nan_ok=True), column
 
     printed = sweep("trials", "small", "--format", "json")
     assert len(json.loads(printed.stdout)) == 4

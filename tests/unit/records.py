@@ -7,7 +7,7 @@ import itertools
 
 from sweeps import plan, spec
 from sweeps.ledger import TrialRecord
-from workers.contract import EpochRecord, Measurement, RankReport, StepRecord, TrialConfig, TrialOutcome
+from workers.contract import EpochRecord, Granted, Measurement, RankReport, StepRecord, TrialConfig, TrialOutcome
 
 _seconds = itertools.count(1_700_000_000)
 
@@ -33,11 +33,14 @@ def report(rank: int, images: int, step_ms: list[float]) -> RankReport:
     )
 
 
-def record(config: TrialConfig, images_per_s: float = 100.0, outcome: TrialOutcome | None = None) -> TrialRecord:
+def record(
+    config: TrialConfig, images_per_s: float = 100.0, outcome: TrialOutcome | None = None, hardware: str = ""
+) -> TrialRecord:
     """A trial of ten steps in a window of one second."""
     share = images_per_s / config.gpus
     ranks = tuple(report(rank, share, [100.0] * 10) for rank in range(config.gpus))  # type: ignore[arg-type]
-    measured = TrialOutcome(status="completed", measurement=Measurement(ranks=ranks))
+    granted = tuple(Granted(rank=rank, node="a", hardware=hardware) for rank in range(config.gpus))
+    measured = TrialOutcome(status="completed", measurement=Measurement(ranks=ranks), granted=granted)
     at = float(next(_seconds))
     return TrialRecord(config=config, outcome=outcome or measured, started_at=at, ended_at=at + 3)
 

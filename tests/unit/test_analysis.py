@@ -102,3 +102,25 @@ def test_time_to_target_counts_only_the_trials_that_reached_it() -> None:
 def test_achieved_flops_are_three_forward_passes_an_image() -> None:
     row = rows.row(record(config(), 50.0))
     assert row["train_tflops"] == pytest.approx(3 * 20e6 * 50 / 1e12)
+
+
+def test_unlike_machines_are_never_averaged() -> None:
+    lost = TrialOutcome(status="lost", kind="node lost")
+    table = analysis.cells(
+        frame(
+            record(config(), 100.0, hardware="old"),
+            record(config(repeat=1), 200.0, hardware="new"),
+            record(config(repeat=2), 202.0, hardware="new"),
+            record(config(repeat=3), outcome=lost),
+        )
+    ).set_index("hardware")
+    assert table["images_per_s"].to_dict() == {"old": 100.0, "new": pytest.approx(201.0)}
+    assert table["n"].to_dict() == {"old": 1, "new": 2}
+    assert table["outcomes"].to_dict() == {"old": "1 completed, 1 lost", "new": "completed"}
+
+
+def test_efficiency_compares_like_machines_only() -> None:
+    table = analysis.scaling(
+        frame(record(config(gpus=1), 100.0, hardware="old"), record(config(gpus=4), 360.0, hardware="new"))
+    )
+    assert math.isnan(table.set_index("gpus").loc[4, "efficiency"])

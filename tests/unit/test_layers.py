@@ -18,7 +18,15 @@ HOMES = {
     "mlflow": {"sweeps.tracking"},
     "horovod": {"workers.ring", "workers.nursery", "workers.probe"},
 }
-SWEEPS_MAY_USE = {"workers", "workers.contract", "workers.group", "workers.paths", "workers.schedules"}
+SWEEPS_MAY_USE = {
+    "workers",
+    "workers.contract",
+    "workers.group",
+    "workers.paths",
+    "workers.schedules",
+    "workers.sentinel",
+    "workers.usage",
+}
 
 
 def modules() -> list[str]:

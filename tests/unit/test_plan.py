@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import given
@@ -63,7 +64,8 @@ def test_a_config_survives_its_json_form() -> None:
 def test_what_has_no_effect_on_a_cell_does_not_multiply_it() -> None:
     space = {"batch_size": 8, "gpus": 1, "optimizer": ["sgd", "lars"], "trust": [0.01, 0.001]}
     content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": space}
-    found = [(trial.optimizer, trial.trust) for trial in plan.plan(spec.SweepSpec.model_validate(content)).trials]
+    cells = plan.plan(spec.SweepSpec.model_validate(content)).cells.values()
+    found = [(trial.optimizer, trial.trust) for trial in cells]
     assert found == [("sgd", 0.001), ("lars", 0.01), ("lars", 0.001)]
 
 
@@ -80,7 +82,7 @@ def test_models_data_and_variables_are_axes_too() -> None:
         ("inception_v3", "synthetic"): (299, 1000),
         ("inception_v3", "digits"): (75, 10),
     }
-    assert plan.names(made.trials)[made.trials[0].trial] == "b8 ×1 fp32 tiny synthetic Ring"
+    assert plan.names(made.trials)[next(iter(made.cells.values())).trial] == "b8 ×1 fp32 tiny synthetic Ring"
     assert len(set(plan.names(made.trials).values())) == 8
 
 
@@ -99,3 +101,18 @@ space: {batch_size: [256, 512], gpus: 1, lr_schedule: ["0.4;10;0.04;60;0.004", "
     assert len(lines) == 5
     assert "0.4 to 0.004 at a global batch of 256" in lines[1]
     assert "0.2 to 0.2 at a global batch of 512" in lines[4]
+
+
+def test_the_order_is_random_in_blocks_of_one_size_and_the_seed_decides_it() -> None:
+    made = planned([1, 2, 4, 8, 16], [1, 2, 3], repeats=4)
+    orders = []
+    for repeat in range(4):
+        a_round = [trial for trial in made.trials if trial.repeat == repeat]
+        sizes = [trial.gpus for trial in a_round]
+        assert len(list(itertools.groupby(sizes))) == 3  # gangs of one size stand in a row
+        orders.append([trial.cell for trial in a_round])
+    assert len({tuple(order) for order in orders}) == 4
+    assert made.trials == planned([1, 2, 4, 8, 16], [1, 2, 3], repeats=4).trials
+    assert made.trials != planned([1, 2, 4, 8, 16], [1, 2, 3], repeats=4, seed=1).trials
+    shown = [(trial.batch_size, trial.gpus) for trial in made.cells.values()]
+    assert shown == sorted(shown)  # a reader's order

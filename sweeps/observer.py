@@ -1,0 +1,24 @@
+"""Who wants to know how a sweep comes along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sweeps.ledger import TrialRecord
+from workers.contract import Progress, TrialConfig
+
+
+class Observer:
+    """Hears of everything after the ledger; listens to what it overrides."""
+
+    def ready(self) -> None:
+        """Called before the first trial; raises `RefusedError` where results could not be taken."""
+
+    def started(self, config: TrialConfig) -> None: ...
+    def progressed(self, config: TrialConfig, progress: Progress) -> None: ...
+    def ended(self, record: TrialRecord) -> None: ...
+    def met(self, node: Mapping[str, Any]) -> None:
+        """A node has said what it is made of."""
+
+    def warned(self, message: str) -> None: ...

@@ -1,0 +1,48 @@
+"""A trial's data on disk and in the page cache: brought to a known state before it, counted during it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from workers.contract import TrialConfig
+from workers.rank import Voice
+from workers.ring import Ring
+
+CHUNK = 8 << 20
+MIB = 1 << 20
+
+
+def prepare(config: TrialConfig, ring: Ring, voice: Voice) -> None:
+    """Drop the data's pages from every node's cache, or read them in. The node's ranks share the files."""
+    if config.cache == "any" or not os.path.isdir(config.data):
+        return
+    files = sorted(path for path in Path(config.data).iterdir() if path.is_file())
+    if config.cache == "cold" and ring.local_rank == 0:
+        os.sync()  # pages that are not written yet can't be dropped
+    ring.barrier()
+    for n, path in enumerate(files[ring.local_rank :: ring.local_size]):
+        (drop if config.cache == "cold" else read)(path)
+        voice.beat("build", n + 1)
+    ring.barrier()
+
+
+def drop(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read(path: Path) -> None:
+    buffer = bytearray(CHUNK)
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+
+
+def read_mib() -> float:
+    """What this process has had from disks so far; what the page cache held is not in it."""
+    try:
+        fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    except OSError:
+        return 0.0
+    return int(fields["read_bytes"]) / MIB

@@ -1,6 +1,6 @@
 """What a decode thread gets done: images/s of our input against libjpeg-turbo alone and against a plain tf.data map.
 
-One thread each, the same 500 × 375 JPEGs, in this one run and in turns of a second. Ours reads, shuffles, crops,
+One thread each, the same 500 × 375 JPEGs, in this one run and in turns of half a second. Ours reads, shuffles, crops,
 resizes to 224 × 224, flips, batches and counts; the plain pipeline reads, decodes, resizes and batches;
 libjpeg-turbo (by way of simplejpeg) only decodes, from memory. A round gives one ratio to each; the figures are
 their geometric means with 95% intervals.
@@ -31,7 +31,7 @@ from workers import dataset, inputs
 from workers.contract import TrialConfig
 from workers.ring import Solo
 
-TURN_S, CURVE_POINT_S = 1.0, 3.0
+TURN_S, CURVE_POINT_S = 0.5, 3.0
 WARM_BATCHES = 3
 SWEEP = "{{name: input, model: resnet50, data: {data}, device: cpu, repeats: 1, space: {{batch_size: 64, gpus: 1}}}}"
 

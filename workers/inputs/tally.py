@@ -44,13 +44,11 @@ class Tally:
         """Call for each batch, in order. Says which images count: real ones, with a label from 1 to the classes."""
         is_sound = (labels >= 1) & (labels <= self._classes)
         is_real = records > FILLERS
-        updates = [
-            self._left.remove(positions),
-            self._mislabelled.insert(*(tf.boolean_mask(values, ~is_sound & is_real) for values in (records, labels))),
-            self._last.assign(positions[-1]),
-            self._decoded.assign_add(tf.math.count_nonzero(is_real)),
-        ]
-        with tf.control_dependencies(updates):
+        mislabelled = (tf.boolean_mask(values, ~is_sound & is_real) for values in (records, labels))
+        struck_out = [self._left.remove(positions), self._mislabelled.insert(*mislabelled)]
+        with tf.control_dependencies(struck_out):  # before it is said how far the batches are
+            counted = [self._last.assign(positions[-1]), self._decoded.assign_add(tf.math.count_nonzero(is_real))]
+        with tf.control_dependencies(counted):
             return is_sound & is_real
 
     @property
@@ -59,10 +57,10 @@ class Tally:
 
     def undecodable(self) -> list[Place]:
         """In the order in which they were read."""
+        end = int(self._last.numpy())  # read first: the pipeline goes on
         left = dict(zip(*(values.numpy().tolist() for values in self._left.export()), strict=True))
-        if not left:
-            return []
-        end = max(int(self._last.numpy()), max(left) - self._in_flight)
+        if len(left) > self._in_flight + HOPELESS:  # nothing may ever have come as far as a batch
+            end = max(end, max(left) - self._in_flight)
         return [place_of(left[position]) for position in sorted(left) if position < end and left[position] > FILLERS]
 
     def mislabelled(self) -> list[tuple[Place, int]]:

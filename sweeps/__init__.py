@@ -4,6 +4,7 @@ import sweeps
 trials = sweeps.trials("demo")   # a DataFrame, one row a trial
 sweeps.scaling(trials)           # one row a cell: images/s with interval, efficiency
 sweeps.best(trials)
+sweeps.readings("demo")          # disks and networks over time, a row a node and second
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sweeps.analysis import best, cells, scaling
-    from sweeps.query import trials
+    from sweeps.query import readings, trials
 
-__all__ = ["best", "cells", "scaling", "trials"]
+__all__ = ["best", "cells", "readings", "scaling", "trials"]
 
 
 def __getattr__(name: str) -> object:
@@ -23,8 +24,8 @@ def __getattr__(name: str) -> object:
         from sweeps import analysis
 
         return getattr(analysis, name)
-    if name == "trials":
+    if name in ("readings", "trials"):
         from sweeps import query
 
-        return query.trials
+        return getattr(query, name)
     raise AttributeError(f"module 'sweeps' has no attribute {name!r}")

@@ -132,21 +132,21 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = ()) -> Ledger:
 
 def read(name: str) -> SweepRecord:
     """A sweep as its ledger tells it. A last line that was torn by a crash is left out."""
-    paths = _existing(name)
+    at = paths(name).ledger
     facts: SweepFacts | None = None
     trials: dict[str, TrialRecord] = {}
     noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": []}
-    for entry in _entries(paths.ledger):
+    for entry in _entries(at):
         if entry["kind"] == "sweep":
             if entry["version"] != VERSION:
-                raise InputError(str(paths.ledger), [Mistake("version", f"must be {VERSION}", entry["version"])])
+                raise InputError(str(at), [Mistake("version", f"must be {VERSION}", entry["version"])])
             facts = _facts(entry)
         elif entry["kind"] == "trial":
             trials[entry["trial"]] = _record(entry)
         elif entry["kind"] in noted:
             noted[entry["kind"]].append(entry)
     if facts is None:
-        raise InputError(str(paths.ledger), [Mistake("", "a ledger begins with its sweep", "none")])
+        raise InputError(str(at), [Mistake("", "a ledger begins with its sweep", "none")])
     return SweepRecord(facts, tuple(trials.values()), tuple(noted["node"]), tuple(noted["probe"]))
 
 
@@ -156,15 +156,16 @@ def names() -> list[str]:
     return [path.parent.name for path in sorted(ledgers, key=lambda path: path.stat().st_mtime)]
 
 
-def _existing(name: str) -> SweepPaths:
+def paths(name: str) -> SweepPaths:
+    """The files of a sweep that is in the results folder."""
     try:
-        paths = SweepPaths(name)
+        found = SweepPaths(name)
     except ValueError as error:
         raise InputError("sweep", [Mistake("", str(error).split(", but")[0], name)]) from None
-    if not paths.ledger.is_file():
+    if not found.ledger.is_file():
         known = ", ".join(names()[-5:]) or "none yet"
         raise InputError(str(results_root()), [Mistake("", f"must hold the sweep named (there: {known})", name)])
-    return paths
+    return found
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:

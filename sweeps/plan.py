@@ -17,6 +17,7 @@ from workers import contract, schedules
 from workers.contract import IMAGE_SIZES, TrialConfig
 
 MOST_TRIALS = 100_000
+FEWEST_WARMUP = 10
 NAMED = ("batch_size", "gpus", "precision", "decode_threads")  # in every trial's name
 DIGITS_SIZE = 32
 IMAGENET_CLASSES = 1000
@@ -146,8 +147,10 @@ def _trial(spec: SweepSpec, point: dict[str, Any]) -> TrialConfig:
         classes=classes if spec.classes == "auto" else spec.classes,
         cores_per_worker=spec.cores_per_worker,
         worker_memory_gib=spec.worker_memory_gib or 0.0,
-        warmup_steps=0 if is_converging else spec.steps.warmup,
-        measured_steps=0 if is_converging else spec.steps.measured,
+        warmup_steps=0 if is_converging else spec.steps.warmup if spec.steps else FEWEST_WARMUP,
+        measured_steps=spec.steps.measured if spec.steps else 0,
+        ci=0.0 if is_converging or spec.steps else spec.stop.ci,
+        max_steps=0 if is_converging or spec.steps else spec.stop.max_steps,
         explain=spec.explain and not is_converging,
         epochs=spec.epochs or 0,
         evaluate_every=spec.evaluate_every if is_converging else 0,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeps import rows, tracking
+from sweeps import ledger, rows, tracking
 from sweeps.errors import InputError, Mistake
+from workers import usage
 
 HEADLINE = (
     "images_per_s",
@@ -87,3 +89,16 @@ def _row(run: Any) -> dict[str, Any]:
         "software": tags.get("sweep.software", ""),
         "started_at": run.info.start_time / 1000,
     }
+
+
+def readings(name: str, step_s: float = 1.0) -> pd.DataFrame:
+    """What disks and networks carried over a sweep on each node whose readings lie here: for curves over time."""
+    import pandas as pd
+
+    found = []
+    for path in sorted(ledger.paths(name).samples("*").parent.glob("*.jsonl")):
+        for row in usage.series(path, 0.0, math.inf, step_s):
+            found.append({"node": path.stem, **row})
+    table = pd.DataFrame(found, columns=["node", "at", *usage.CURVES])
+    table["at"] = pd.to_datetime(table["at"], unit="s", utc=True)
+    return table

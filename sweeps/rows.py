@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from sweeps import limits
 from sweeps.ledger import TrialRecord
-from workers.contract import EpochRecord, Measurement, TrialConfig
+from workers.contract import EpochRecord, Measurement, TrialConfig, Window
 
 METRICS = {
     "images_per_s": "images_per_s",
@@ -22,6 +22,10 @@ METRICS = {
     "step_ms_p50": "step_ms/p50",
     "step_ms_p95": "step_ms/p95",
     "step_ms_p99": "step_ms/p99",
+    "images_per_s_within": "window/images_per_s_ci",
+    "warmup_steps_taken": "window/warmup_steps",
+    "steps_taken": "window/steps",
+    "is_steady": "window/is_steady",
     "straggler_ratio": "ranks/slowest_over_median",
     "loss": "loss",
     "top1": "accuracy/top1",
@@ -125,15 +129,29 @@ def _shares(measured: Measurement, config: TrialConfig) -> dict[str, float]:
 
 def _steps(measured: Measurement) -> dict[str, float]:
     """The figures of a throughput trial's window."""
-    slowest = step_ms(measured)
+    slowest, first = step_ms(measured), measured.ranks[0]
+    known = (
+        _window(first.window, len(slowest), statistics.fmean(slowest), measured.images_per_s) if first.window else {}
+    )
     rank_means = [statistics.fmean(step.step_ms for step in rank.steps) for rank in measured.ranks]
-    return {
+    return known | {
         "step_ms_mean": statistics.fmean(slowest),
         "step_ms_p50": percentile(slowest, 50),
         "step_ms_p95": percentile(slowest, 95),
         "step_ms_p99": percentile(slowest, 99),
         "straggler_ratio": max(rank_means) / statistics.median(rank_means),
-        "loss": measured.ranks[0].steps[-1].loss,
+        "loss": first.steps[-1].loss,
+    }
+
+
+def _window(window: Window, measured_steps: int, mean_ms: float, images_per_s: float) -> dict[str, float]:
+    """How sure a trial's own figure is, and what it took. The interval of a rate is that of its step time, mirrored."""
+    taken = {"warmup_steps_taken": float(window.warmup_steps), "steps_taken": float(measured_steps)}
+    if window.half_width_ms is None:
+        return taken
+    return taken | {
+        "images_per_s_within": images_per_s * window.half_width_ms / mean_ms,
+        "is_steady": float(not window.unsteady),
     }
 
 

@@ -27,6 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 DIGITS_CLASSES = 10
+FEWEST_STEPS = 30
 WITHOUT_JPEGS = ("synthetic", "digits")  # data that nothing has to decode
 NEEDED_BY = {"trust": "lars", "beta2": "adamw"}  # a setting of one optimiser only
 OWN_VARIABLES = {  # of the environment: who sets them
@@ -79,7 +80,7 @@ def broken(spec: SweepSpec, wrong: set[str]) -> list[Mistake]:
 
 def _protocol(spec: SweepSpec) -> Iterator[Mistake]:
     of = {
-        "throughput": ("steps", "explain"),
+        "throughput": ("steps", "stop", "explain"),
         "convergence": ("epochs", "evaluate_every", "checkpoint_every", "target"),
     }
     for protocol, keys in of.items():
@@ -88,6 +89,14 @@ def _protocol(spec: SweepSpec) -> Iterator[Mistake]:
                 given = getattr(spec, key)
                 shown = given.model_dump(exclude_none=True) if hasattr(given, "model_dump") else given
                 yield Mistake(key, f"belongs to protocol: {protocol}, this sweep's is {spec.protocol}", shown)
+
+
+def _steps(spec: SweepSpec) -> Iterator[Mistake]:
+    if spec.steps and "stop" in spec.model_fields_set:
+        yield Mistake("stop", "must be left out beside steps, which says how many there are", spec.stop.model_dump())
+    if spec.stop.max_steps < FEWEST_STEPS:
+        rule = f"must be at least {FEWEST_STEPS}: 10 of warm-up and 20 to tell an interval from"
+        yield Mistake("stop.max_steps", rule, spec.stop.max_steps)
 
 
 def _convergence(spec: SweepSpec) -> Iterator[Mistake]:
@@ -146,7 +155,8 @@ def _environment(spec: SweepSpec) -> Iterator[Mistake]:
 
 
 RULES = (
-    Rule(("protocol", "steps", "explain", "epochs", "evaluate_every", "checkpoint_every", "target"), _protocol),
+    Rule(("protocol", "steps", "stop", "explain", "epochs", "evaluate_every", "checkpoint_every", "target"), _protocol),
+    Rule(("steps", "stop"), _steps),
     Rule(("protocol", "epochs", "data"), _convergence),
     Rule(("epochs", "space.lr_schedule"), _warmup),
     Rule(("model", "image_size"), _image_size),

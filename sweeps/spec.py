@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -91,6 +92,18 @@ def _variable(raw: Any) -> str:
     return str(raw)
 
 
+def _percent(raw: Any) -> float:
+    """`1%` or 0.01."""
+    is_percent = isinstance(raw, str) and raw.strip().endswith("%")
+    try:
+        share = float(raw.strip()[:-1]) / 100 if is_percent else float(raw)
+    except (TypeError, ValueError):
+        share = math.nan
+    if isinstance(raw, bool) or not 0 < share < 1:
+        raise _said("must be more than 0% and less than 100%, such as 1%", raw)
+    return share
+
+
 def _folder(raw: Any) -> str:
     if not isinstance(raw, str) or not raw or "\0" in raw:
         raise _said("must be synthetic, digits or a folder", raw)
@@ -108,6 +121,7 @@ ImageSize = Annotated[int | Literal["auto"], *_auto_or(32, 4096)]
 Classes = Annotated[int | Literal["auto"], *_auto_or(2, 100_000)]
 Schedule = Annotated[str, PlainValidator(_schedule), WithJsonSchema({"type": ["string", "number"]})]
 Variable = Annotated[str, PlainValidator(_variable), WithJsonSchema({"type": ["string", "number"]})]
+Ci = Annotated[float, PlainValidator(_percent), WithJsonSchema({"type": ["string", "number"]})]
 Data = Annotated[str, PlainValidator(_folder), WithJsonSchema({"type": "string", "minLength": 1})]
 
 
@@ -180,6 +194,13 @@ class Steps(_Section):
     measured: Annotated[int, Field(ge=2, le=1_000_000)] = Field(100, description="steps in the window")
 
 
+class Stop(_Section):
+    """A trial measures until its interval is narrow enough, or for so many steps."""
+
+    ci: Ci = 0.01
+    max_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(500, description="warm-up included")
+
+
 class Target(_Section):
     """A trial stops once its validation has reached all of these."""
 
@@ -212,7 +233,8 @@ class SweepSpec(_Section):
     space: Space
     search: Literal["grid"] = "grid"
     repeats: Annotated[int, Field(ge=1, le=100)] = 3
-    steps: Steps = Field(Steps(), description="of the throughput protocol")
+    steps: Steps | None = Field(None, description="exactly so many steps, instead of `stop`")
+    stop: Stop = Field(Stop(), description="when a throughput trial has measured enough")
     explain: bool = Field(True, description="after the window, take parts of a step away to see what they cost")
     epochs: Annotated[int, Field(ge=1, le=10_000)] | None = Field(None, description="of the convergence protocol")
     evaluate_every: Annotated[int, Field(ge=1)] = Field(1, description="epochs between two validations")

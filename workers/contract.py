@@ -107,8 +107,10 @@ class TrialConfig:
     hierarchical: bool
     env: Mapping[str, str]  # set before the rank starts
     # throughput
-    warmup_steps: int
-    measured_steps: int
+    warmup_steps: int  # at least
+    measured_steps: int  # exactly; 0: until the interval is as narrow as `ci`, or `max_steps` are done
+    ci: float  # half of the 95% interval of a step's mean time, relative to it
+    max_steps: int  # warm-up included
     explain: bool  # after the window, take parts of a step away to see what they cost
     # convergence
     epochs: int
@@ -142,7 +144,8 @@ class TrialConfig:
 
     @property
     def steps(self) -> int:
-        return self.warmup_steps + self.measured_steps
+        """Of a throughput trial, at most."""
+        return self.warmup_steps + self.measured_steps if self.measured_steps else self.max_steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,6 +155,16 @@ class StepRecord:
     step: int
     step_ms: float
     loss: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Window:
+    """Which steps of a throughput trial count, and how sure their mean is. The same at every rank."""
+
+    warmup_steps: int
+    stopped_by: Literal["steps", "interval", "max_steps"]
+    half_width_ms: float | None  # of the 95% interval of the mean step time; None where there are too few steps
+    unsteady: str = ""  # what kept the steps from being steady, and the interval from meaning anything
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,6 +202,7 @@ class RankReport:
     allreduce_mib_per_s: float = 0.0  # of a known tensor, after the window; 0 for a rank alone
     pinned: str = ""  # cores of the rank and of its decode threads; empty where they may run anywhere
     steps: tuple[StepRecord, ...] = ()  # throughput
+    window: Window | None = None
     without_ms: Mapping[Without, tuple[float, ...]] = dataclasses.field(default_factory=dict)  # steps after the window
     epochs: tuple[EpochRecord, ...] = ()  # convergence
     reached_target: bool = False
@@ -270,7 +284,10 @@ def rank_report(data: Mapping[str, Any]) -> RankReport:
     epochs = tuple(EpochRecord(**epoch) for epoch in data["epochs"])
     without_ms = {part: tuple(times) for part, times in data["without_ms"].items()}
     window_at = tuple(data["window_at"])
-    return RankReport(**{**data, "window_at": window_at, "steps": steps, "epochs": epochs, "without_ms": without_ms})
+    window = Window(**data["window"]) if data["window"] else None
+    return RankReport(
+        **{**data, "window_at": window_at, "window": window, "steps": steps, "epochs": epochs, "without_ms": without_ms}
+    )
 
 
 def trial_outcome(data: Mapping[str, Any]) -> TrialOutcome:

@@ -38,11 +38,12 @@ def settling(block: int) -> int:
 
 
 def timed(
-    config: TrialConfig, ring: Ring, learner: Learner, batches: Iterator[Any], beat: Callable[[int], None]
+    config: TrialConfig, steps: int, ring: Ring, learner: Learner, batches: Iterator[Any], beat: Callable[[int], None]
 ) -> dict[Without, tuple[float, ...]]:
-    """Milliseconds of each counted step, by what it went without; nothing where the trial does not ask."""
+    """Milliseconds of each counted step, by what it went without; nothing where a trial of so many steps does not ask,
+    or is too short to spare a quarter of them."""
     taken = parts(config, ring.size)
-    steps = block(config.steps, len(taken))
+    steps = block(steps, len(taken))
     found: dict[Without, tuple[float, ...]] = {}
     batch = next(batches)
     for n, part in enumerate(taken if steps and config.explain else []):

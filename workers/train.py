@@ -1,7 +1,8 @@
 """One rank's training, top to bottom, in two protocols.
 
-*Throughput*: `warmup_steps` steps that don't count, a barrier, `measured_steps` steps, a barrier. A step is input,
-forward, backward, reduction over all ranks and update, and ends when its loss is known.
+*Throughput*: steps that don't count until they are steady, then steps until their mean is sure enough; or exactly
+`warmup_steps` and `measured_steps`. A step is input, forward, backward, reduction over all ranks and update, and ends
+when its loss is known. The window begins at a barrier and holds whole blocks.
 
 *Convergence*: `epochs` epochs, the whole validation set after every `evaluate_every` of them, until the target is
 reached; a checkpoint after every `checkpoint_every`, from which a trial that was interrupted goes on.
@@ -18,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from workers import checkpoint, explain, inputs, knobs, memory, models, precision, schedules, storage
-from workers.contract import EpochRecord, RankReport, StepRecord, TrialConfig
+from workers import checkpoint, explain, inputs, knobs, memory, models, precision, schedules, steady, storage
+from workers.contract import EpochRecord, RankReport, StepRecord, TrialConfig, Window
 from workers.learner import Learner
 from workers.rank import Seat, Voice
 from workers.ring import Ring, joined, speed
@@ -57,6 +58,16 @@ def place(config: TrialConfig) -> None:
     precision.apply(config.precision)
 
 
+@dataclasses.dataclass
+class Block:
+    """Steps in a row, and when they began."""
+
+    at: float  # wall clock
+    read_mib: float
+    step_ms: list[float] = dataclasses.field(default_factory=list)
+    losses: list[float] = dataclasses.field(default_factory=list)
+
+
 class Work:
     """What both protocols work with."""
 
@@ -69,15 +80,9 @@ class Work:
         self.schedule = schedules.parse(config.lr_schedule)
         self.steps = 0
         self.build_s = 0.0
-        self._window_at, self._read_mib = 0.0, 0.0
 
     def is_built(self) -> None:
         self.build_s = time.perf_counter() - self._began
-        self._window_at, self._read_mib = time.time(), storage.read_mib()
-
-    def window_is_over(self) -> dict[str, Any]:
-        """What the system says of the time since all was built."""
-        return {"window_at": (self._window_at, time.time()), "read_mib": storage.read_mib() - self._read_mib}
 
     def report(self, **figures: Any) -> RankReport:
         self.voice.beat("finish", self.steps)
@@ -98,6 +103,7 @@ class Work:
 def throughput(work: Work) -> RankReport:
     config, ring, learner = work.config, work.ring, work.learner
     batches = work.source.stream()
+    blocks: list[Block] = []
 
     def step() -> float:
         epoch = work.steps * config.global_batch / IMAGENET_IMAGES
@@ -107,34 +113,86 @@ def throughput(work: Work) -> RankReport:
         work.voice.beat("step", work.steps)
         return loss
 
-    for _ in range(config.warmup_steps):
-        step()
+    def take(steps: int) -> Block:
+        """A block of steps that all ranks begin together."""
+        ring.barrier()
+        block = Block(time.time(), storage.read_mib())
+        for _ in range(steps):
+            began = time.perf_counter()
+            block.losses.append(step())
+            block.step_ms.append(1e3 * (time.perf_counter() - began))
+        blocks.append(block)
+        return block
+
+    take(1)
     work.is_built()
+    if config.measured_steps:
+        if config.warmup_steps > 1:
+            take(config.warmup_steps - 1)
+        counted = [take(config.measured_steps)]
+        window = fixed_window(together(ring, counted[0].step_ms), config.warmup_steps)
+    else:
+        rule = steady.Rule(ci=config.ci, max_steps=config.max_steps, min_warmup=config.warmup_steps)
+        trace = together(ring, blocks[0].step_ms)
+        decision = steady.decide(trace, rule)
+        while decision.kind == "go on":
+            trace += together(
+                ring, take(min(rule.block - len(trace) % rule.block, rule.max_steps - len(trace))).step_ms
+            )
+            decision = steady.decide(trace, rule)
+        counted, window = steady_blocks(blocks, decision)
 
     ring.barrier()
-    start = time.perf_counter()
-    ends, losses = [start], []
-    for _ in range(config.measured_steps):
-        losses.append(step())
-        ends.append(time.perf_counter())
-    ring.barrier()
-    window_s = time.perf_counter() - start
-    seen = work.window_is_over()
-
-    without_ms = (
-        explain.timed(config, ring, learner, batches, lambda n: work.voice.beat("explain", n)) if config.explain else {}
-    )
+    ended = {"window_at": (counted[0].at, time.time()), "read_mib": storage.read_mib() - counted[0].read_mib}
+    without_ms = explain.timed(config, work.steps, ring, learner, batches, lambda n: work.voice.beat("explain", n))
     work.source.check()
+    times = [ms for block in counted for ms in block.step_ms]
+    losses = [loss for block in counted for loss in block.losses]
     return work.report(
-        **seen,
+        **ended,
+        window=window,
         without_ms=without_ms,
-        images=config.measured_steps * config.batch_size,
-        window_s=window_s,
+        images=len(times) * config.batch_size,
+        window_s=sum(times) / 1e3,
         steps=tuple(
-            StepRecord(step=n, step_ms=1e3 * (ends[n + 1] - ends[n]), loss=losses[n])
-            for n in range(config.measured_steps)
+            StepRecord(step=n, step_ms=ms, loss=loss) for n, (ms, loss) in enumerate(zip(times, losses, strict=True))
         ),
     )
+
+
+def together(ring: Ring, own_ms: list[float]) -> list[float]:
+    """Each step's mean time over the ranks: the same numbers at all of them, so that they decide alike."""
+    means: list[float] = (ring.total(np.array(own_ms)) / ring.size).tolist()
+    return means
+
+
+def fixed_window(step_ms: list[float], warmup_steps: int) -> Window:
+    """What is known of steps whose number was given."""
+    if len(step_ms) < steady.SHORTEST:
+        return Window(warmup_steps=warmup_steps, stopped_by="steps", half_width_ms=None, unsteady="too few steps")
+    trace = steady.checked(step_ms)
+    return Window(
+        warmup_steps=warmup_steps,
+        stopped_by="steps",
+        half_width_ms=steady.half_width(trace, steady.effective_steps(trace)),
+        unsteady=steady.unsteadiness(steady.calmed(trace)),
+    )
+
+
+def steady_blocks(blocks: list[Block], decision: steady.Decision) -> tuple[list[Block], Window]:
+    """The blocks that lie wholly behind the warm-up, and what is known of their steps."""
+    found = decision.estimate
+    assert found  # a stop has one
+    steps, counted = 0, list(blocks)
+    while steps < found.start:
+        steps += len(counted.pop(0).step_ms)
+    window = Window(
+        warmup_steps=steps,
+        stopped_by="interval" if decision.reason == "interval" else "max_steps",
+        half_width_ms=found.half_width_ms,
+        unsteady=found.why_not,
+    )
+    return counted, window
 
 
 def convergence(work: Work, saved: Path) -> RankReport:
@@ -146,7 +204,7 @@ def convergence(work: Work, saved: Path) -> RankReport:
     learner.trace(next(work.source.epoch(0)))
     work.is_built()
 
-    images, window_s = 0, 0.0
+    images, window_s, began_at, read_before = 0, 0.0, time.time(), storage.read_mib()
     while done < config.epochs and not is_reached:
         done += 1
         record, own_images = train_epoch(work, done)
@@ -162,8 +220,14 @@ def convergence(work: Work, saved: Path) -> RankReport:
             if config.checkpoint_every and (is_last or is_reached or done % config.checkpoint_every == 0):
                 checkpoint.save(saved, learner.variables, history)
 
-    seen = work.window_is_over()
-    return work.report(**seen, images=images, window_s=window_s, epochs=tuple(history), reached_target=bool(is_reached))
+    return work.report(
+        images=images,
+        window_s=window_s,
+        window_at=(began_at, time.time()),
+        read_mib=storage.read_mib() - read_before,
+        epochs=tuple(history),
+        reached_target=bool(is_reached),
+    )
 
 
 def train_epoch(work: Work, epoch: int) -> tuple[EpochRecord, int]:

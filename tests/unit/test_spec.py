@@ -65,6 +65,11 @@ def with_keys(**keys: object) -> str:
         (with_keys(image_size=0), "image_size: must be auto or a whole number from 32 to 4096, but got 0"),
         (with_keys(image_size=32, model=["tiny", "inception_v3"]), "image_size: must be at least 75 for inception_v3, but got 32"),
         (with_keys(data="digits", classes=2), "classes: must be at least 10 for digits, but got 2"),
+        (with_keys(stop={"ci": 0}), "stop.ci: must be more than 0% and less than 100%, such as 1%, but got 0"),
+        (with_keys(stop={"ci": "200%"}), "stop.ci: must be more than 0% and less than 100%, such as 1%, but got 200%"),
+        (with_keys(stop={"max_steps": 12}), "stop.max_steps: must be at least 30: 10 of warm-up and 20 to tell an interval from, but got 12"),
+        (with_keys(stop={"ci": "2%"}, steps={"warmup": 5}), "stop: must be left out beside steps, which says how many there are, but got {'ci': 0.02, 'max_steps': 500}"),
+        (with_space(cache=["cold", "warm"]), "space.cache: has no effect where no file is read: data must be a folder, but got synthetic"),
         (with_keys(epochs=6), "epochs: belongs to protocol: convergence, this sweep's is throughput, but got 6"),
         (with_keys(target={"top1": 0.9}), "target: belongs to protocol: convergence, this sweep's is throughput, but got {'top1': 0.9}"),
         (with_keys(protocol="convergence", data="digits"), "epochs: must be given with protocol: convergence, but got nothing"),
@@ -110,6 +115,14 @@ def test_a_preset_is_what_it_stands_for() -> None:
         "weight_decay": [1e-4],
         "lr_schedule": ["0.4;10;0.04;60;0.004"],
     }
+
+
+def test_a_percentage_is_a_share_and_the_default_is_one_percent() -> None:
+    assert spec.parse(with_keys(stop={"ci": "2.5%"}), "x").stop.ci == 0.025
+    (trial,) = plan.plan(spec.parse(with_keys(repeats=1), "x")).trials
+    assert (trial.measured_steps, trial.ci, trial.max_steps, trial.steps) == (0, 0.01, 500, 500)
+    (trial,) = plan.plan(spec.parse(with_keys(repeats=1, steps={"warmup": 3, "measured": 7}), "x")).trials
+    assert (trial.warmup_steps, trial.measured_steps, trial.ci, trial.steps) == (3, 7, 0.0, 10)
 
 
 def test_points_are_the_values_that_they_mean() -> None:

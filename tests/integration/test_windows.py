@@ -1,0 +1,69 @@
+"""Which steps count: decided alike by all ranks; and where their data came from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.integration.bottlenecks import COMPUTE_S
+from tests.integration.gangs import gang
+from workers import storage, verdict
+from workers.contract import Measurement
+
+pytestmark = pytest.mark.usefixtures("nursery")
+
+UNTIL_SURE = {"measured_steps": 0, "warmup_steps": 10, "env": {COMPUTE_S: "0.05"}, "explain": False}
+
+
+def measured(log: Path, **fields: object) -> Measurement:
+    outcome = verdict.outcome(gang(2, log, "tests.integration.bottlenecks:run", **UNTIL_SURE | fields), ())
+    assert outcome.measurement, outcome
+    return outcome.measurement
+
+
+def test_a_trial_stops_at_its_interval_and_all_ranks_at_one_step(tmp_path: Path) -> None:
+    found = measured(tmp_path, ci=0.1, max_steps=300)
+    first, second = found.ranks
+    assert first.window == second.window
+    assert first.window
+    assert first.window.stopped_by == "interval"
+    assert first.window.warmup_steps >= 10
+    assert len(first.steps) == len(second.steps) < 290
+    mean_ms = found.window_s * 1e3 / len(first.steps)
+    assert 0 < first.window.half_width_ms <= 0.1 * mean_ms
+
+
+def test_a_trial_that_is_never_sure_stops_at_its_last_step(tmp_path: Path) -> None:
+    found = measured(tmp_path, ci=1e-6, max_steps=47)
+    window = found.ranks[0].window
+    assert window
+    assert window.stopped_by == "max_steps"
+    assert window.warmup_steps + len(found.ranks[0].steps) == 47
+
+
+def test_a_fixed_window_has_an_interval_too(tmp_path: Path) -> None:
+    found = measured(tmp_path, measured_steps=30, warmup_steps=5)
+    window = found.ranks[0].window
+    assert window
+    assert (window.stopped_by, window.warmup_steps, len(found.ranks[0].steps)) == ("steps", 5, 30)
+    assert window.half_width_ms > 0
+
+
+def test_what_a_cold_cache_costs_is_counted_and_a_warm_one_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(32 << 20))
+    os.sync()
+
+    def read_mib() -> float:
+        before = storage.read_mib()
+        storage.read(path)
+        return storage.read_mib() - before
+
+    storage.drop(path)
+    cold = read_mib()
+    if not cold:
+        pytest.skip("this file system is in memory")
+    assert cold == pytest.approx(32, abs=2)
+    assert read_mib() == 0

@@ -1,6 +1,6 @@
 """What a decode thread gets done: images/s of our input against libjpeg-turbo alone and against a plain tf.data map.
 
-One thread each, the same 500 × 375 JPEGs, in this one run and in turns of half a second. Ours reads, shuffles, crops,
+One thread each, the same 500 × 375 JPEGs, in this one run and in turns of a second. Ours reads, shuffles, crops,
 resizes to 224 × 224, flips, batches and counts; the plain pipeline reads, decodes, resizes and batches;
 libjpeg-turbo (by way of simplejpeg) only decodes, from memory. A round gives one ratio to each; the figures are
 their geometric means with 95% intervals.
@@ -31,8 +31,8 @@ from workers import dataset, inputs
 from workers.contract import TrialConfig
 from workers.ring import Solo
 
-TURN_S, CURVE_POINT_S = 0.5, 3.0
-WARM_BATCHES = 3
+TURN_S, CURVE_POINT_S = 1.0, 3.0
+WARM_BATCHES = 5
 SWEEP = "{{name: input, model: resnet50, data: {data}, device: cpu, repeats: 1, space: {{batch_size: 64, gpus: 1}}}}"
 
 Turn = Callable[[float], float]  # images a second in so many seconds
@@ -52,7 +52,7 @@ def ours(config: TrialConfig, threads: int) -> Turn:
     asked = dataclasses.replace(config, decode_threads=threads)
 
     def turn(seconds: float) -> float:
-        source = inputs.open_source(asked, Solo(), inputs.cores_here())
+        source = inputs.open_source(asked, Solo(), inputs.cores_here(asked, 1))
         return rate(source.stream(), config.batch_size, seconds)
 
     return turn

@@ -33,7 +33,7 @@ model = models.build(config.model, image_size=config.image_size, classes=config.
 optimizer = keras.optimizers.SGD(config.learning_rate, momentum=0.9)
 optimizer.build(model.trainable_variables)
 hvd.broadcast_variables([v.value for v in [*model.variables, *optimizer.variables]], root_rank=0)
-batches = inputs.open_source(config, Place, inputs.cores_here()).stream()
+batches = inputs.open_source(config, Place, inputs.cores_here(config, hvd.local_size())).stream()
 kernels = [v for v in model.trainable_variables if v.path.endswith("kernel")]
 
 

@@ -14,9 +14,9 @@ from sweeps.ledger import TrialRecord
 from sweeps.plan import Plan, plan, summary
 from sweeps.progress import Progress, explained
 from sweeps.reading import read
-from sweeps.rules import WITHOUT_JPEGS
 from sweeps.shape import Node
 from sweeps.spec import SweepSpec, parse
+from workers.contract import WITHOUT_JPEGS
 
 INTERRUPTED = 130
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeps.errors import InputError, Mistake
-from sweeps.rules import DIGITS_CLASSES, NEEDED_BY, WITHOUT_JPEGS
+from sweeps.rules import DIGITS_CLASSES, NEEDED_BY
 from sweeps.sparkline import sparkline
 from sweeps.spec import AXES, Space, SweepSpec
 from workers import contract, schedules
-from workers.contract import IMAGE_SIZES, TrialConfig
+from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, TrialConfig
 
 MOST_TRIALS = 100_000
 FEWEST_WARMUP = 10
@@ -151,6 +151,7 @@ def _trial(spec: SweepSpec, point: dict[str, Any]) -> TrialConfig:
         measured_steps=spec.steps.measured if spec.steps else 0,
         ci=0.0 if is_converging or spec.steps else spec.stop.ci,
         max_steps=0 if is_converging or spec.steps else spec.stop.max_steps,
+        min_window=0 if is_converging or spec.steps else spec.stop.min_window,
         explain=spec.explain and not is_converging,
         epochs=spec.epochs or 0,
         evaluate_every=spec.evaluate_every if is_converging else 0,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps.errors import Mistake
 from workers import schedules
-from workers.contract import IMAGE_SIZES
+from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS
 
 if TYPE_CHECKING:
     from sweeps.spec import SweepSpec
@@ -28,7 +28,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 DIGITS_CLASSES = 10
 FEWEST_STEPS = 30
-WITHOUT_JPEGS = ("synthetic", "digits")  # data that nothing has to decode
 NEEDED_BY = {"trust": "lars", "beta2": "adamw"}  # a setting of one optimiser only
 OWN_VARIABLES = {  # of the environment: who sets them
     "HOROVOD_FUSION_THRESHOLD": "the axis fusion_mib",

@@ -52,6 +52,8 @@ IMAGE_SIZES: dict[Model, tuple[int, int]] = {
     "tiny": (32, 32),
 }
 
+WITHOUT_JPEGS = ("synthetic", "digits")  # data that nothing has to decode
+
 # A rank's life, in order. A rank that stays in one phase longer than the phase's deadline is stalled.
 Phase = Literal["start", "ring", "build", "step", "evaluate", "explain", "finish"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -111,6 +113,7 @@ class TrialConfig:
     measured_steps: int  # exactly; 0: until the interval is as narrow as `ci`, or `max_steps` are done
     ci: float  # half of the 95% interval of a step's mean time, relative to it
     max_steps: int  # warm-up included
+    min_window: int  # steps before the interval may stop a trial
     explain: bool  # after the window, take parts of a step away to see what they cost
     # convergence
     epochs: int

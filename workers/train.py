@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from workers import checkpoint, explain, inputs, knobs, memory, models, precision, schedules, steady, storage
+from workers import checkpoint, explain, inputs, knobs, memory, models, pinning, precision, schedules, steady, storage
 from workers.contract import EpochRecord, RankReport, StepRecord, TrialConfig, Window
 from workers.learner import Learner
 from workers.rank import Seat, Voice
@@ -31,13 +31,24 @@ IMAGENET_EPOCHS = 90
 
 def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """The work of one rank in a trial."""
+    cores, pins = pinned(config, seat)
     place(config)
     voice.beat("ring")
     with joined(seat, config.compression) as ring, memory.shortage_is_a_finding(config):
         voice.beat("build")
-        work = Work(config, ring, voice)
+        work = Work(config, ring, voice, cores, pins)
         is_converging = config.protocol == "convergence"
         voice.report(convergence(work, Path(seat.checkpoint)) if is_converging else throughput(work))
+
+
+def pinned(config: TrialConfig, seat: Seat) -> tuple[inputs.Cores, str]:
+    """Keep this rank to cores of its own where there are enough; what is left to decoding, and a word on both."""
+    cores = inputs.cores_here(config, seat.local_size)
+    pins = pinning.of_rank(config, seat, cores.usable, cores.decode_threads)
+    if pins is None:
+        return cores, ""
+    os.sched_setaffinity(0, pins.compute)  # and so every thread that is started from here on
+    return dataclasses.replace(cores, pinned=pins.decode), str(pins)
 
 
 def place(config: TrialConfig) -> None:
@@ -71,12 +82,13 @@ class Block:
 class Work:
     """What both protocols work with."""
 
-    def __init__(self, config: TrialConfig, ring: Ring, voice: Voice) -> None:
+    def __init__(self, config: TrialConfig, ring: Ring, voice: Voice, cores: inputs.Cores, pins: str = "") -> None:
         self.entered_at, self._began = time.time(), time.perf_counter()
         self.config, self.ring, self.voice = config, ring, voice
         self.learner = Learner(config, ring)
         storage.prepare(config, ring, voice)
-        self.source = inputs.open_source(config, ring, cores=inputs.cores_here())
+        self.source = inputs.open_source(config, ring, cores)
+        self._decode_threads, self._pins = cores.decode_threads, pins
         self.schedule = schedules.parse(config.lr_schedule)
         self.steps = 0
         self.build_s = 0.0
@@ -94,6 +106,8 @@ class Work:
             parameters=self.learner.network.count_params(),
             flops=models.flops(self.learner.network),
             skipped_images=self.source.skipped,
+            decode_threads=self._decode_threads,
+            pinned=self._pins,
             allreduce_mib_per_s=speed(self.ring),
             in_force=knobs.in_force(os.environ, self.config.env),
             **figures,
@@ -132,7 +146,9 @@ def throughput(work: Work) -> RankReport:
         counted = [take(config.measured_steps)]
         window = fixed_window(together(ring, counted[0].step_ms), config.warmup_steps)
     else:
-        rule = steady.Rule(ci=config.ci, max_steps=config.max_steps, min_warmup=config.warmup_steps)
+        rule = steady.Rule(
+            ci=config.ci, max_steps=config.max_steps, min_warmup=config.warmup_steps, min_window=config.min_window
+        )
         trace = together(ring, blocks[0].step_ms)
         decision = steady.decide(trace, rule)
         while decision.kind == "go on":

@@ -68,7 +68,7 @@ def with_keys(**keys: object) -> str:
         (with_keys(stop={"ci": 0}), "stop.ci: must be more than 0% and less than 100%, such as 1%, but got 0"),
         (with_keys(stop={"ci": "200%"}), "stop.ci: must be more than 0% and less than 100%, such as 1%, but got 200%"),
         (with_keys(stop={"max_steps": 12}), "stop.max_steps: must be at least 30: 10 of warm-up and 20 to tell an interval from, but got 12"),
-        (with_keys(stop={"ci": "2%"}, steps={"warmup": 5}), "stop: must be left out beside steps, which says how many there are, but got {'ci': 0.02, 'max_steps': 500}"),
+        (with_keys(stop={"ci": "2%"}, steps={"warmup": 5}), "stop: must be left out beside steps, which says how many there are, but got {'ci': 0.02, 'max_steps': 500, 'min_window': 40}"),
         (with_space(cache=["cold", "warm"]), "space.cache: has no effect where no file is read: data must be a folder, but got synthetic"),
         (with_keys(epochs=6), "epochs: belongs to protocol: convergence, this sweep's is throughput, but got 6"),
         (with_keys(target={"top1": 0.9}), "target: belongs to protocol: convergence, this sweep's is throughput, but got {'top1': 0.9}"),

@@ -7,13 +7,15 @@ value is a quarter of the copy to a GPU.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import psutil
 
-from workers.contract import TrialConfig
+from workers import pinning
+from workers.contract import WITHOUT_JPEGS, TrialConfig
 from workers.ring import Ring
 
 MEAN_RGB = (123.675, 116.28, 103.53)
@@ -57,8 +59,23 @@ class Source(Protocol):
         """Raise a `Fault` if too much is wrong with the images read so far."""
 
 
-def open_source(config: TrialConfig, ring: Ring, cores: int) -> Source:
-    """The trial's data, on a node with so many physical cores."""
+@dataclasses.dataclass(frozen=True)
+class Cores:
+    """What a rank's decoding may use of its node."""
+
+    decode_threads: int  # of the node, shared by its ranks
+    usable: frozenset[int]  # of the node
+    pinned: frozenset[int] = frozenset()  # kept for this rank's decoding
+
+
+def cores_here(config: TrialConfig, local_size: int) -> Cores:
+    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    wanted = pinning.decode_threads(config.decode_threads, physical, local_size)
+    return Cores(0 if config.data in WITHOUT_JPEGS else wanted, frozenset(os.sched_getaffinity(0)))
+
+
+def open_source(config: TrialConfig, ring: Ring, cores: Cores) -> Source:
+    """The trial's data."""
     # Each imports TensorFlow, which only a rank may start.
     if config.data == "synthetic":
         from workers.inputs.synthetic import Synthetic
@@ -71,8 +88,3 @@ def open_source(config: TrialConfig, ring: Ring, cores: int) -> Source:
     from workers.inputs.records import Records
 
     return Records(config, ring, cores)
-
-
-def cores_here() -> int:
-    """Physical cores of this node."""
-    return psutil.cpu_count(logical=False) or os.cpu_count() or 1

@@ -45,8 +45,8 @@ def parsed(record: Any) -> tuple[Any, Any]:
 
 
 def resized_crop(encoded: Any, window: Any, image_size: int) -> Any:
-    """Only the window is decoded: above it the bits are passed over, below it nothing is read. As fast as
-    libjpeg-turbo can, which changes a value here and there by one or two. TensorFlow resizes floats faster than bytes."""
+    """Only the window is decoded: above it the bits are passed over, below it nothing is read. The way is the fast
+    one, which changes a value here and there by one or two; and TensorFlow resizes floats faster than bytes."""
     image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3, fancy_upscaling=False, dct_method="INTEGER_FAST")
     image = tf.image.resize(tf.cast(image, tf.float32), (image_size, image_size))
     return tf.ensure_shape(tf.cast(image, tf.uint8), (image_size, image_size, 3))

@@ -11,7 +11,6 @@ that its errors can be ignored where those of reading are not.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from workers.contract import TrialConfig
-from workers.inputs import Batch, images, padding, shards, threads
+from workers.inputs import Batch, Cores, images, padding, shards, threads
 from workers.inputs.tally import Place, Tally, number_of
 from workers.rank import Fault, Infeasible
 from workers.ring import Ring
@@ -40,9 +39,9 @@ Transform = Callable[[Any, Any, Any], tuple[Any, Any]]  # of a record, its posit
 
 
 class Records:
-    def __init__(self, config: TrialConfig, ring: Ring, cores: int) -> None:
+    def __init__(self, config: TrialConfig, ring: Ring, cores: Cores) -> None:
         self._config, self._ring = config, ring
-        self._share = threads.share(config.decode_threads, cores, ring.local_size, os.sched_getaffinity(0))
+        self._share = threads.share(cores.decode_threads, ring.local_size, cores.usable, cores.pinned)
         paths = {split: shards.found(config.data, split) for split in SPLITS}
         if not paths["train"]:
             raise Fault("no data", f"data must be a folder with files as {FILES['train']}, but got {config.data}")

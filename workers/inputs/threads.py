@@ -6,10 +6,6 @@ import os
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from workers.contract import DecodeThreads
-
-SPARE_CORES = 4  # per rank, that `auto` leaves for what drives the device and the network
-
 
 class Share(NamedTuple):
     """Of one rank."""
@@ -18,15 +14,16 @@ class Share(NamedTuple):
     cores: frozenset[int] | None  # that the decode threads of all ranks of the node keep to; None: any
 
 
-def share(wanted: DecodeThreads, physical_cores: int, local_size: int, usable: Collection[int]) -> Share:
-    """An equal part for each of a node's ranks, rounded up.
+def share(of_node: int, local_size: int, usable: Collection[int], pinned: Collection[int] = ()) -> Share:
+    """An equal part for each of a node's ranks, rounded up, on the cores pinned for it.
 
     Where that makes more threads than were asked for, they share as many cores as threads were asked for.
     """
-    of_node = max(local_size, physical_cores - SPARE_CORES * local_size) if isinstance(wanted, str) else wanted
     threads = -(-of_node // local_size)
     is_crowded = of_node < local_size * threads and of_node < len(usable)
-    return Share(threads, frozenset(sorted(usable)[:of_node]) if is_crowded else None)
+    if is_crowded:
+        return Share(threads, frozenset(sorted(usable)[:of_node]))
+    return Share(threads, frozenset(pinned) or None)
 
 
 def iterate(dataset: Any, cores: Collection[int] | None) -> Iterator[Any]:

@@ -78,7 +78,7 @@ def sweep(folder: Path) -> None:
 class Side:
     """One of the two gangs, with all its processes."""
 
-    def __init__(self, folder: Path, command: list[object]) -> None:
+    def __init__(self, folder: Path, command: list[object], **variables: str) -> None:
         self.folder = folder
         folder.mkdir()
         environment = {
@@ -90,7 +90,7 @@ class Side:
         }
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [str(part) for part in command], env=os.environ | environment, stdout=log, stderr=log
+                [str(part) for part in command], env=os.environ | environment | variables, stdout=log, stderr=log
             )
 
     def wait_for_steps(self, steps: int) -> None:
@@ -136,7 +136,8 @@ def main(pairs: int) -> int:
         mine.wait_for_steps(50)
         mine.signal(signal.SIGSTOP)
         arguments = [HERE / "plain.py", folder / "config.json", folder / "plain"]
-        plain = Side(folder / "plain", [BIN / "horovodrun", "-np", 2, sys.executable, *arguments])
+        launch = [BIN / "horovodrun", "-np", 2, sys.executable, *arguments]
+        plain = Side(folder / "plain", launch, TMPDIR=str(folder))  # TensorFlow leaves files there
         plain.wait_for_steps(50)
         plain.signal(signal.SIGSTOP)
         print(f"{'images/s':<10}{'ours':>10}{'plain':>10}{'ratio':>9}")

@@ -30,7 +30,7 @@ class Place:
 
 
 model = models.build(config.model, image_size=config.image_size, classes=config.classes)
-optimizer = keras.optimizers.SGD(config.learning_rate, momentum=0.9)
+optimizer = keras.optimizers.SGD(float(config.lr_schedule), momentum=config.momentum)
 optimizer.build(model.trainable_variables)
 hvd.broadcast_variables([v.value for v in [*model.variables, *optimizer.variables]], root_rank=0)
 batches = inputs.open_source(config, Place, inputs.cores_here(config, hvd.local_size())).stream()

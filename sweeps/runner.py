@@ -35,7 +35,7 @@ from workers.contract import TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
 from workers.paths import SweepPaths
 
-REPORT_EVERY_S = 2.0
+REPORT_EVERY_S = 5.0
 LOOK_EVERY_S = 1.0
 COVER_EVERY_S = 10.0
 QUIET = {

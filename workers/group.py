@@ -70,7 +70,7 @@ class Nurse:
         is_dismissed = ray.get_runtime_context().is_canceled
         running = [started(command) for command in commands]
         while not is_dismissed():
-            time.sleep(0.5)
+            time.sleep(1.0)
             for n, process in enumerate(running):
                 if process.poll() is not None:
                     running[n] = started(commands[n])

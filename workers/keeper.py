@@ -25,7 +25,7 @@ from workers.contract import Progress
 from workers.rank import BEAT, Beat, Seat
 
 LOOK_EVERY_S = 0.5
-TELL_EVERY_S = 2.0
+TELL_EVERY_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

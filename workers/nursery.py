@@ -39,6 +39,7 @@ def preload() -> None:
     import tensorflow as tf
 
     from workers import rank, train  # noqa: F401
+    from workers.inputs import digits, records, synthetic  # noqa: F401
 
     del horovod
     keras.optimizers.SGD  # noqa: B018 — Keras and TensorFlow load parts of themselves at first use

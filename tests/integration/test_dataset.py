@@ -112,14 +112,14 @@ def test_records_follow_the_convention_of_imagenet(made: Path) -> None:
 
 
 def test_training_reads_a_made_set(made: Path) -> None:
-    from workers import inputs
-
     tf = dataset.tensorflow()
+    from workers.inputs import images, shards
+
     with tf.device("CPU"):
-        records = tf.data.TFRecordDataset(inputs.shards(str(made)))
-        image, label = next(iter(records.map(lambda record: inputs.decode(record, 32, 10)).batch(40)))
+        records = tf.data.TFRecordDataset(shards.found(str(made), "train"))
+        image, label = next(iter(records.map(lambda record: images.for_validation(record, 32)).batch(40)))
     assert image.shape == (40, 32, 32, 3)
-    assert set(label.numpy().tolist()) == set(range(10))
+    assert set(label.numpy().tolist()) == set(range(1, 11))
 
 
 def test_shards_are_nearly_equal_when_they_cannot_be_equal(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from workers.paths import SweepPaths
 REPORT_EVERY_S = 5.0
 LOOK_EVERY_S = 1.0
 COVER_EVERY_S = 10.0
+CUT_SHORT = ("killed", "exited", "stalled", "nursery gone")  # kinds of failure that say nothing against the trial
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
@@ -124,12 +125,24 @@ class Gang(tune.Trainable):
             self._probed_at = time.monotonic()
             return {"probes": json.dumps(self._group.probe(self._paths, self._probe_every_s, self._config))}
         if not self._is_running:
+            self._started_at = time.time()
             self._group.start(self._config, self._paths, self._entry)
             self._is_running = True
         outcome = self._group.wait(REPORT_EVERY_S)
-        if outcome is None:
+        if outcome and self._goes_on(outcome):
+            self._is_running = False
+        if not self._is_running or outcome is None:
             return {"progress": json.dumps(contract.to_json(self._group.progress))}
         return {"outcome": json.dumps(contract.to_json(outcome)), "done": True}
+
+    def _goes_on(self, outcome: TrialOutcome) -> bool:
+        """A trial that was cut short goes on from its checkpoint, if it has come to a new one since it started."""
+        if outcome.kind not in CUT_SHORT:
+            return False
+        try:
+            return self._paths.checkpoint(self._config.trial).stat().st_mtime > self._started_at
+        except OSError:
+            return False
 
     def cleanup(self) -> None:
         self._group.close()
@@ -146,6 +159,7 @@ class _Watcher(tune.Callback):
         self._running: dict[str, float] = {}  # Tune's trial id: when it started
         self.finished = 0
         self._probes: list[dict[str, Any]] = []
+        self._tested: set[str] = set()  # Tune's ids of the trials before which nodes were tested
         self.error: SweepError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -169,22 +183,34 @@ class _Watcher(tune.Callback):
             self._end(trial, contract.trial_outcome(json.loads(result["outcome"])))
             return
         if "probes" in result:
-            self._note_probes(json.loads(result["probes"]))
+            self._note_probes(trial, json.loads(result["probes"]))
             return
         progress = contract.progress(json.loads(result["progress"]))
         for observer in self._observers:
             observer.progressed(_planned(trial), progress)
 
-    def _note_probes(self, probes: list[dict[str, Any]]) -> None:
+    def _note_probes(self, trial: Any, probes: list[dict[str, Any]]) -> None:
         """Of nodes that were just tested: are they as fast as their peers, and as they were themselves?"""
         for probe in probes:
-            before = [one["figures"] for one in self._probes if one["node"] == probe["node"]]
             latest = {one["node"]: one["figures"] for one in [*self._probes, *probes] if one["node"] != probe["node"]}
-            slow = sentinel.slow(probe["figures"], list(latest.values()), before)
-            self._note("probe", {**probe, "slow": slow})
-            for observer in self._observers if slow else []:
-                observer.warned(f"{probe['node']} is slow: {'; '.join(slow)}")
-        self._probes += probes
+            self._judge(probe, list(latest.values()))
+        self._tested.add(trial.trial_id)
+
+    def _note_link(self, config: TrialConfig, outcome: TrialOutcome) -> None:
+        """Of a gang whose nodes were tested: does it add up as fast as before?"""
+        measured = outcome.measurement
+        if measured and (speed := measured.ranks[0].allreduce_mib_per_s):
+            nodes = "+".join(sorted({place.node for place in outcome.granted}))
+            figures = {"allreduce_mib_per_s": speed}
+            self._judge({"node": f"{nodes} ×{config.gpus}", "at": time.time(), "figures": figures}, [])
+
+    def _judge(self, probe: dict[str, Any], peers: list[dict[str, float]]) -> None:
+        before = [one["figures"] for one in self._probes if one["node"] == probe["node"]]
+        slow = sentinel.slow(probe["figures"], peers, before)
+        self._probes.append(probe)
+        self._note("probe", {**probe, "slow": slow})
+        for observer in self._observers if slow else []:
+            observer.warned(f"{probe['node']} is slow: {'; '.join(slow)}")
 
     def _note(self, kind: Literal["node", "probe"], facts: dict[str, Any]) -> None:
         try:
@@ -221,6 +247,8 @@ class _Watcher(tune.Callback):
             self.error = error  # nothing more counts: the stopper ends the sweep
             return
         self.finished += outcome.status != "cancelled"
+        if trial.trial_id in self._tested:
+            self._note_link(record.config, outcome)
         for observer in self._observers:
             observer.ended(record)
 

@@ -31,6 +31,7 @@ FIGURES = {
     "node_gflops": ("matrix products on all cores", "GFLOP/s"),
     "copy_gib_per_s": ("copying memory on one core", "GiB/s"),
     "decode_images_per_s": ("decoding JPEGs on one core", "images/s"),
+    "allreduce_mib_per_s": ("adding up over the ranks", "MiB/s"),  # told by a gang, not by a node
 }
 
 

@@ -88,12 +88,7 @@ def test_a_sweep_goes_on_after_every_way_a_rank_can_end(
     text += "deadlines: {ring_s: 4, step_s: 2}\n"
     (workplace / "small.yaml").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    drive = (
-        "import sys; from pathlib import Path; from sweeps import runner;"
-        "runner.run.__defaults__ = ('tests.integration.bad_ranks:run',);"
-        "from sweeps.cli import main; sys.exit(main(['run', 'small.yaml']))"
-    )
-    ran = subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)
+    ran = driven("tests.integration.bad_ranks:run")
     assert ran.returncode == 1, ran.stderr
     assert not left_behind()
     ended = {trial.config.batch_size: trial.outcome for trial in ledger.read("small").trials}
@@ -114,6 +109,42 @@ def test_a_sweep_goes_on_after_every_way_a_rank_can_end(
     with sqlite3.connect("mlflow.db") as store:
         statuses = dict(store.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall())
     assert statuses == {"FINISHED": 4, "FAILED": 5}  # the sweep's own run, two completed, one infeasible
+
+
+def driven(entry: str) -> subprocess.CompletedProcess[str]:
+    """`sweep run small.yaml` with other ranks than the real ones."""
+    drive = (
+        "import sys; from sweeps import runner;"
+        f"runner.run.__defaults__ = ('{entry}',);"
+        "from sweeps.cli import main; sys.exit(main(['run', 'small.yaml']))"
+    )
+    return subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)
+
+
+CONVERGING = """
+name: small
+model: tiny
+data: digits
+device: cpu
+protocol: convergence
+epochs: 3
+space: {batch_size: 64, gpus: 1, lr_schedule: 0.05}
+repeats: 1
+probe_every_min: 0
+"""
+
+
+@pytest.mark.parametrize(("checkpoint_every", "ends"), [(1, [("completed", "", 3)]), (0, [("failed", "killed", 0)])])
+def test_a_trial_that_is_cut_short_goes_on_from_its_checkpoint(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, checkpoint_every: int, ends: list[tuple[str, str, int]]
+) -> None:
+    (workplace / "small.yaml").write_text(f"{CONVERGING}checkpoint_every: {checkpoint_every}\n")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    ran = driven("tests.integration.learning:dies_in_the_second_epoch")
+    assert ran.returncode == (ends[0][0] == "failed"), ran.stderr
+    outcomes = [trial.outcome for trial in ledger.read("small").trials]
+    epochs = [len(outcome.measurement.epochs) if outcome.measurement else 0 for outcome in outcomes]
+    assert [(o.status, o.kind, n) for o, n in zip(outcomes, epochs, strict=True)] == ends
 
 
 def started_sweep(workplace: Path) -> subprocess.Popen[str]:

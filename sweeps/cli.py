@@ -108,7 +108,8 @@ def _trials(args: argparse.Namespace) -> int:
     found = query.trials(args.name)
     if args.format == "table":
         figures = [name for name in query.HEADLINE if found[name].notna().any()]
-        found = found[["trial", *analysis.varied(found), "repeat", "outcome", *figures]]
+        words = ["limited_by"] if found["limited_by"].any() else []
+        found = found[["trial", *analysis.varied(found), "repeat", "outcome", *figures, *words]]
     tables.show(found, args.format)
     return errors.DONE
 

@@ -195,6 +195,7 @@ class _Watcher(tune.Callback):
             latest = {one["node"]: one["figures"] for one in [*self._probes, *probes] if one["node"] != probe["node"]}
             self._judge(probe, list(latest.values()))
         self._tested.add(trial.trial_id)
+        self._running[trial.trial_id] = time.time()  # the trial itself starts now
 
     def _note_link(self, config: TrialConfig, outcome: TrialOutcome) -> None:
         """Of a gang whose nodes were tested: does it add up as fast as before?"""

@@ -45,8 +45,10 @@ def timed(
     taken = parts(config, ring.size)
     steps = block(steps, len(taken))
     found: dict[Without, tuple[float, ...]] = {}
+    if not steps or not config.explain:
+        return found
     batch = next(batches)
-    for n, part in enumerate(taken if steps and config.explain else []):
+    for n, part in enumerate(taken):
         has_input, is_alone = part == "comm", part != "input"
         learner.take_step(batch, is_alone)  # built before the clock runs
         ring.barrier()

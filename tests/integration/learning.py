@@ -14,6 +14,7 @@ from workers import contract, inputs, train
 from workers.contract import EpochRecord, TrialConfig
 from workers.rank import Seat, Voice
 from workers.ring import joined
+from workers.work import Work
 
 RATE = 0.1
 
@@ -22,7 +23,7 @@ def loss_curve(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells the loss of every global batch of two epochs."""
     train.place(config)
     with joined(seat, config.compression) as ring:
-        work = train.Work(config, ring, voice, inputs.cores_here(config, 1))
+        work = Work(config, ring, voice, inputs.cores_here(config, 1))
         work.learner.set_rate(float(config.lr_schedule))
         losses = [work.learner.learn(*batch).loss for epoch in (1, 2) for batch in work.source.epoch(epoch)]
         means = ring.total(np.array(losses)) / ring.size
@@ -33,7 +34,7 @@ def weights_after_a_step(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells the first kernel and bias before a step and after it, and the gradients in between."""
     train.place(config)
     with joined(seat, config.compression) as ring:
-        work = train.Work(config, ring, voice, inputs.cores_here(config, 1))
+        work = Work(config, ring, voice, inputs.cores_here(config, 1))
         learner = work.learner
         learner.set_rate(RATE)
         batch = next(work.source.stream())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from sweeps import ledger
 from tests.integration.test_sweep import ROOT, sweep
 
@@ -37,12 +39,16 @@ def test_precision_marks_what_the_device_does_not_compute(workplace: Path) -> No
     assert found == {("completed", ""): 2, ("infeasible", "precision not supported here"): 2}
 
 
-def test_decode_threads(workplace: Path) -> None:
-    assert sweep("data", "make", "images", "--images", "64", "--shards", "2", "--size", "64x48").returncode == 0
-    found = outcomes(
-        "decode_threads", *SMALL, "data=images", "model=tiny", "gpus=2", "precision=fp32", "decode_threads=[1,2]"
-    )
-    assert found == {("completed", ""): 2}
+def test_decode_threads_from_a_cold_and_a_warm_cache(workplace: Path) -> None:
+    assert sweep("data", "make", "images", "--images", "64", "--shards", "2").returncode == 0
+    axes = ["data=images", "model=tiny", "gpus=2", "precision=fp32", "decode_threads=[1,2]", "cache=[cold,warm]"]
+    found = outcomes("decode_threads", *SMALL, *axes)
+    assert found == {("completed", ""): 4}
+    size_mib = sum(path.stat().st_size for path in Path("images").glob("train-*")) / 2**20
+    for trial in ledger.read("decode_threads").trials:
+        assert trial.outcome.measurement
+        read_mib = sum(rank.read_mib for rank in trial.outcome.measurement.ranks)
+        assert read_mib == pytest.approx(size_mib if trial.config.cache == "cold" else 0, rel=0.2, abs=0.5)
 
 
 def test_schedules_shows_time_to_accuracy_by_schedule(workplace: Path) -> None:

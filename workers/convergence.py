@@ -1,0 +1,99 @@
+"""The convergence protocol: how long a trial takes to an accuracy.
+
+`epochs` epochs, the whole validation set after every `evaluate_every` of them, until the target is reached; after every
+`checkpoint_every` a checkpoint, from which a trial that was cut short goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import numpy as np
+
+from workers import checkpoint, storage
+from workers.contract import EpochRecord, RankReport, TrialConfig
+from workers.work import Work
+
+
+def converge(work: Work, saved: Path) -> RankReport:
+    config, ring, learner = work.config, work.ring, work.learner
+    history = list(checkpoint.load(saved, learner.variables)) if ring.rank == 0 else []
+    learner.spread()
+    was_reached = bool(history) and reaches_target(history[-1], config)
+    done, is_reached = ring.total(np.array([len(history), was_reached])).tolist()  # only rank 0 has a history
+    learner.trace(next(work.source.epoch(0)))
+    work.is_built()
+
+    images, window_s, began_at = 0, 0.0, time.time()
+    while done < config.epochs and not is_reached:
+        done += 1
+        record, own_images = train_epoch(work, done)
+        images, window_s = images + own_images, window_s + record.train_s
+        is_last = done == config.epochs
+        if is_last or done % config.evaluate_every == 0:
+            record = evaluated(work, record)
+        work.source.check()
+        history.append(record)
+        is_reached = reaches_target(record, config)
+        if ring.rank == 0:
+            work.voice.epoch(record)
+        if config.checkpoint_every and (is_last or is_reached or done % config.checkpoint_every == 0):
+            learner.agree()
+            if ring.rank == 0:
+                checkpoint.save(saved, learner.variables, history)
+
+    return work.report(
+        images=images,
+        window_s=window_s,
+        window_at=(began_at, time.time()),
+        read_mib=storage.read_mib() - work.read_before_mib,
+        epochs=tuple(history),
+        reached_target=bool(is_reached),
+    )
+
+
+def train_epoch(work: Work, epoch: int) -> tuple[EpochRecord, int]:
+    """Every training image once, over all ranks; the epoch, and how many of its images were this rank's."""
+    config, ring, learner = work.config, work.ring, work.learner
+    batches = work.source.epoch(epoch)
+    total_images = work.source.train_images
+    sum_of_losses, images, rate = 0.0, 0, 0.0
+
+    ring.barrier()
+    start = time.perf_counter()
+    for n, batch in enumerate(batches):
+        at = epoch - 1 + min(n * config.global_batch, total_images) / total_images
+        rate = work.schedule.rate(at, config.epochs, config.global_batch)
+        learner.set_rate(rate)
+        learnt = learner.learn(*batch)
+        sum_of_losses, images = sum_of_losses + learnt.sum_of_losses, images + learnt.images
+        work.steps += 1
+        work.voice.beat("step", work.steps)
+    ring.barrier()
+    train_s = time.perf_counter() - start
+
+    all_losses, all_images = ring.total(np.array([sum_of_losses, images]))
+    mean_loss = float(all_losses / all_images)
+    return EpochRecord(epoch=epoch, images=int(all_images), loss=mean_loss, rate=rate, train_s=train_s), images
+
+
+def evaluated(work: Work, record: EpochRecord) -> EpochRecord:
+    """The epoch with its accuracies over the whole validation set, each image judged once by one rank."""
+    start = time.perf_counter()
+    work.learner.agree()
+    hits = np.zeros(3)
+    for n, batch in enumerate(work.source.validation()):
+        work.voice.beat("evaluate", work.steps + n)
+        hits += work.learner.judge(*batch)
+    top1, top5, images = work.ring.total(hits)
+    evaluate_s = time.perf_counter() - start
+    return dataclasses.replace(record, evaluate_s=evaluate_s, top1=float(top1 / images), top5=float(top5 / images))
+
+
+def reaches_target(record: EpochRecord, config: TrialConfig) -> bool:
+    """Validated, and at least as good as every accuracy that was asked for."""
+    targets = ((record.top1, config.target_top1), (record.top5, config.target_top5))
+    asked = [(got, target) for got, target in targets if target]
+    return bool(asked) and all(got is not None and got >= target for got, target in asked)

@@ -26,7 +26,7 @@ from workers.rank import Seat, Voice
 from workers.ring import joined
 
 HERE = Path(__file__).parent
-SWEEP = "{name: launch, model: tiny, device: cpu, repeats: 1, space: {batch_size: 1, gpus: 2}}"
+SWEEP = "{name: launch, model: tiny, device: cpu, repeats: 1, probe_every_min: 0, space: {batch_size: 1, gpus: 2}}"
 
 
 def ready(config: TrialConfig, seat: Seat, voice: Voice) -> None:
@@ -47,6 +47,7 @@ def ready(config: TrialConfig, seat: Seat, voice: Voice) -> None:
                 build_s=0,
                 peak_memory_mib=0,
                 parameters=0,
+                flops=0,
             )
         )
 

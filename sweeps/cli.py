@@ -64,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     running = command("run", _run, "run a sweep here, or on a Ray cluster, and show what was found")
     sweep_file(running)
     running.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
+    resuming = command("resume", _resume, "run what a sweep that stopped has not measured yet")
+    resuming.add_argument("name", help="of the sweep, as in results/NAME")
+    resuming.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
     trials = command("trials", _trials, "a sweep's trials, from MLflow")
     trials.add_argument("name", help="of the sweep")
     formatted(trials)
@@ -100,6 +103,12 @@ def _run(args: argparse.Namespace) -> int:
     from sweeps import driver
 
     return driver.drive(args.file, tuple(args.set), args.address or os.environ.get("RAY_ADDRESS"), me())
+
+
+def _resume(args: argparse.Namespace) -> int:
+    from sweeps import driver
+
+    return driver.resume(args.name, args.address or os.environ.get("RAY_ADDRESS"), me())
 
 
 def _trials(args: argparse.Namespace) -> int:

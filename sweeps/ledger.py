@@ -4,6 +4,7 @@
 {"kind": "node", …}      what a node is made of, when it is first met
 {"kind": "probe", …}     a node's self-test, and what was slow
 {"kind": "trial", …}     how a trial ended, and all that it measured
+{"kind": "driver", …}    who drives the sweep from here on
 {"kind": "end", …}       why the driver stopped
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import shutil
@@ -64,14 +66,28 @@ class Ledger:
     """A sweep's ledger, open for appending."""
 
     def __init__(self, paths: SweepPaths, facts: SweepFacts) -> None:
+        """Take it for this process; raises where another driver has it."""
         self.paths = paths
         self.facts = facts
-        self._file = paths.ledger.open("x", encoding="utf-8")
+        self._file = paths.ledger.open("a", encoding="utf-8")
         try:
-            self._append({"kind": "sweep", "version": VERSION, **contract.to_json(facts)})
-        except RefusedError:
-            self.discard()
-            raise
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends, however it does
+        except OSError:
+            self._file.close()
+            raise _taken(paths) from None
+
+    def begin(self) -> None:
+        """The first line of a new sweep."""
+        self._append({"kind": "sweep", "version": VERSION, **contract.to_json(self.facts)})
+        self._sign()
+
+    def go_on(self) -> None:
+        """Behind the last whole line of a sweep that stopped."""
+        self._file.truncate(self.paths.ledger.read_bytes().rfind(b"\n") + 1)
+        self._sign()
+
+    def _sign(self) -> None:
+        self._append({"kind": "driver", "pid": os.getpid(), "host": os.uname().nodename, "at": time.time()})
 
     def write(self, record: TrialRecord) -> None:
         self._append({"kind": "trial", "trial": record.config.trial, **contract.to_json(record)})
@@ -121,13 +137,32 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = ()) -> Ledger:
                 overrides=overrides,
                 trials=plan.trials,
             )
-            return Ledger(paths, facts)
+            book = Ledger(paths, facts)
+            try:
+                book.begin()
+            except RefusedError:
+                book.discard()
+                raise
+            return book
     except OSError as error:
         raise RefusedError(
             f"the results folder must be writable, but the system says: {error.strerror}\n"
             f"  {root}\n  choose another one with SWEEP_RESULTS=folder"
         ) from None
     raise RefusedError(f"{root} is full of sweeps named {study}")
+
+
+def reopen(record: SweepRecord) -> Ledger:
+    """The ledger of a sweep that stopped, for its next driver."""
+    book = Ledger(paths(record.facts.name), record.facts)
+    book.go_on()
+    return book
+
+
+def _taken(paths: SweepPaths) -> RefusedError:
+    driver = [entry for entry in _entries(paths.ledger) if entry["kind"] == "driver"][-1:]
+    who = f"process {driver[0]['pid']} on {driver[0]['host']}" if driver else "another process"
+    return RefusedError(f"a sweep has one driver at a time, but {who} drives {paths.name}")
 
 
 def read(name: str) -> SweepRecord:

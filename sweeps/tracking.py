@@ -136,6 +136,8 @@ class Store:
                 return found
 
     def _run(self, trial: str, name: str, started_at: float, tags: dict[str, str]) -> str:
+        from mlflow.entities import RunTag
+
         if trial not in self._runs:
             run = self._client.create_run(
                 self._experiment,
@@ -151,6 +153,8 @@ class Store:
                 },
             )
             self._runs[trial] = run.info.run_id
+        else:  # of an earlier attempt, or written before
+            self._client.log_batch(self._runs[trial], tags=[RunTag(*tag) for tag in tags.items()])
         return self._runs[trial]
 
 

@@ -26,12 +26,13 @@ LEAST_ROUNDS = 3
 # the work of one thread: threads that share a product wait for each other, and measure the system's whims.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
+OF_A_GANG = "allreduce_mib_per_s"  # no node can tell it alone
 FIGURES = {
     "core_gflops": ("matrix products on one core", "GFLOP/s"),
     "node_gflops": ("matrix products on all cores", "GFLOP/s"),
     "copy_gib_per_s": ("copying memory on one core", "GiB/s"),
     "decode_images_per_s": ("decoding JPEGs on one core", "images/s"),
-    "allreduce_mib_per_s": ("adding up over the ranks", "MiB/s"),  # told by a gang, not by a node
+    OF_A_GANG: ("adding up over the ranks", "MiB/s"),
 }
 
 

@@ -147,17 +147,17 @@ def test_a_trial_that_is_cut_short_goes_on_from_its_checkpoint(
     assert [(o.status, o.kind, n) for o, n in zip(outcomes, epochs, strict=True)] == ends
 
 
-def started_sweep(workplace: Path) -> subprocess.Popen[str]:
+def started_sweep(workplace: Path, repeats: int = 50) -> subprocess.Popen[str]:
     """A long sweep whose first trial has ended and whose second is under way."""
     (workplace / "small.yaml").write_text(
-        SMALL.replace("measured: 5", "measured: 200").replace("repeats: 2", "repeats: 50")
+        SMALL.replace("measured: 5", "measured: 200").replace("repeats: 2", f"repeats: {repeats}")
     )
     running = subprocess.Popen(
         [str(SWEEP), "run", "small.yaml"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
     )
     assert running.stderr
     for line in running.stderr:
-        if line.strip().startswith("1/100"):
+        if line.strip().startswith(f"1/{2 * repeats} "):
             time.sleep(0.5)
             return running
     raise AssertionError("the sweep ended before its first trial")
@@ -186,6 +186,34 @@ def test_a_killed_driver_leaves_no_process(workplace: Path, left_behind: Callabl
     running.communicate(timeout=60)
     assert not left_behind()
     assert ledger.read("small").trials
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_that_stopped_is_resumed_to_every_trial_once(
+    workplace: Path, left_behind: Callable[[], list[str]], how: signal.Signals
+) -> None:
+    running = started_sweep(workplace, repeats=3)
+    (os.killpg if how == signal.SIGINT else os.kill)(running.pid, how)
+    running.communicate(timeout=60)
+    assert not left_behind()
+    before = {trial.config.trial for trial in ledger.read("small").trials if trial.outcome.status == "completed"}
+    assert 0 < len(before) < 6
+    ran = sweep("resume", "small")
+    assert ran.returncode == 0, ran.stderr
+    assert f"{6 - len(before)} of 6 trials are left" in ran.stderr
+    trials = ledger.read("small").trials
+    assert sorted(trial.config.trial for trial in trials) == sorted(t.trial for t in ledger.read("small").facts.trials)
+    assert {trial.outcome.status for trial in trials} == {"completed"}
+    with sqlite3.connect("mlflow.db") as store:
+        assert store.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall() == [("FINISHED", 7)]
+        outcomes = store.execute(
+            "SELECT value, count(*) FROM tags WHERE key = 'sweep.outcome' GROUP BY value"
+        ).fetchall()
+        assert outcomes == [("completed", 6)]
+    again = sweep("resume", "small")
+    assert again.returncode == 0
+    assert "0 of 6 trials are left" in again.stderr
+    assert not left_behind()
 
 
 def test_a_nursery_that_dies_is_replaced_and_the_sweep_goes_on(

@@ -112,6 +112,6 @@ def test_the_self_test_measures_every_figure_in_about_its_time() -> None:
     began = time.monotonic()
     found = sentinel.probe(2.0)
     assert time.monotonic() - began < 12
-    assert found.keys() == sentinel.FIGURES.keys()
+    assert found.keys() == sentinel.FIGURES.keys() - {sentinel.OF_A_GANG}
     assert all(value > 0 for value in found.values())
     assert found["node_gflops"] > 0.3 * found["core_gflops"]

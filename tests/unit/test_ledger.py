@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,8 @@ def test_an_unknown_sweep_names_those_there_are() -> None:
 
 def test_a_ledger_of_another_version_is_refused() -> None:
     _, book = fresh()
-    entry = json.loads(book.paths.ledger.read_text())
-    book.paths.ledger.write_text(json.dumps(entry | {"version": 99}) + "\n")
+    first, *rest = book.paths.ledger.read_text().splitlines(keepends=True)
+    book.paths.ledger.write_text(json.dumps(json.loads(first) | {"version": 99}) + "\n" + "".join(rest))
     with pytest.raises(InputError, match="version: must be 1, but got 99"):
         ledger.read("study")
 
@@ -98,5 +99,18 @@ def test_a_line_that_is_no_json_is_named() -> None:
     _, book = fresh()
     with book.paths.ledger.open("a") as file:
         file.write("rubbish\n")
-    with pytest.raises(InputError, match=r"ledger.jsonl:2: a ledger holds JSON lines, but got b'rubbish"):
+    with pytest.raises(InputError, match=r"ledger.jsonl:3: a ledger holds JSON lines, but got b'rubbish"):
         ledger.read("study")
+
+
+def test_a_ledger_has_one_driver_at_a_time_and_goes_on_behind_its_last_whole_line() -> None:
+    made, book = fresh()
+    book.write(record(made.trials[0]))
+    with pytest.raises(RefusedError, match=rf"one driver at a time, but process {os.getpid()} on .* drives study"):
+        ledger.reopen(ledger.read("study"))
+    book._file.close()  # as the death of a driver does
+    with book.paths.ledger.open("ab") as torn:
+        torn.write(b'{"kind": "tri')
+    again = ledger.reopen(ledger.read("study"))
+    again.write(record(made.trials[1]))
+    assert len(ledger.read("study").trials) == 2

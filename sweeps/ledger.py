@@ -28,7 +28,7 @@ from workers import contract
 from workers.contract import TrialConfig, TrialOutcome
 from workers.paths import SweepPaths, results_root
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

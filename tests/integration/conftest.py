@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.gangs import KEY
+from tests.integration.input_sets import Elsewhere
 from workers.paths import nursery_address
 
 ROOT = Path(__file__).parents[2]
@@ -24,3 +25,10 @@ def nursery(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Popen[b
     process.stdin.close()
     assert process.wait(10) == 0
     assert not left_behind()
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Elsewhere]:
+    process = Elsewhere()
+    yield process
+    process.close()

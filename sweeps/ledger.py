@@ -174,7 +174,8 @@ def read(name: str) -> SweepRecord:
     for entry in _entries(at):
         if entry["kind"] == "sweep":
             if entry["version"] != VERSION:
-                raise InputError(str(at), [Mistake("version", f"must be {VERSION}", entry["version"])])
+                rule = f"must be {VERSION}; what wrote it reads it"
+                raise InputError(str(at), [Mistake("version", rule, entry["version"])])
             facts = _facts(entry)
         elif entry["kind"] == "trial":
             trials[entry["trial"]] = _record(entry)

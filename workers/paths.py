@@ -30,14 +30,6 @@ class SweepPaths:
         return self.folder / "ledger.jsonl"
 
     @property
-    def tune(self) -> Path:
-        return self.folder / "tune"
-
-    @property
-    def driver_log(self) -> Path:
-        return self.folder / "driver.log"
-
-    @property
     def logs(self) -> Path:
         return self.folder / "logs"
 

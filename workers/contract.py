@@ -201,7 +201,7 @@ class RankReport:
     images: int
     window_s: float
     window_at: tuple[float, float] = (0.0, 0.0)  # wall clock, from its begin to its end
-    read_mib: float = 0.0  # that this rank had from disks, from opening its data to the end of the window
+    read_mib: float = 0.0  # that this rank's process had from disks, from opening its data to the end of the window
     allreduce_mib_per_s: float = 0.0  # of a known tensor, after the window; 0 for a rank alone
     pinned: str = ""  # cores of the rank and of its decode threads; empty where they may run anywhere
     steps: tuple[StepRecord, ...] = ()  # throughput

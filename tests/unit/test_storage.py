@@ -1,0 +1,44 @@
+"""A file's pages in and out of the page cache, by what the system says was read from the disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from workers import storage
+
+SIZE_MIB = 16.0
+
+
+def read_from_disk_mib(act: Callable[[Path], None], path: Path) -> float:
+    before = storage.read_mib()
+    act(path)
+    return storage.read_mib() - before
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "data"
+    made.write_bytes(os.urandom(int(SIZE_MIB) << 20))
+    os.sync()
+    storage.drop(made)
+    if read_from_disk_mib(storage.read, made) < SIZE_MIB:
+        pytest.skip("this file system keeps no pages that can be dropped, or does not count what it reads")
+    return made
+
+
+def test_what_was_read_in_is_not_read_from_the_disk_again(path: Path) -> None:
+    storage.drop(path)
+    assert read_from_disk_mib(storage.read, path) == pytest.approx(SIZE_MIB, rel=0.05)
+    assert read_from_disk_mib(storage.read, path) < 0.05 * SIZE_MIB
+
+
+def test_a_file_that_does_not_count_reads_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert storage.read_mib() == 0.0

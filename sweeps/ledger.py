@@ -3,7 +3,9 @@
 {"kind": "sweep", …}     first: the name, the file, every planned trial
 {"kind": "node", …}      what a node is made of, when it is first met
 {"kind": "probe", …}     a node's self-test, and what was slow
+{"kind": "attempt", …}   how a trial ended that was tried again
 {"kind": "trial", …}     how a trial ended, and all that it measured
+{"kind": "aside", …}     a node that gets no more trials, and why
 {"kind": "driver", …}    who drives the sweep from here on
 {"kind": "end", …}       why the driver stopped
 """
@@ -28,7 +30,9 @@ from workers import contract
 from workers.contract import TrialConfig, TrialOutcome
 from workers.paths import SweepPaths, results_root
 
-VERSION = 2
+VERSION = 3
+SIMULATED = "-simulated"  # ends the name of a sweep that was
+Note = Literal["node", "probe", "aside"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,8 @@ class SweepFacts:
     created_at: float
     file: str
     overrides: tuple[str, ...]
-    trials: tuple[TrialConfig, ...]
+    trials: tuple[TrialConfig, ...]  # those known beforehand; a search adds others as it goes
+    simulated: str = ""  # the cluster that was made up, if one was
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,12 @@ class TrialRecord:
     outcome: TrialOutcome
     started_at: float
     ended_at: float
+    attempts: int = 1
+
+    @property
+    def gpu_hours(self) -> float:
+        """What it took; a result that was used again took nothing."""
+        return 0.0 if self.outcome.cached else self.config.gpus * (self.ended_at - self.started_at) / 3600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +103,11 @@ class Ledger:
     def write(self, record: TrialRecord) -> None:
         self._append({"kind": "trial", "trial": record.config.trial, **contract.to_json(record)})
 
-    def note(self, kind: Literal["node", "probe"], facts: Mapping[str, Any]) -> None:
+    def write_attempt(self, record: TrialRecord) -> None:
+        """It is tried again: this end does not count."""
+        self._append({"kind": "attempt", "trial": record.config.trial, **contract.to_json(record)})
+
+    def note(self, kind: Note, facts: Mapping[str, Any]) -> None:
         self._append({"kind": kind, **facts})
 
     def end(self, why: str) -> None:
@@ -117,9 +132,9 @@ class Ledger:
             ) from None
 
 
-def create(plan: Plan, text: str, overrides: tuple[str, ...] = ()) -> Ledger:
+def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: str = "") -> Ledger:
     """A new ledger in a folder of its own: the study's name, or that with the next free number."""
-    study = plan.spec.name
+    study = f"{plan.spec.name}{SIMULATED}" if simulated else plan.spec.name
     root = results_root()
     try:
         for number in range(1, 1_000_000):
@@ -136,6 +151,7 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = ()) -> Ledger:
                 file=text,
                 overrides=overrides,
                 trials=plan.trials,
+                simulated=simulated,
             )
             book = Ledger(paths, facts)
             try:
@@ -229,4 +245,5 @@ def _record(entry: Mapping[str, Any]) -> TrialRecord:
         outcome=contract.trial_outcome(entry["outcome"]),
         started_at=entry["started_at"],
         ended_at=entry["ended_at"],
+        attempts=entry["attempts"],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ HEADLINE = (
     "launch_s",
     "trial_s",
 )
+
+SIMULATED = "simulated"  # begins the fingerprint of a machine that was made up
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +56,29 @@ def _runs(name: str) -> list[Any]:
         token = page.token
         if not token:
             return found
+
+
+def finished(cells: Collection[str]) -> list[dict[str, Any]]:
+    """What the store holds of these cells: completed trials that were really measured, oldest first."""
+    client = tracking.client()
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+
+    def of(cell: str) -> list[Any]:
+        measured = f"tags.`sweep.cell` = '{cell}' and tags.`sweep.outcome` = 'completed'"
+        return list(client.search_runs(experiments, measured, order_by=["start_time"], max_results=1000))
+
+    if not client.search_runs(experiments, "tags.`sweep.outcome` = 'completed'", max_results=1):
+        return []
+    found = [run for cell in sorted(cells) for run in of(cell)]
+    return [
+        {**row, "sweep": run.data.tags["sweep.name"], "figures": {k: v for k, v in row.items() if _is_figure(k)}}
+        for run in found
+        if (row := _row(run))["kind"] != "cached" and not row["hardware"].startswith(SIMULATED)
+    ]
+
+
+def _is_figure(column: str) -> bool:
+    return column in rows.METRICS or column.startswith(rows.SYSTEM)
 
 
 def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:

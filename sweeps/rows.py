@@ -74,6 +74,8 @@ def typed(name: str, text: str) -> Any:
 
 def metrics(record: TrialRecord) -> dict[str, float]:
     """The figures of a trial that measured something; else only how long it took."""
+    if cached := record.outcome.cached:
+        return {name: figure for name, figure in cached.figures.items() if name in METRICS}
     figures = {"trial_s": record.ended_at - record.started_at}
     measured = record.outcome.measurement
     if measured:
@@ -111,6 +113,8 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
 
 def limited_by(record: TrialRecord) -> str:
     """What limits a trial, in words; empty where that was not looked for."""
+    if record.outcome.cached:
+        return record.outcome.cached.limited_by
     measured, config = record.outcome.measurement, record.config
     found = limits.shares(measured, config) if measured else None
     return limits.verdict(found, config.gpus, measured.ranks[0].decode_threads) if measured and found else ""
@@ -174,7 +178,16 @@ def _epochs(epochs: Sequence[EpochRecord], reached_target: bool) -> dict[str, fl
 
 def fingerprint(record: TrialRecord, side: Side) -> str:
     """Of the nodes that a trial ran on; those of unlike nodes joined by `+`."""
+    if record.outcome.cached:
+        return str(getattr(record.outcome.cached, side))
     return "+".join(sorted({getattr(place, side) for place in record.outcome.granted} - {""}))
+
+
+def system(record: TrialRecord) -> dict[str, float]:
+    """What its nodes read while it ran, by column."""
+    if cached := record.outcome.cached:
+        return {name: figure for name, figure in cached.figures.items() if name.startswith(SYSTEM)}
+    return {f"{SYSTEM}{name}": value for name, value in record.outcome.usage.items()}
 
 
 def step_ms(measured: Measurement) -> list[float]:
@@ -198,6 +211,6 @@ def row(record: TrialRecord) -> dict[str, Any]:
         **params(record.config),
         **{side: fingerprint(record, side) for side in SIDES},
         **metrics(record),
-        **{f"{SYSTEM}{name}": value for name, value in record.outcome.usage.items()},
+        **system(record),
         "started_at": record.started_at,
     }

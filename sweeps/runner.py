@@ -1,121 +1,71 @@
-"""Runs a plan through Ray Tune: the only place that knows it.
+"""Runs a sweep through Ray Tune: the only place that knows it.
 
-Tune schedules; it keeps no results. Each planned trial is a Tune trial with a placement group of its own, and
-what its gang comes back with is written to the ledger before anyone else hears of it.
+Tune schedules; it keeps no results. Each trial that the engine starts is a Tune trial with a placement group of its
+own, its bundles bound to the nodes that the engine chose. What its gang comes back with goes to the conductor.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import math
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import ray
 from ray import tune
 from ray.air.execution._internal import RayActorManager
+from ray.tune import schedulers
 from ray.tune.execution import tune_controller
+from ray.tune.search import Searcher
 from ray.util.placement_group import get_current_placement_group
 
-from sweeps import broom
-from sweeps.errors import RefusedError, SweepError
-from sweeps.ledger import Ledger, TrialRecord
+from sweeps import simulator
+from sweeps.cache import Fingerprints
+from sweeps.cluster import Cluster
+from sweeps.conductor import Conductor
+from sweeps.engine import Engine
+from sweeps.ledger import Ledger
 from sweeps.observer import Observer
-from sweeps.plan import Plan
-from sweeps.shape import Node, bundles
-from workers import contract, sentinel
+from sweeps.packing import Start
+from sweeps.shape import bundles
+from sweeps.spec import SweepSpec
+from workers import contract
 from workers.contract import TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
 from workers.paths import SweepPaths
 
 REPORT_EVERY_S = 5.0
+JUDGE_EVERY_S = 0.5  # where a search may stop a trial
 LOOK_EVERY_S = 1.0
-COVER_EVERY_S = 10.0
+INTRODUCED_WITHIN_S = 60.0
 CUT_SHORT = ("killed", "exited", "stalled", "nursery gone")  # kinds of failure that say nothing against the trial
-QUIET = {
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_memory_monitor_refresh_ms": "0",  # it would end keepers; ranks have limits of their own
-    "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    "TUNE_MAX_PENDING_TRIALS_PG": "1",  # trials start in the order of the plan
-    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",
-}
-
-
-# A Ray of our own shares its cores with the ranks that it measures: it reports what nobody reads less often.
-SELDOM = {
-    "RAY_enable_metrics_collection": "0",
-    "RAY_task_events_report_interval_ms": "0",
-    "RAY_event_stats": "0",
-    "RAY_raylet_report_resources_period_milliseconds": "1000",
-    "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
-    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
-    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
-    "REPORTER_UPDATE_INTERVAL_MS": "3600000",
-}
-
-
-@contextlib.contextmanager
-def cluster(address: str | None) -> Iterator[list[Node]]:
-    """The Ray cluster at `address`, or one on this machine that ends with the block and leaves no file."""
-    os.environ.update(QUIET)
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what ends a trial is told by its outcome
-    if address and address != "auto":
-        _knock(address)
-    with contextlib.ExitStack() as stack:
-        here: dict[str, Any] = {"address": address}
-        if not address:
-            os.environ.update(SELDOM)
-            folder = stack.enter_context(broom.swept())
-            here = {"address": "local", "num_cpus": os.cpu_count(), "include_dashboard": False, "_temp_dir": folder}
-        try:
-            ray.init(**here, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, TimeoutError, ValueError) as error:
-            where = address or "on this machine"
-            raise RefusedError(f"Ray must answer {where}, but {str(error).splitlines()[0]}") from None
-        stack.callback(ray.shutdown)
-        yield [
-            Node(int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0)))
-            for node in ray.nodes()
-            if node["Alive"]
-        ]
-
-
-def _knock(address: str) -> None:
-    """Ray itself would wait most of a minute for a head that isn't there."""
-    host, _, port = address.rpartition("//")[-1].rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise RefusedError(f"a Ray head must answer at HOST:PORT, but {address} gives: {why}") from None
+ONE_AT_A_TIME = [{"CPU": 1.0}]  # a simulated trial answers at once
 
 
 class Gang(tune.Trainable):
-    """One planned trial at a time on the gang of ranks in its placement group; then the next of that shape."""
+    """One trial at a time on the gang of ranks in its placement group; then the next on the same nodes."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._group = Group(get_current_placement_group(), config["planned"]["bundles"])
+        if not config["simulated"]:
+            self._group: Any = Group(get_current_placement_group(), config["bundles"], config["node_ids"])
         self._probed_at = -math.inf
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._config = contract.trial_config(new_config["planned"]["trial"])
+        if new_config["simulated"]:
+            machine = simulator.parse(new_config["simulated"])
+            self._group = simulator.SimulatedGroup(machine, new_config["seats"], new_config["at"])
+        else:
+            self._group.stop()  # of a trial that was stopped halfway
+        self._config = contract.trial_config(new_config["trial"])
         self._paths = SweepPaths(new_config["sweep"], Path(new_config["root"]))
         self._entry = new_config["entry"]
         self._probe_every_s = new_config["probe_every_s"]
+        self._report_every_s = new_config["report_every_s"]
         self._is_running = False
         return True
 
@@ -128,12 +78,19 @@ class Gang(tune.Trainable):
             self._started_at = time.time()
             self._group.start(self._config, self._paths, self._entry)
             self._is_running = True
-        outcome = self._group.wait(REPORT_EVERY_S)
+        outcome = self._group.wait(self._report_every_s)
         if outcome and self._goes_on(outcome):
             self._is_running = False
         if not self._is_running or outcome is None:
-            return {"progress": json.dumps(contract.to_json(self._group.progress))}
-        return {"outcome": json.dumps(contract.to_json(outcome)), "done": True}
+            return self._told()
+        return {"outcome": json.dumps(contract.to_json(outcome)), "took_s": self._group.took_s, "done": True}
+
+    def _told(self) -> dict[str, Any]:
+        """How far it has come; after a validation also in the words in which Tune judges trials."""
+        progress = self._group.progress
+        told = {"progress": json.dumps(contract.to_json(progress))}
+        validated = progress.epoch and progress.epoch.top1 is not None
+        return told | ({"epoch": progress.epoch.epoch, "top1": progress.epoch.top1} if validated else {})
 
     def _goes_on(self, outcome: TrialOutcome) -> bool:
         """A trial that was cut short goes on from its checkpoint, if it has come to a new one since it started."""
@@ -148,121 +105,180 @@ class Gang(tune.Trainable):
         self._group.close()
 
 
-class _Watcher(tune.Callback):
-    """Tune's events as ours: to the ledger first, then to the observers."""
+class _Feed(Searcher):
+    """Tune asks it for trials; it asks the conductor, and keeps it informed of the nodes."""
 
-    def __init__(self, ledger: Ledger, observers: Sequence[Observer], nurses: Nurses) -> None:
-        self._ledger = ledger
-        self._observers = observers
+    def __init__(self, conductor: Conductor, site: Site, nurses: Nurses, same: dict[str, Any]) -> None:
+        super().__init__()
+        self._conductor = conductor
+        self._site = site
         self._nurses = nurses
-        self._covered_at = 0.0
-        self._running: dict[str, float] = {}  # Tune's trial id: when it started
-        self.finished = 0
-        self._probes: list[dict[str, Any]] = []
-        self._tested: set[str] = set()  # Tune's ids of the trials before which nodes were tested
-        self.error: SweepError | None = None
+        self._same = same  # for all trials
+        self._made_of: dict[str, Fingerprints] = {}  # by node
+        self._give_up = time.monotonic() + INTRODUCED_WITHIN_S
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles its callbacks to restore them; our state is the ledger
+        return {}  # Tune pickles it to restore a run; our state is the ledger
 
-    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        if time.monotonic() - self._covered_at > COVER_EVERY_S:
-            self._nurses.cover()
-            self._covered_at = time.monotonic()
-            self.meet()
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        self.look()
+        if self._conductor.engine.asks_what_nodes_are_made_of and not self._are_all_known():
+            return None
+        if start := self._conductor.next():
+            return self._same | self._placed(start)
+        return str(Searcher.FINISHED) if self._conductor.is_over else None
+
+    def look(self) -> None:
+        """Which nodes are there, and what are they made of?"""
+        self._nurses.cover()
+        for facts in self._nurses.introductions():
+            self._conductor.met(facts)
+            self._made_of[self._site.name(facts["id"])] = facts["hardware"]["digest"], facts["software"]["digest"]
+        self._conductor.engine.nodes_are(self._site.nodes, self._made_of)
+
+    def _are_all_known(self) -> bool:
+        return {node.name for node in self._site.nodes} <= self._made_of.keys() or time.monotonic() > self._give_up
+
+    def _placed(self, start: Start) -> dict[str, Any]:
+        ranks = bundles(start.config, start.seats, self._site.nodes)
+        return {
+            "trial": contract.to_json(start.config),
+            "seats": start.seats,
+            "bundles": ranks,
+            "node_ids": [self._site.id(node) for node, n in start.seats for _ in range(n)],
+            "at": self._conductor.now,
+        }
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        pass
+
+    def set_search_properties(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def save(self, checkpoint_path: str) -> None: ...
+    def restore(self, checkpoint_path: str) -> None: ...
+
+
+def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """The trial's own actor needs nothing; each rank has a bundle, bound to its node."""
+    if config["simulated"]:
+        return tune.PlacementGroupFactory(ONE_AT_A_TIME)
+    nodes = [{"ray.io/node-id": node} for node in config["node_ids"]]
+    return tune.PlacementGroupFactory([{}, *config["bundles"]], bundle_label_selector=nodes)
+
+
+class _Watcher(tune.Callback):
+    """Tune's events, told to the conductor."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self.stopped_for: dict[str, TrialOutcome] = {}  # by trial: why we have had Tune stop it
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._running[trial.trial_id] = time.time()
-        for observer in self._observers:
-            observer.started(_planned(trial))
+        self._conductor.begun(_config(trial))
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        if "outcome" in result:
-            self._end(trial, contract.trial_outcome(json.loads(result["outcome"])))
-            return
-        if "probes" in result:
-            self._note_probes(trial, json.loads(result["probes"]))
-            return
-        progress = contract.progress(json.loads(result["progress"]))
-        for observer in self._observers:
-            observer.progressed(_planned(trial), progress)
-
-    def _note_probes(self, trial: Any, probes: list[dict[str, Any]]) -> None:
-        """Of nodes that were just tested: are they as fast as their peers, and as they were themselves?"""
-        for probe in probes:
-            latest = {one["node"]: one["figures"] for one in [*self._probes, *probes] if one["node"] != probe["node"]}
-            self._judge(probe, list(latest.values()))
-        self._tested.add(trial.trial_id)
-        self._running[trial.trial_id] = time.time()  # the trial itself starts now
-
-    def _note_link(self, config: TrialConfig, outcome: TrialOutcome) -> None:
-        """Of a gang whose nodes were tested: does it add up as fast as before?"""
-        measured = outcome.measurement
-        if measured and (speed := measured.ranks[0].allreduce_mib_per_s):
-            nodes = "+".join(sorted({place.node for place in outcome.granted}))
-            figures = {"allreduce_mib_per_s": speed}
-            self._judge({"node": f"{nodes} ×{config.gpus}", "at": time.time(), "figures": figures}, [])
-
-    def _judge(self, probe: dict[str, Any], peers: list[dict[str, float]]) -> None:
-        before = [one["figures"] for one in self._probes if one["node"] == probe["node"]]
-        slow = sentinel.slow(probe["figures"], peers, before)
-        self._probes.append(probe)
-        self._note("probe", {**probe, "slow": slow})
-        for observer in self._observers if slow else []:
-            observer.warned(f"{probe['node']} is slow: {'; '.join(slow)}")
-
-    def _note(self, kind: Literal["node", "probe"], facts: dict[str, Any]) -> None:
-        try:
-            self._ledger.note(kind, facts)
-        except SweepError as error:
-            self.error = error
-
-    def meet(self) -> None:
-        """Write down what the nodes are made of that have said so."""
-        for facts in self._nurses.introductions():
-            self._note("node", facts)
-            for observer in self._observers:
-                observer.met(facts)
+        config = _config(trial)
+        if outcome := result.pop("outcome", None):  # Tune would keep it
+            self._conductor.answered(config, contract.trial_outcome(json.loads(outcome)), result["took_s"])
+        elif probes := result.pop("probes", None):
+            self._conductor.tested(config, json.loads(probes))
+            self._conductor.begun(config)
+        elif progress := result.pop("progress", None):
+            self._conductor.progressed(config, contract.progress(json.loads(progress)))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         lines = str(trial.get_error() or "no message").strip().splitlines()
-        self._end(trial, TrialOutcome(status="lost", kind="trial actor lost", message=lines[-1]))
+        self._over(trial, TrialOutcome(status="lost", kind="trial actor lost", message=lines[-1]))
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if outcome := self.stopped_for.pop(_config(trial).trial, None):
+            self._over(trial, outcome)
+
+    def _over(self, trial: Any, outcome: TrialOutcome) -> None:
+        config = _config(trial)
+        if self._conductor.is_running(config):
+            self._conductor.answered(config, outcome)
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        for trial in trials:
-            if trial.trial_id in self._running:
-                self._end(trial, TrialOutcome(status="cancelled", kind="stopped"))
+        self._conductor.stopped()
 
-    def _end(self, trial: Any, outcome: TrialOutcome) -> None:
-        record = TrialRecord(
-            config=_planned(trial),
-            outcome=outcome,
-            started_at=self._running.pop(trial.trial_id, time.time()),
-            ended_at=time.time(),
+
+class _Stranded(schedulers.FIFOScheduler):
+    """Gives up trials that wait for a placement group on nodes that have gone."""
+
+    watcher: _Watcher
+    site: Site
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def choose_trial_to_run(self, controller: Any) -> Any:
+        ids = {self.site.id(node.name) for node in self.site.nodes}
+        for trial in controller.get_live_trials():
+            if trial.status == "PENDING" and not set(trial.config["node_ids"]) <= ids:
+                message = "a node of its placement group had gone before it started"
+                self.watcher.stopped_for[_config(trial).trial] = TrialOutcome(
+                    status="lost", kind="node lost", message=message
+                )
+                controller.stop_trial(trial)
+        return super().choose_trial_to_run(controller)
+
+
+class _Hopeless(schedulers.AsyncHyperBandScheduler, _Stranded):
+    """Stops a convergence trial that is among the worse at its epoch, or has taken far longer than the best took."""
+
+    def __init__(self, spec: SweepSpec) -> None:
+        assert spec.epochs
+        super().__init__(
+            time_attr="epoch",
+            metric="top1",
+            mode="max",
+            max_t=spec.epochs + 1,  # a trial comes to its own end
+            grace_period=spec.search.grace,
+            reduction_factor=spec.search.reduction,
         )
-        try:
-            self._ledger.write(record)
-        except SweepError as error:
-            self.error = error  # nothing more counts: the stopper ends the sweep
-            return
-        self.finished += outcome.status != "cancelled"
-        if trial.trial_id in self._tested:
-            self._note_link(record.config, outcome)
-        for observer in self._observers:
-            observer.ended(record)
+        self._patience = spec.search.reduction
+        self._best_s = math.inf  # that a trial took to its target
+
+    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        took_s = result["time_total_s"]
+        if "outcome" in result:
+            if json.loads(result["outcome"])["status"] == "completed" and _reached(result["outcome"]):
+                self._best_s = min(self._best_s, took_s)
+            return str(self.CONTINUE)
+        why = ""
+        if super().on_trial_result(controller, trial, result) == self.STOP:
+            why = f"top-1 {result['top1']:.2%} after {result['epoch']} epochs is among the worse of the trials so far"
+        elif took_s > self._patience * self._best_s:
+            why = f"{took_s:.0f} s without coming to the target, which took another trial {self._best_s:.0f} s"
+        if why:
+            self.watcher.stopped_for[_config(trial).trial] = TrialOutcome(status="pruned", kind="hopeless", message=why)
+        return str(self.STOP if why else self.CONTINUE)
+
+
+def _reached(outcome: str) -> bool:
+    measured = contract.trial_outcome(json.loads(outcome)).measurement
+    return measured is not None and measured.ranks[0].reached_target
 
 
 class _WhenLedgerFails(tune.Stopper):
-    def __init__(self, watcher: _Watcher) -> None:
-        self._watcher = watcher
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return self._watcher.error is not None
+        return self._conductor.error is not None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
 
 
 class _Patient(RayActorManager):
@@ -272,54 +288,66 @@ class _Patient(RayActorManager):
         return bool(super().next(timeout and max(timeout, LOOK_EVERY_S)))
 
 
-def _planned(trial: Any) -> TrialConfig:
-    return contract.trial_config(trial.config["planned"]["trial"])
+def _config(trial: Any) -> TrialConfig:
+    return contract.trial_config(trial.config["trial"])
 
 
-def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """The trial's own actor needs nothing; each rank has a bundle."""
-    planned = config["planned"]
-    return tune.PlacementGroupFactory([{}, *planned["bundles"]], strategy=planned["trial"]["placement"].upper())
-
-
-def run(plan: Plan, ledger: Ledger, nodes: Sequence[Node], observers: Sequence[Observer], entry: str = ENTRY) -> bool:
-    """Run every trial of a plan; False if it was interrupted before the last."""
+def run(
+    engine: Engine,
+    spec: SweepSpec,
+    ledger: Ledger,
+    site: Site,
+    observers: Sequence[Observer],
+    entry: str = ENTRY,
+) -> bool:
+    """Run a sweep to its end; False if it was interrupted, or its budget spent, before that."""
     tune_controller.RayActorManager = _Patient
-    nurses = Nurses(ledger.paths, plan.spec.sample_every_s)
-    nurses.cover()
-    watcher = _Watcher(ledger, observers, nurses)
-    planned = [{"trial": contract.to_json(config), "bundles": bundles(config, nodes)} for config in plan.trials]
+    facts, paths = ledger.facts, ledger.paths
+    conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated))
+    nurses = NoNurses() if facts.simulated else Nurses(paths, spec.sample_every_s)
+    is_judged = spec.search.method == "asha"
+    same = {
+        "sweep": facts.name,
+        "simulated": facts.simulated,
+        "root": str(paths.folder.parent),
+        "entry": entry,
+        "probe_every_s": 0.0 if facts.simulated else 60 * spec.probe_every_min,
+        "report_every_s": JUDGE_EVERY_S if is_judged else REPORT_EVERY_S,
+    }
+    watcher, feed = _Watcher(conductor), _Feed(conductor, site, nurses, same)
+    scheduler = _Hopeless(spec) if is_judged else _Stranded()
+    scheduler.watcher, scheduler.site = watcher, site
     tuner = tune.Tuner(
         tune.with_resources(Gang, _placement_group),
-        param_space={
-            "planned": tune.grid_search(planned),
-            "sweep": ledger.paths.name,
-            "root": str(ledger.paths.folder.parent),
-            "entry": entry,
-            "probe_every_s": 60 * plan.spec.probe_every_min,
-        },
-        tune_config=tune.TuneConfig(reuse_actors=True, trial_dirname_creator=lambda trial: trial.trial_id),
+        tune_config=tune.TuneConfig(
+            search_alg=feed,
+            scheduler=scheduler,
+            num_samples=-1,
+            reuse_actors=True,
+            trial_dirname_creator=lambda trial: trial.trial_id,
+        ),
         run_config=tune.RunConfig(
             name="tune",
-            storage_path=str(ledger.paths.folder),
+            storage_path=str(paths.folder),
             verbose=0,
             callbacks=[watcher],
-            stop=_WhenLedgerFails(watcher),
+            stop=_WhenLedgerFails(conductor),
             failure_config=tune.FailureConfig(max_failures=0),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     )
     try:
+        feed.look()
         for observer in observers:
             observer.ready()
         with _terminate_as_interrupt():
             tuner.fit()
-        watcher.meet()
+        feed.look()
     finally:
         nurses.dismiss()
-    if watcher.error:
-        raise watcher.error
-    return watcher.finished == len(plan.trials)
+    if conductor.error:
+        raise conductor.error
+    return engine.is_over and not engine.is_budget_spent
 
 
 @contextlib.contextmanager

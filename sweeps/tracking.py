@@ -70,11 +70,10 @@ class Store:
             "sweep.cell": config.cell,
             "sweep.outcome": outcome.status,
         }
-        if outcome.kind:
-            tags["sweep.kind"] = outcome.kind
-        if outcome.message:
-            tags["sweep.message"] = outcome.message[:LONGEST_NOTE]
-            tags["mlflow.note.content"] = f"**{outcome.status}**: {outcome.kind}. {outcome.message}"
+        note = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
+        told = {"sweep.kind": outcome.kind, "sweep.message": outcome.message[:LONGEST_NOTE], "mlflow.note.content": note}
+        is_known = config.trial in self._runs  # what was told of an earlier attempt holds no longer
+        tags |= {name: text for name, text in told.items() if text or is_known}
         fingerprints = {f"sweep.{side}": rows.fingerprint(record, side) for side in rows.SIDES}
         tags |= {name: digest for name, digest in fingerprints.items() if digest}
         if limited_by := rows.limited_by(record):
@@ -85,8 +84,7 @@ class Store:
         # Parameters are text in MLflow; as metrics the axes can be axes of a chart.
         axes = {f"axis/{name}": value for name in AXES if type(value := getattr(config, name)) in (int, float)}
         figures = {rows.METRICS[name]: value for name, value in rows.metrics(record).items()}
-        system = {f"{rows.SYSTEM}{name}": value for name, value in outcome.usage.items()}
-        metrics = [Metric(name, value, at, 0) for name, value in (figures | axes | system).items()]
+        metrics = [Metric(name, value, at, 0) for name, value in (figures | axes | rows.system(record)).items()]
         if outcome.measurement:
             first = outcome.measurement.ranks[0].steps
             slowest = rows.step_ms(outcome.measurement)

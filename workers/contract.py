@@ -256,6 +256,18 @@ class Granted:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Cached:
+    """A result of an earlier sweep that stands for this trial's: where it was measured, when, and what came out."""
+
+    sweep: str
+    measured_at: float
+    hardware: str
+    software: str
+    limited_by: str
+    figures: Mapping[str, float]  # by column
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialOutcome:
     """How a trial ended. A failure is a value: rank, last step, kind, message, log."""
 
@@ -268,6 +280,7 @@ class TrialOutcome:
     measurement: Measurement | None = None
     granted: tuple[Granted, ...] = ()
     usage: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of its nodes during the window
+    cached: Cached | None = None  # instead of a measurement
 
 
 def to_json(value: Any) -> dict[str, Any]:
@@ -301,5 +314,6 @@ def trial_outcome(data: Mapping[str, Any]) -> TrialOutcome:
             **data,
             "measurement": Measurement(ranks=reports) if measured else None,
             "granted": tuple(Granted(**place) for place in data.get("granted", ())),
+            "cached": Cached(**data["cached"]) if data.get("cached") else None,
         }
     )

@@ -1,0 +1,122 @@
+"""A Ray cluster to run a sweep on: that at an address, or one of our own on this machine. The nodes it has now."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ray
+from ray.autoscaler import sdk
+
+from sweeps import broom
+from sweeps.errors import RefusedError
+from sweeps.shape import Node
+
+LOOK_EVERY_S = 2.0
+QUIET = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # it would end keepers; ranks have limits of their own
+    "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_MAX_PENDING_TRIALS_PG": "1024",  # the engine starts no trial that does not fit
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",
+}
+
+# A Ray of our own shares its cores with the ranks that it measures: it reports what nobody reads less often.
+SELDOM = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+    "RAY_raylet_report_resources_period_milliseconds": "1000",
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
+    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
+    "REPORTER_UPDATE_INTERVAL_MS": "3600000",
+}
+
+
+class Cluster:
+    """The nodes of a Ray cluster that ranks may run on, as they come and go."""
+
+    def __init__(self) -> None:
+        self._looked_at = 0.0
+        self._nodes: list[Node] = []
+        self._ids: dict[str, str] = {}  # Ray's, by name
+
+    @property
+    def nodes(self) -> list[Node]:
+        """As they were a moment ago."""
+        if time.monotonic() - self._looked_at > LOOK_EVERY_S:
+            alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+            hosts = Counter(node["NodeManagerHostname"] for node in alive)
+            named = {self._name(node, hosts): node for node in alive}
+            self._ids = {name: node["NodeID"] for name, node in named.items()}
+            self._nodes = [_node(name, node) for name, node in sorted(named.items())]
+            self._looked_at = time.monotonic()
+        return self._nodes
+
+    def id(self, name: str) -> str:
+        return self._ids[name]
+
+    def name(self, node_id: str) -> str:
+        """Of a node by Ray's id; empty if it has gone."""
+        return next((name for name, known in self._ids.items() if known == node_id), "")
+
+    def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
+        """Have a cluster that grows by itself grow to hold these at once."""
+        sdk.request_resources(bundles=list(bundles))
+
+    @staticmethod
+    def _name(node: dict[str, Any], hosts: Counter[str]) -> str:
+        host: str = node["NodeManagerHostname"]
+        return host if hosts[host] == 1 else f"{host}/{node['NodeID'][:6]}"
+
+
+def _node(name: str, node: dict[str, Any]) -> Node:
+    labels, resources = node.get("Labels", {}), node["Resources"]
+    kind = labels.get("ray.io/accelerator-type", "")
+    return Node(name, int(resources["CPU"]), int(resources.get("GPU", 0)), kind)
+
+
+@contextlib.contextmanager
+def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
+    """The Ray cluster at `address`, or one on this machine that ends with the block and leaves no file."""
+    os.environ.update(QUIET)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what ends a trial is told by its outcome
+    if address and address != "auto":
+        _knock(address)
+    with contextlib.ExitStack() as stack:
+        here: dict[str, Any] = {"address": address}
+        if not address:
+            os.environ.update(SELDOM)
+            folder = stack.enter_context(broom.swept())
+            cpus = cpus or os.cpu_count()
+            here = {"address": "local", "num_cpus": cpus, "include_dashboard": False, "_temp_dir": folder}
+        try:
+            ray.init(**here, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, TimeoutError, ValueError) as error:
+            where = address or "on this machine"
+            raise RefusedError(f"Ray must answer {where}, but {str(error).splitlines()[0]}") from None
+        stack.callback(ray.shutdown)
+        yield Cluster()
+
+
+def _knock(address: str) -> None:
+    """Ray itself would wait most of a minute for a head that isn't there."""
+    host, _, port = address.rpartition("//")[-1].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise RefusedError(f"a Ray head must answer at HOST:PORT, but {address} gives: {why}") from None

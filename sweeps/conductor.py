@@ -1,0 +1,158 @@
+"""What happens to trials, in one place: to the engine, to the ledger first, and then to whoever wants to know.
+
+The runner asks for trials and tells of their ends. On a simulated cluster they end at once, and count when the
+virtual clock has come to their time: it jumps to the next end whenever nothing else can start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sweeps.engine import Engine
+from sweeps.errors import SweepError
+from sweeps.ledger import Ledger, Note, TrialRecord
+from sweeps.observer import Observer
+from sweeps.packing import Start
+from workers import sentinel
+from workers.contract import Progress, TrialConfig, TrialOutcome
+
+
+class Conductor:
+    def __init__(self, engine: Engine, ledger: Ledger, observers: Sequence[Observer], is_virtual: bool = False) -> None:
+        self.engine = engine
+        self.error: SweepError | None = None  # the ledger could not be written: nothing more counts
+        self._ledger = ledger
+        self._observers = observers
+        self._is_virtual = is_virtual
+        self._virtual_now = time.time()
+        self._away: dict[str, float] = {}  # trials that were started and have not answered: since when
+        self._answered: list[tuple[float, int, TrialRecord]] = []  # a heap, by their virtual end
+        self._numbers = itertools.count()
+        self._set_aside: set[str] = set()
+        self._probes: list[dict[str, Any]] = []
+        self._tested: set[str] = set()  # trials before which nodes were tested
+
+    @property
+    def now(self) -> float:
+        return self._virtual_now if self._is_virtual else time.time()
+
+    def next(self) -> Start | None:
+        """A trial to start; None where none may start at the moment."""
+        while not self.error:
+            found = self.engine.next(self.now)
+            if isinstance(found, Start):
+                self._away[found.config.trial] = self.now
+                for observer in self._observers:
+                    observer.started(found.config)
+                return found
+            if found:
+                self._count(found)
+            elif self._answered and not self._away:
+                self._virtual_now, _, record = heapq.heappop(self._answered)
+                self._end(record)
+            else:
+                return None
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        return self.error is not None or self.engine.is_over
+
+    def is_running(self, config: TrialConfig) -> bool:
+        return config.trial in self._away
+
+    def begun(self, config: TrialConfig) -> None:
+        """Its ranks start now: what was before was another's time."""
+        if not self._is_virtual:
+            self._away[config.trial] = time.time()
+
+    def progressed(self, config: TrialConfig, progress: Progress) -> None:
+        for observer in self._observers:
+            observer.progressed(config, progress)
+
+    def answered(self, config: TrialConfig, outcome: TrialOutcome, took_s: float | None = None) -> None:
+        """A trial has come to its end, on a simulated cluster after so many virtual seconds."""
+        started_at = self._away.pop(config.trial)
+        ended_at = time.time() if took_s is None else started_at + took_s
+        record = TrialRecord(config=config, outcome=outcome, started_at=started_at, ended_at=ended_at)
+        if self._is_virtual:
+            heapq.heappush(self._answered, (ended_at, next(self._numbers), record))
+        else:
+            self._end(record)
+
+    def stopped(self) -> None:
+        """Nothing goes on: what runs is cancelled, what has not been reached by the virtual clock too."""
+        for config in self.engine.running:
+            at = self._away.pop(config.trial, self.now)
+            outcome = TrialOutcome(status="cancelled", kind="stopped")
+            self._count(TrialRecord(config=config, outcome=outcome, started_at=at, ended_at=self.now))
+
+    def _end(self, record: TrialRecord) -> None:
+        counted = self.engine.ended(record, self.now)
+        if record.config.trial in self._tested:
+            self._added_up(record)
+        if counted:
+            self._count(counted)
+        else:
+            self._write(self._ledger.write_attempt, record)
+            for observer in self._observers:
+                observer.tried_again(record)
+        for node, trials in self.engine.set_aside.items():
+            if node not in self._set_aside:
+                self._set_aside.add(node)
+                self.note("aside", {"node": node, "trials": trials, "at": self.now})
+                self._warn(f"{node} gets no more trials: {trials} ended badly there, one after the other")
+
+    def _count(self, record: TrialRecord) -> None:
+        if self._write(self._ledger.write, record):
+            for observer in self._observers:
+                observer.ended(record)
+                observer.spent(self.engine.spent)
+
+    def _write(self, write: Any, *what: Any) -> bool:
+        try:
+            write(*what)
+        except SweepError as error:
+            self.error = error
+        return self.error is None
+
+    def note(self, kind: Note, facts: Mapping[str, Any]) -> None:
+        self._write(self._ledger.note, kind, facts)
+
+    def met(self, node: Mapping[str, Any]) -> None:
+        """What a node is made of that has just said so."""
+        self.note("node", node)
+        for observer in self._observers:
+            observer.met(node)
+
+    def tested(self, config: TrialConfig, probes: Sequence[dict[str, Any]]) -> None:
+        """Nodes that were just tested before a trial: are they as fast as their peers, and as they were themselves?"""
+        self._tested.add(config.trial)
+        for probe in probes:
+            latest = {one["node"]: one["figures"] for one in [*self._probes, *probes] if one["node"] != probe["node"]}
+            self._judge(probe, list(latest.values()))
+
+    def _added_up(self, record: TrialRecord) -> None:
+        """A gang whose nodes were tested: does it add up as fast as before?"""
+        measured = record.outcome.measurement
+        if measured and (speed := measured.ranks[0].allreduce_mib_per_s):
+            nodes = "+".join(sorted({place.node for place in record.outcome.granted}))
+            figures = {"allreduce_mib_per_s": speed}
+            self._judge({"node": f"{nodes} ×{record.config.gpus}", "at": time.time(), "figures": figures}, [])
+
+    def _judge(self, probe: dict[str, Any], peers: list[dict[str, float]]) -> None:
+        before = [one["figures"] for one in self._probes if one["node"] == probe["node"]]
+        slow = sentinel.slow(probe["figures"], peers, before)
+        self._probes.append(probe)
+        self.note("probe", {**probe, "slow": slow})
+        if slow:
+            self._warn(f"{probe['node']} is slow: {'; '.join(slow)}")
+
+    def _warn(self, message: str) -> None:
+        for observer in self._observers:
+            observer.warned(message)

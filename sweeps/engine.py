@@ -1,0 +1,217 @@
+"""Which trial runs next and where, and what its end means for the others. No Ray, no clock, no files.
+
+The runner asks `next` until it says None, and tells of every end and of every change of the nodes. A trial that was
+measured before, or that another's end rules out, needs no run: `next` gives its record instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from sweeps import feasibility, shape
+from sweeps.cache import Cache, Fingerprints
+from sweeps.durations import Durations
+from sweeps.faults import Faults
+from sweeps.feasibility import Feasibility
+from sweeps.ledger import TrialRecord
+from sweeps.packing import Packing, Start
+from sweeps.search import Strategy
+from sweeps.shape import Node, Seats
+from workers.contract import TrialConfig, TrialOutcome
+
+NODES_MAY_COME_BACK_S = 600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """GPU-hours of what has ended, and of the whole sweep as far as can be foretold."""
+
+    gpu_hours: float
+    expected: float
+
+
+class Engine:
+    def __init__(
+        self,
+        strategy: Callable[[Callable[[TrialConfig], bool]], Strategy],
+        durations: Durations,
+        feasible: Feasibility,
+        cache: Cache,
+        budget_gpu_hours: float = math.inf,
+        wait_for_nodes_s: float = NODES_MAY_COME_BACK_S,
+    ) -> None:
+        """`strategy` is made from the question whether a trial is ruled out already."""
+        self._strategy = strategy(feasible.is_ruled_out)
+        self._durations = durations
+        self._feasible = feasible
+        self._cache = cache
+        self._budget = budget_gpu_hours
+        self._patience_s = wait_for_nodes_s
+        self._packing = Packing()
+        self._faults = Faults()
+        self._nodes: Sequence[Node] = ()
+        self._fingerprints: Mapping[str, Fingerprints] = {}
+        self._places: dict[str, int] = {}  # by trial: its place in the order
+        self._waiting: dict[str, TrialConfig] = {}
+        self._running: dict[str, tuple[TrialConfig, Seats]] = {}
+        self._attempts: Counter[str] = Counter()
+        self._settled: deque[tuple[TrialConfig, TrialOutcome]] = deque()
+        self._stuck_since: float | None = None
+        self._spent = 0.0
+        self.is_budget_spent = False
+        self.set_aside: dict[str, str] = {}  # nodes, and why
+
+    def nodes_are(self, nodes: Sequence[Node], fingerprints: Mapping[str, Fingerprints]) -> None:
+        """The cluster as it is now, and what those nodes are made of that have said so."""
+        self._nodes, self._fingerprints = nodes, fingerprints
+        self._packing.nodes = [node for node in nodes if node.name not in self.set_aside]
+
+    def resumed(self, records: Sequence[TrialRecord]) -> None:
+        """What was measured before the driver stopped."""
+        for record in records:
+            self._spent += record.gpu_hours
+            self._learn(record)
+
+    def next(self, now: float) -> Start | TrialRecord | None:
+        """A trial to start, the record of one that needs no run, or nothing for the moment."""
+        self._queue()
+        if self._settled:
+            config, outcome = self._settled.popleft()
+            record = TrialRecord(config=config, outcome=outcome, started_at=now, ended_at=now)
+            self._learn(record)
+            return record
+        if self.is_budget_spent:
+            return None
+        start = self._packing.start(now, self.predicted_s, self._faults.avoid)
+        if start is None:
+            return self._gone(now) if self._waiting and not self._running else None
+        self._stuck_since = None
+        config = start.config
+        if outcome := self._cache.outcome(config, self._made_of(start.seats)):
+            self._packing.ended(config.trial, now)
+            self._settle(config, outcome)
+            return self.next(now)
+        if self._expected_of([*self.running, config]) > self._budget:
+            self._packing.ended(config.trial, now)
+            self._packing.add(config, self._places[config.trial])
+            self.is_budget_spent = True
+            return None
+        del self._waiting[config.trial]
+        self._running[config.trial] = config, start.seats
+        return start
+
+    def ended(self, record: TrialRecord, now: float) -> TrialRecord | None:
+        """An attempt is over: the trial's record, or None if it is tried again and this end does not count."""
+        config, seats = self._running.pop(record.config.trial)
+        self._attempts[config.trial] += 1
+        self._packing.ended(config.trial, now)
+        self._spent += record.gpu_hours
+        is_again = self._faults.told(record, self._to_blame(record, seats))
+        self._set_bad_nodes_aside()
+        if is_again:
+            self._wait(config)
+            return None
+        record = dataclasses.replace(record, attempts=self._attempts[config.trial])
+        self._learn(record)
+        return record
+
+    @property
+    def running(self) -> list[TrialConfig]:
+        return [config for config, _ in self._running.values()]
+
+    @property
+    def is_over(self) -> bool:
+        if self._running or self._settled:
+            return False
+        return self.is_budget_spent or (not self._waiting and self._strategy.is_over)
+
+    @property
+    def expected_trials(self) -> int:
+        return self._strategy.total
+
+    @property
+    def spent(self) -> Spent:
+        return Spent(self._spent, self._expected_of([*self.running, *self._waiting.values()]))
+
+    def predicted_s(self, config: TrialConfig) -> float:
+        return self._durations.predict(config).seconds
+
+    def _expected_of(self, unfinished: Sequence[TrialConfig]) -> float:
+        return self._spent + sum(config.gpus * self.predicted_s(config) for config in unfinished) / 3600
+
+    def _queue(self) -> None:
+        """Take what the search proposes."""
+        while proposed := self._strategy.propose():
+            for config in proposed:
+                self._places[config.trial] = len(self._places)
+                if outcome := self._known(config):
+                    self._settle(config, outcome)
+                else:
+                    self._wait(config)
+
+    def _known(self, config: TrialConfig) -> TrialOutcome | None:
+        """What a trial comes to, if that is certain wherever it would run."""
+        unlike = {self._fingerprints.get(node.name, ("", "")) for node in self._nodes}
+        if len(unlike) == 1 and (outcome := self._cache.outcome(config, [*unlike])):
+            return outcome
+        inference = self._feasible.inferred(config)
+        return feasibility.outcome(inference) if inference else None
+
+    def _wait(self, config: TrialConfig) -> None:
+        self._waiting[config.trial] = config
+        self._packing.add(config, self._places[config.trial])
+
+    def _settle(self, config: TrialConfig, outcome: TrialOutcome) -> None:
+        if config.trial in self._waiting:
+            del self._waiting[config.trial]
+            self._packing.remove(config.trial)
+        self._settled.append((config, outcome))
+
+    def _learn(self, record: TrialRecord) -> None:
+        """From an end that counts."""
+        self._strategy.told(record)
+        self._durations.learn(record)
+        self._feasible.told(record)
+        for config in self._feasible.freed():  # ruled out by what has turned out to be wrong
+            self._wait(config)
+        if record.outcome.status == "infeasible":
+            for config in list(self._waiting.values()):
+                if inference := self._feasible.inferred(config):
+                    self._settle(config, feasibility.outcome(inference))
+
+    def _made_of(self, seats: Seats) -> list[Fingerprints]:
+        return [self._fingerprints[node] for node, _ in seats if node in self._fingerprints]
+
+    def _to_blame(self, record: TrialRecord, seats: Seats) -> set[str]:
+        """The node of the rank that ended badly, or those that have gone; else all of them."""
+        names = [node for node, ranks in seats for _ in range(ranks)]
+        if record.outcome.rank is not None:
+            return {names[record.outcome.rank]}
+        gone = set(names) - {node.name for node in self._nodes}
+        return gone or set(names)
+
+    def _set_bad_nodes_aside(self) -> None:
+        """Those that keep failing, as long as the others can hold every trial that waits."""
+        for bad, why in self._faults.bad_nodes.items():
+            rest = [node for node in self._packing.nodes if node.name != bad]
+            if bad not in self.set_aside and not any(shape.impossible(c, rest) for c in self._waiting.values()):
+                self.set_aside[bad] = why
+                self._packing.nodes = rest
+
+    def _gone(self, now: float) -> TrialRecord | None:
+        """Nothing runs and nothing fits: nodes have gone. Wait for them a while, then give up what needs them."""
+        if self._stuck_since is None:
+            self._stuck_since = now
+        if now - self._stuck_since < self._patience_s:
+            return None
+        for config, reason in list(self._too_large()):
+            self._settle(config, TrialOutcome(status="lost", kind="no node left", message=reason))
+        return self.next(now) if self._settled else None
+
+    def _too_large(self) -> Iterator[tuple[TrialConfig, str]]:
+        for config in self._waiting.values():
+            if reason := shape.impossible(config, self._packing.nodes):
+                yield config, reason

@@ -24,12 +24,12 @@ from ray.air.execution._internal import RayActorManager
 from ray.tune.execution import tune_controller
 from ray.util.placement_group import get_current_placement_group
 
-from sweeps import broom
+from sweeps import broom, shape
 from sweeps.errors import RefusedError, SweepError
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.observer import Observer
 from sweeps.plan import Plan
-from sweeps.shape import Node, bundles
+from sweeps.shape import Node
 from workers import contract, sentinel
 from workers.contract import TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
@@ -87,7 +87,7 @@ def cluster(address: str | None) -> Iterator[list[Node]]:
             raise RefusedError(f"Ray must answer {where}, but {str(error).splitlines()[0]}") from None
         stack.callback(ray.shutdown)
         yield [
-            Node(int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0)))
+            Node(node["NodeID"], int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0)))
             for node in ray.nodes()
             if node["Alive"]
         ]
@@ -276,6 +276,10 @@ def _planned(trial: Any) -> TrialConfig:
     return contract.trial_config(trial.config["planned"]["trial"])
 
 
+def _bundles(config: TrialConfig, nodes: Sequence[Node]) -> list[dict[str, float]]:
+    return shape.bundles(config, shape.place(config, nodes, shape.idle(nodes)) or (), nodes)
+
+
 def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
     """The trial's own actor needs nothing; each rank has a bundle."""
     planned = config["planned"]
@@ -288,7 +292,7 @@ def run(plan: Plan, ledger: Ledger, nodes: Sequence[Node], observers: Sequence[O
     nurses = Nurses(ledger.paths, plan.spec.sample_every_s)
     nurses.cover()
     watcher = _Watcher(ledger, observers, nurses)
-    planned = [{"trial": contract.to_json(config), "bundles": bundles(config, nodes)} for config in plan.trials]
+    planned = [{"trial": contract.to_json(config), "bundles": _bundles(config, nodes)} for config in plan.trials]
     tuner = tune.Tuner(
         tune.with_resources(Gang, _placement_group),
         param_space={

@@ -34,7 +34,7 @@ def drive(file: Path, overrides: tuple[str, ...], address: str | None, me: str) 
     console.print(f"[bold]{spec.name}[/]: {summary(planned)}", highlight=False)
 
     with _cluster(address, console) as nodes:
-        shape.check_capacity(planned, nodes, str(file))
+        _check_capacity(planned, nodes, str(file))
         book = ledger.create(planned, text, overrides)
         records, refusals = _measure(planned, [], book, nodes, console)
     return _told(planned, records, refusals, book.facts.name, file, console, me)
@@ -54,7 +54,7 @@ def resume(name: str, address: str | None, me: str) -> int:
     if not left.trials:
         return _told(planned, done, [], name, file, console, me)
     with _cluster(address, console) as nodes:
-        shape.check_capacity(left, nodes, name)
+        _check_capacity(left, nodes, name)
         records, refusals = _measure(left, done, ledger.reopen(record), nodes, console)
     return _told(planned, records, refusals, name, file, console, me)
 
@@ -125,6 +125,16 @@ def _measure(
         count = f"{left} of {len(progress.records)} trials"
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
     return [*done, *progress.records], refusals
+
+
+def _check_capacity(planned: Plan, nodes: Sequence[Node], place: str) -> None:
+    """A gang larger than the cluster would wait for ever."""
+    refused = shape.check_capacity(planned.trials, nodes)
+    mistakes = [
+        Mistake("space.gpus", why, gpus) for why, trials in refused.items() for gpus in {t.gpus: 0 for t in trials}
+    ]
+    if mistakes:
+        raise InputError(place, mistakes)
 
 
 def _check_data(spec: SweepSpec, place: str, me: str) -> None:

@@ -1,57 +1,154 @@
-"""How gangs fit on a cluster's nodes. Pure."""
+"""Where a gang's ranks sit on a cluster's nodes. Pure.
+
+A placement has one arrangement on a cluster, so that the repeats of a cell are alike wherever they land:
+
+    pack     as few nodes as the cluster allows, each filled before the next: 6 ranks on nodes of 4 are 4 + 2
+    spread   as many nodes as the cluster has, evenly: 6 ranks on 4 nodes are 2 + 2 + 1 + 1
+    NxM      M ranks on each of N nodes
+
+What is free may leave no room for it now; it waits then, and is never arranged in another way.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
+import functools
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sweeps.errors import InputError, Mistake
-from sweeps.plan import Plan
 from workers.contract import TrialConfig
+
+Seats = tuple[tuple[str, int], ...]  # node and ranks there, in the order of the ranks
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
+    name: str  # unique in its cluster
     cpus: int
     gpus: int
+    kind: str = ""  # of its GPUs
 
 
-def bundles(config: TrialConfig, nodes: Sequence[Node]) -> list[dict[str, float]]:
-    """A trial's placement group: a bundle a rank, each taking its share of the CPUs of the nodes it may use.
-
-    An exclusive trial has its nodes to itself: neighbours contend for cores and links. One that shares them takes a
-    GPU's part of the CPUs, or the cores that a CPU rank computes with.
-    """
-    hosts = [node for node in nodes if _slots(config, node)]
-    largest = max(hosts, key=lambda node: _slots(config, node))
-    if config.placement == "pack":
-        used = math.ceil(config.gpus / _slots(config, largest))
-    else:
-        used = min(len(hosts), config.gpus)
-    ranks_a_node = math.ceil(config.gpus / used)
-    share = min(node.cpus for node in hosts) // ranks_a_node
-    if config.isolation == "shared":
-        share = min(node.cpus // node.gpus for node in hosts) if config.device == "gpu" else config.cores_per_worker
-    bundle: dict[str, float] = {"CPU": max(1, share)}
-    if config.device == "gpu":
-        bundle["GPU"] = 1
-    return [bundle] * config.gpus
+def idle(nodes: Iterable[Node]) -> dict[str, Node]:
+    """What is free of a cluster on which nothing runs."""
+    return {node.name: node for node in nodes}
 
 
-def _slots(config: TrialConfig, node: Node) -> int:
+def cores(config: TrialConfig, node: Node) -> int:
+    """That a rank needs there: a GPU's part of the node's, or those that a CPU rank computes with."""
+    return max(1, node.cpus // max(1, node.gpus)) if config.device == "gpu" else config.cores_per_worker
+
+
+def slots(config: TrialConfig, node: Node) -> int:
     """How many ranks a node can hold."""
-    return min(node.gpus, node.cpus) if config.device == "gpu" else node.cpus // config.cores_per_worker
+    return _ranks_in(config, node, node)
 
 
-def check_capacity(plan: Plan, nodes: Sequence[Node], place: str) -> None:
-    """A gang larger than the cluster would wait for ever."""
-    mistakes = {}
-    for config in plan.trials:
-        slots = sum(_slots(config, node) for node in nodes)
-        if config.gpus > slots:
-            shape = ", ".join(f"{node.cpus} CPUs + {node.gpus} GPUs" for node in nodes)
-            rule = f"this cluster ({shape}) holds at most {slots} ranks on device {config.device}"
-            mistakes[config.gpus] = Mistake("space.gpus", rule, config.gpus)
-    if mistakes:
-        raise InputError(place, list(mistakes.values()))
+def room(config: TrialConfig, node: Node, left: Node) -> int:
+    """How many it can hold with this much left of it; an exclusive trial shares a node with nobody."""
+    if config.isolation == "exclusive" and left != node:
+        return 0
+    return _ranks_in(config, node, left)
+
+
+def _ranks_in(config: TrialConfig, node: Node, left: Node) -> int:
+    ranks = left.cpus // cores(config, node)
+    return min(ranks, left.gpus) if config.device == "gpu" else ranks
+
+
+def arrangement(config: TrialConfig, nodes: Iterable[Node]) -> tuple[int, ...]:
+    """Ranks on each of its nodes, the fullest first; empty if the cluster can never hold it."""
+    return _arranged(config.gpus, config.placement, tuple(slots(config, node) for node in nodes))
+
+
+@functools.lru_cache(maxsize=4096)
+def _arranged(ranks: int, placement: str, slots: tuple[int, ...]) -> tuple[int, ...]:
+    if placement not in ("pack", "spread"):
+        count, each = map(int, placement.split("x"))
+        return (each,) * count if sum(held >= each for held in slots) >= count else ()
+    if ranks > sum(slots):
+        return ()
+    largest = sorted(slots, reverse=True)
+    if placement == "spread":
+        level = next(level for level in range(ranks + 1) if sum(min(held, level) for held in slots) >= ranks)
+        seated = [min(held, level) for held in largest]
+        surplus = sum(seated) - ranks
+        full = seated.count(level)
+        seated[full - surplus : full] = [level - 1] * surplus
+        return tuple(held for held in seated if held)
+    packed: list[int] = []
+    while (left := ranks - sum(packed)) > 0:
+        packed.append(min(left, largest[len(packed)]))
+    return tuple(packed)
+
+
+def place(
+    config: TrialConfig, nodes: Sequence[Node], free: Mapping[str, Node], avoid: Collection[str] = ()
+) -> Seats | None:
+    """Seats in what is free, on the nodes with the least room that suffices; None if there are none now."""
+    rooms = sorted(
+        (room(config, node, free[node.name]), place)
+        for place, node in enumerate(nodes)
+        if node.name in free and node.name not in avoid
+    )
+    seats = []
+    for ranks in arrangement(config, nodes):
+        tightest = bisect_left(rooms, (ranks, -1))
+        if tightest == len(rooms):
+            return None
+        seats.append((nodes[rooms.pop(tightest)[1]].name, ranks))
+    return tuple(seats) or None
+
+
+def taken(config: TrialConfig, seats: Seats, nodes: Mapping[str, Node]) -> dict[str, tuple[int, int]]:
+    """CPUs and GPUs of each node that nobody else has while the trial runs."""
+    if config.isolation == "exclusive":
+        return {name: (nodes[name].cpus, nodes[name].gpus) for name, _ in seats if name in nodes}
+    on_gpus = config.device == "gpu"
+    return {name: (ranks * cores(config, nodes[name]), ranks * on_gpus) for name, ranks in seats if name in nodes}
+
+
+def bundles(config: TrialConfig, seats: Seats, nodes: Iterable[Node]) -> list[dict[str, float]]:
+    """A trial's placement group: a bundle a rank, in the order of the seats.
+
+    An exclusive trial has its nodes to itself, so its ranks take all their CPUs: neighbours contend for cores and
+    links. One that shares them takes a GPU's part of the CPUs, or the cores that a CPU rank computes with.
+    """
+    known = idle(nodes)
+    made: list[dict[str, float]] = []
+    for name, ranks in seats:
+        share = known[name].cpus // ranks if config.isolation == "exclusive" else cores(config, known[name])
+        bundle: dict[str, float] = {"CPU": max(1, share)}
+        if config.device == "gpu":
+            bundle["GPU"] = 1
+        made += [dict(bundle) for _ in range(ranks)]
+    return made
+
+
+def impossible(config: TrialConfig, nodes: Sequence[Node]) -> str:
+    """Why the cluster can never hold a trial, as a rule that it breaks; empty if it can."""
+    if arrangement(config, nodes):
+        return ""
+    here = f"this cluster ({described(nodes)})"
+    held = [slots(config, node) for node in nodes]
+    if config.placement in ("pack", "spread"):
+        return f"{here} holds at most {sum(held)} ranks on device {config.device}"
+    each = int(config.placement.split("x")[1])
+    count = sum(ranks >= each for ranks in held)
+    return f"{here} has {count or 'no'} node{'s' * (count != 1)} that can hold {each} ranks on device {config.device}"
+
+
+def check_capacity(trials: Iterable[TrialConfig], nodes: Sequence[Node]) -> dict[str, list[TrialConfig]]:
+    """The trials that would wait for ever, by why. Nothing if there are none."""
+    refused: dict[str, list[TrialConfig]] = {}
+    for config in trials:
+        if why := impossible(config, nodes):
+            refused.setdefault(why, []).append(config)
+    return refused
+
+
+def described(nodes: Iterable[Node]) -> str:
+    """`8 nodes of 32 CPUs + 4 GPUs, 16 CPUs + 0 GPUs`."""
+    alike = Counter(f"{node.cpus} CPUs + {node.gpus} GPUs{f' {node.kind}' if node.kind else ''}" for node in nodes)
+    return ", ".join(f"{count} nodes of {one}" if count > 1 else one for one, count in alike.items()) or "no nodes"

@@ -1,53 +1,207 @@
-"""A gang fits a cluster, has its nodes to itself, and sits as Horovod expects."""
+"""A gang fits a cluster in one arrangement, takes what it is said to take, and sits as Horovod expects."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import plan, spec
-from sweeps.errors import InputError
-from sweeps.shape import Node, bundles, check_capacity
+from sweeps.shape import (
+    Node,
+    Seats,
+    arrangement,
+    bundles,
+    check_capacity,
+    described,
+    idle,
+    impossible,
+    place,
+    room,
+    slots,
+    taken,
+)
 from tests.unit.records import config
+from workers.contract import TrialConfig
 from workers.seats import Bench, seated, side_by_side
 
-FOUR_GPUS = Node(cpus=32, gpus=4)
+TEMPLATE = config()
+
+
+def gang(gpus: int, placement: str = "pack", device: str = "gpu", isolation: str = "exclusive") -> TrialConfig:
+    fields = {"gpus": gpus, "placement": placement, "device": device, "isolation": isolation}
+    return dataclasses.replace(TEMPLATE, **fields)  # type: ignore[arg-type]
+
+
+def cluster(*gpus: int, cpus_a_gpu: int = 8) -> list[Node]:
+    return [Node(f"n{i}", cpus=cpus_a_gpu * count, gpus=count) for i, count in enumerate(gpus)]
+
+
+FOURS = cluster(4, 4, 4, 4)
+CLUSTERS = st.lists(st.builds(Node, st.just(""), st.integers(0, 12), st.integers(0, 4)), max_size=7).map(
+    lambda nodes: [dataclasses.replace(node, name=f"n{i}") for i, node in enumerate(nodes)]
+)
+PLACEMENTS = st.one_of(
+    st.tuples(st.integers(1, 32), st.sampled_from(["pack", "spread"])),
+    st.tuples(st.integers(1, 6), st.integers(1, 6)).map(lambda of: (of[0] * of[1], f"{of[0]}x{of[1]}")),
+)
+GANGS = st.builds(
+    lambda placed, device, isolation: gang(*placed, device, isolation),
+    PLACEMENTS,
+    st.sampled_from(["cpu", "gpu"]),
+    st.sampled_from(["exclusive", "shared"]),
+)
 
 
 @pytest.mark.parametrize(
-    ("gpus", "placement", "bundle"),
+    ("gpus", "placement", "nodes", "ranks"),
     [
-        (1, "pack", {"CPU": 32, "GPU": 1}),  # alone on its node
-        (4, "pack", {"CPU": 8, "GPU": 1}),
-        (8, "pack", {"CPU": 8, "GPU": 1}),
-        (2, "spread", {"CPU": 32, "GPU": 1}),
-        (8, "spread", {"CPU": 16, "GPU": 1}),  # two on each of four nodes
+        (1, "pack", (4, 4), (1,)),
+        (6, "pack", (4, 4, 4), (4, 2)),  # not 3 + 3
+        (6, "pack", (4, 8, 4), (6,)),
+        (10, "pack", (4, 8, 4), (8, 2)),
+        (17, "pack", (4, 8, 4), ()),
+        (1, "spread", (4, 4), (1,)),
+        (6, "spread", (4, 4, 4, 4), (2, 2, 1, 1)),
+        (7, "spread", (1, 4, 4), (3, 3, 1)),
+        (9, "spread", (1, 4, 4), (4, 4, 1)),
+        (10, "spread", (1, 4, 4), ()),
+        (8, "2x4", (4, 4, 4), (4, 4)),
+        (8, "4x2", (4, 4, 4), ()),
+        (3, "3x1", (4, 1, 2), (1, 1, 1)),
+        (4, "2x2", (4, 1, 1), ()),
     ],
 )
-def test_a_gang_takes_all_the_cpus_of_its_nodes(gpus: int, placement: str, bundle: dict[str, float]) -> None:
-    trial = config(gpus=gpus, placement=placement)
-    on_gpus = type(trial)(**{**vars(trial), "device": "gpu"})
-    assert bundles(on_gpus, [FOUR_GPUS] * 4) == [bundle] * gpus
+def test_a_placement_has_one_arrangement(
+    gpus: int, placement: str, nodes: tuple[int, ...], ranks: tuple[int, ...]
+) -> None:
+    assert arrangement(gang(gpus, placement), cluster(*nodes)) == ranks
 
 
-@given(st.integers(1, 32), st.sampled_from(["pack", "spread"]), st.integers(1, 8), st.integers(1, 64))
-def test_bundles_always_fit_the_nodes(gpus: int, placement: str, nodes: int, cpus: int) -> None:
-    if gpus > nodes * cpus:
+@given(GANGS, CLUSTERS)
+def test_what_an_idle_cluster_can_hold_is_placed_as_arranged(trial: TrialConfig, nodes: list[Node]) -> None:
+    seats = place(trial, nodes, idle(nodes))
+    assert (seats is None) == bool(impossible(trial, nodes))
+    if seats is None:
         return
-    made = bundles(config(gpus=gpus, placement=placement), [Node(cpus=cpus, gpus=0)] * nodes)
-    assert len(made) == gpus
-    assert nodes * (cpus // made[0]["CPU"]) >= gpus
+    assert sum(ranks for _, ranks in seats) == trial.gpus
+    assert tuple(ranks for _, ranks in seats) == arrangement(trial, nodes)
+    assert len({name for name, _ in seats}) == len(seats)
+    assert all(ranks <= slots(trial, idle(nodes)[name]) for name, ranks in seats)
 
 
-def test_a_gang_larger_than_the_cluster_is_named() -> None:
-    text = "{name: x, model: tiny, device: cpu, repeats: 2, space: {batch_size: [8, 16], gpus: [2, 4]}}"
-    planned = plan.plan(spec.parse(text, "x"))
-    check_capacity(planned, [Node(cpus=2, gpus=0)] * 2, "x.yaml")
-    with pytest.raises(InputError) as refused:
-        check_capacity(planned, [Node(cpus=3, gpus=0)], "x.yaml")
-    rule = "this cluster (3 CPUs + 0 GPUs) holds at most 3 ranks on device cpu, but got 4"
-    assert str(refused.value) == f"x.yaml: space.gpus: {rule}"
+@given(st.integers(1, 24), CLUSTERS)
+def test_pack_takes_the_fewest_nodes_and_spread_the_most(gpus: int, nodes: list[Node]) -> None:
+    held = sorted((slots(gang(gpus), node) for node in nodes), reverse=True)
+    if sum(held) < gpus:
+        assert impossible(gang(gpus), nodes)
+        assert impossible(gang(gpus, "spread"), nodes)
+        return
+    packed, spread = arrangement(gang(gpus), nodes), arrangement(gang(gpus, "spread"), nodes)
+    assert sum(held[: len(packed) - 1]) < gpus <= sum(held[: len(packed)])
+    assert len(spread) == min(gpus, sum(map(bool, held)))
+    full = [ranks for ranks, most in zip(spread, held, strict=False) if ranks < most]
+    assert not full or max(spread) - min(full) <= 1  # uneven only where a node is full
+
+
+@given(st.integers(1, 6), st.integers(1, 6), CLUSTERS)
+def test_n_times_m_is_exactly_that(count: int, each: int, nodes: list[Node]) -> None:
+    trial = gang(count * each, f"{count}x{each}")
+    fitting = sum(slots(trial, node) >= each for node in nodes)
+    assert arrangement(trial, nodes) == ((each,) * count if fitting >= count else ())
+
+
+def test_seats_are_on_the_nodes_with_the_least_room_that_suffices() -> None:
+    nodes = cluster(8, 2, 4, 4)
+    assert place(gang(1), nodes, idle(nodes)) == (("n1", 1),)
+    assert place(gang(3), nodes, idle(nodes)) == (("n2", 3),)
+    assert place(gang(3), nodes, idle(nodes), avoid={"n2"}) == (("n3", 3),)
+    assert place(gang(10), nodes, idle(nodes)) == (("n0", 8), ("n1", 2))
+
+
+def test_an_exclusive_gang_takes_no_node_on_which_something_runs() -> None:
+    free = {**idle(FOURS), "n0": Node("n0", cpus=24, gpus=3)}
+    assert place(gang(1), FOURS, free) == (("n1", 1),)
+    assert place(gang(16, "spread"), FOURS, free) is None
+    assert place(gang(1, isolation="shared"), FOURS, free) == (("n0", 1),)
+    assert room(gang(1), FOURS[0], free["n0"]) == 0
+
+
+def test_a_gang_waits_rather_than_sit_otherwise() -> None:
+    free = {"n0": Node("n0", 24, 3), "n1": Node("n1", 24, 3)}
+    assert place(gang(6, isolation="shared"), cluster(4, 4), free) is None  # 4 + 2; 3 + 3 would be another cell
+    assert place(gang(6, "2x3", isolation="shared"), cluster(4, 4), free) == (("n0", 3), ("n1", 3))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "placement", "bundles_made"),
+    [
+        (1, "pack", [32]),  # alone on its node
+        (4, "pack", [8] * 4),
+        (6, "pack", [8] * 4 + [16] * 2),
+        (2, "spread", [32] * 2),
+        (8, "spread", [16] * 8),
+        (6, "2x3", [10] * 6),
+    ],
+)
+def test_an_exclusive_gang_takes_all_the_cpus_of_its_nodes(gpus: int, placement: str, bundles_made: list[int]) -> None:
+    trial = gang(gpus, placement)
+    seats = place(trial, FOURS, idle(FOURS))
+    assert seats
+    assert bundles(trial, seats, FOURS) == [{"CPU": cpus, "GPU": 1} for cpus in bundles_made]
+
+
+def test_a_gang_that_shares_takes_its_part() -> None:
+    seats: Seats = (("n0", 2),)
+    assert bundles(gang(2, isolation="shared"), seats, FOURS) == [{"CPU": 8, "GPU": 1}] * 2
+    on_cores = dataclasses.replace(gang(2, device="cpu", isolation="shared"), cores_per_worker=3)
+    assert bundles(on_cores, seats, FOURS) == [{"CPU": 3}] * 2
+
+
+@given(GANGS, CLUSTERS)
+def test_bundles_fit_what_the_gang_takes_and_that_fits_the_nodes(trial: TrialConfig, nodes: list[Node]) -> None:
+    named = idle(nodes)
+    seats = place(trial, nodes, named)
+    if seats is None:
+        return
+    made = iter(bundles(trial, seats, nodes))
+    part = taken(trial, seats, named)
+    for name, ranks in seats:
+        here = [next(made) for _ in range(ranks)]
+        cpus, gpus = part[name]
+        assert sum(bundle["CPU"] for bundle in here) <= cpus <= named[name].cpus
+        assert sum(bundle.get("GPU", 0) for bundle in here) <= gpus <= named[name].gpus
+    assert next(made, None) is None
+
+
+def test_trials_that_a_cluster_can_never_hold_are_named_by_why() -> None:
+    nodes = [Node("a", cpus=3, gpus=0)]
+    small, large, larger = (gang(gpus, device="cpu") for gpus in (2, 4, 8))
+    rule = "this cluster (3 CPUs + 0 GPUs) holds at most 3 ranks on device cpu"
+    assert check_capacity([small, large, larger], nodes) == {rule: [large, larger]}
+    assert check_capacity([small, large, larger], [*nodes, Node("b", cpus=5, gpus=0)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("trial", "why"),
+    [
+        (gang(20), "this cluster (4 nodes of 32 CPUs + 4 GPUs) holds at most 16 ranks on device gpu"),
+        (
+            gang(16, "2x8"),
+            "this cluster (4 nodes of 32 CPUs + 4 GPUs) has no nodes that can hold 8 ranks on device gpu",
+        ),
+        (gang(10, "5x2"), "this cluster (4 nodes of 32 CPUs + 4 GPUs) has 4 nodes that can hold 2 ranks on device gpu"),
+    ],
+)
+def test_why_a_trial_is_impossible(trial: TrialConfig, why: str) -> None:
+    assert impossible(trial, FOURS) == why
+
+
+def test_a_cluster_in_words() -> None:
+    nodes = [*cluster(4, 4), Node("x", cpus=16, gpus=2, kind="v100")]
+    assert described(nodes) == "2 nodes of 32 CPUs + 4 GPUs, 16 CPUs + 2 GPUs v100"
+    assert described([]) == "no nodes"
 
 
 def bench(node: str) -> Bench:

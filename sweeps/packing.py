@@ -1,0 +1,235 @@
+"""Which waiting trial starts next, and where. Pure: events in, decisions out; time is an argument.
+
+1. Trials start in rounds: each repeat is one, and what is added later waits for the next. Within a round those that
+   take most of the cluster come first, and equals in the order of the plan.
+2. If the first of the order has no room yet, seats are kept for it: those that are predicted to be free the soonest.
+3. Meanwhile another starts, in the same order, if it leaves these seats alone or is predicted to end before.
+4. Once `PATIENCE` trials have gone ahead of it in the second way, its seats stay where they are and nobody may use
+   them, so it starts at the latest when what runs there has ended, whatever was predicted.
+
+Largest first because a gang that needs most of the nodes can follow on another without a pause, the small ones filling
+what it leaves. In the plan's own random order the cluster would drain again and again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from sweeps import shape
+from sweeps.shape import Node, Seats
+from workers.contract import TrialConfig
+
+PATIENCE = 20
+LATE = 0.25  # of the time that it has taken: what a trial that has outlived its prediction is expected to take yet
+NOBODY: Mapping[str, Collection[str]] = {}
+
+Predicted = Callable[[TrialConfig], float]  # seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    trial: TrialConfig
+    seats: Seats
+
+
+@dataclasses.dataclass(frozen=True)
+class _Waiting:
+    trial: TrialConfig
+    id: str
+    round: int
+    order: int
+
+    @property
+    def turn(self) -> tuple[int, int, str]:
+        return self.round, self.order, self.id
+
+
+@dataclasses.dataclass(frozen=True)
+class _Running:
+    start: Start
+    at: float
+
+    def end(self, now: float, predicted: Predicted) -> float:
+        return max(self.at + predicted(self.start.trial), now + LATE * (now - self.at))
+
+
+@dataclasses.dataclass
+class _Shape:
+    """The waiting trials that need the same seats, in their turn; and how much of an idle cluster one takes."""
+
+    queue: list[_Waiting]
+    weight: tuple[int, int] = (0, 0)  # slots, nodes; (0, 0): the cluster can't hold it
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """Seats for the first of the order, from when they are predicted to be free, and what is left beside them then."""
+
+    seats: Seats
+    at: float
+    beside: Mapping[str, Node]
+
+
+class Packing:
+    """A cluster's nodes, what runs there and what waits."""
+
+    def __init__(self, nodes: Sequence[Node] = ()) -> None:
+        self._waiting: dict[str, _Waiting] = {}
+        self._running: dict[str, _Running] = {}
+        self._shapes: dict[tuple[object, ...], _Shape] = {}
+        self._round = -1  # of the latest trial that started as the first of the order
+        self._first = ""  # of the order, when there was no room for it
+        self._passed = 0  # trials that have gone ahead of it on the strength of a prediction
+        self._kept: Seats | None = None  # its seats, once that were too many
+        self.nodes = nodes
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return self._nodes
+
+    @nodes.setter
+    def nodes(self, nodes: Sequence[Node]) -> None:
+        """Nodes may join and leave at any time; what runs on one that left ends when the caller says so."""
+        self._nodes = tuple(nodes)
+        self._named = shape.idle(nodes)
+        self._free = dict(self._named)
+        self._kept = None
+        for running in self._running.values():
+            self._change(self._free, running.start, -1)
+        for group in self._shapes.values():
+            self._weigh(group)
+
+    @property
+    def free(self) -> dict[str, Node]:
+        """What is left of each node."""
+        return dict(self._free)
+
+    @property
+    def running(self) -> dict[str, Start]:
+        """By trial."""
+        return {trial: running.start for trial, running in self._running.items()}
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def stranded(self) -> list[TrialConfig]:
+        """What waits and could not start if nothing ran; nodes may come that can hold it."""
+        return [one.trial for group in self._shapes.values() if not group.weight[0] for one in group.queue]
+
+    def add(self, trial: TrialConfig, order: int) -> None:
+        """Let a trial wait, one that was lost too. `order` is its place in the plan."""
+        one = _Waiting(trial, trial.trial, max(trial.repeat, self._round + 1), order)
+        self._waiting[one.id] = one
+        key = (trial.isolation, trial.device, trial.cores_per_worker, trial.gpus, trial.placement)
+        if not (group := self._shapes.setdefault(key, _Shape([]))).queue:
+            group.queue.append(one)
+            self._weigh(group)
+        else:
+            insort(group.queue, one, key=lambda waiting: waiting.turn)
+
+    def remove(self, trial_id: str) -> None:
+        """Of a trial that need not start any more."""
+        one = self._waiting.pop(trial_id)
+        for group in self._shapes.values():
+            at = bisect_left(group.queue, one.turn, key=lambda waiting: waiting.turn)
+            if at < len(group.queue) and group.queue[at] is one:
+                del group.queue[at]
+                return
+
+    def ended(self, trial_id: str, now: float) -> None:
+        self._change(self._free, self._running.pop(trial_id).start, +1)
+
+    def start(self, now: float, predicted: Predicted, avoid: Mapping[str, Collection[str]] = NOBODY) -> Start | None:
+        """The next trial, its seats taken; None if nothing should start before something ends or comes.
+
+        `avoid` has the nodes that a trial should not use; they are used all the same if the others could not hold it.
+        """
+        order = self._order()
+        if not order or not any(node.cpus for node in self._free.values()):
+            return None
+        first, *others = order
+        shunned = self._shunned(first, avoid)
+        if seats := shape.place(first.trial, self._nodes, self._free, shunned):
+            self._round = first.round
+            return self._begin(first, seats, now)
+        kept = self._keep(first, now, predicted, shunned)
+        beside = _common(self._free, kept.beside)
+        for other in others:
+            shunned = self._shunned(other, avoid)
+            if seats := shape.place(other.trial, self._nodes, beside, shunned):
+                return self._begin(other, seats, now)
+            is_brief = self._passed < PATIENCE and now + predicted(other.trial) <= kept.at
+            if is_brief and (seats := shape.place(other.trial, self._nodes, self._free, shunned)):
+                self._passed += 1
+                return self._begin(other, seats, now)
+        return None
+
+    def _order(self) -> list[_Waiting]:
+        """The first of each shape, in the order in which they may start."""
+        groups = [group for group in self._shapes.values() if group.queue and group.weight[0]]
+        return [group.queue[0] for group in sorted(groups, key=_rank)]
+
+    def _begin(self, one: _Waiting, seats: Seats, now: float) -> Start:
+        if one.id == self._first:
+            self._first, self._passed, self._kept = "", 0, None
+        self.remove(one.id)
+        start = Start(one.trial, seats)
+        self._running[one.id] = _Running(start, now)
+        self._change(self._free, start, -1)
+        return start
+
+    def _keep(self, one: _Waiting, now: float, predicted: Predicted, avoid: Collection[str]) -> _Kept:
+        """Seats for a trial when the running ones have ended, one after another as predicted."""
+        if one.id != self._first:
+            self._first, self._passed, self._kept = one.id, 0, None
+        ends = sorted((running.end(now, predicted), trial) for trial, running in self._running.items())
+        left, at, seats = dict(self._free), now, self._kept
+        for end, trial in ends:
+            if seats:
+                break
+            at = end
+            self._change(left, self._running[trial].start, +1)
+            seats = shape.place(one.trial, self._nodes, left, avoid)
+        assert seats, "an idle cluster holds it"
+        if self._passed >= PATIENCE:
+            self._kept = seats
+        self._change(left, Start(one.trial, seats), -1)
+        return _Kept(seats, at, left)
+
+    def _shunned(self, one: _Waiting, avoid: Mapping[str, Collection[str]]) -> Collection[str]:
+        shunned = avoid.get(one.id, ())
+        if shunned and not shape.place(one.trial, self._nodes, self._named, shunned):
+            return ()
+        return shunned
+
+    def _change(self, left: dict[str, Node], start: Start, sign: int) -> None:
+        """Give a trial's part of its nodes back, or take it."""
+        for name, (cpus, gpus) in shape.taken(start.trial, start.seats, self._named).items():
+            node = left[name]
+            left[name] = Node(name, node.cpus + sign * cpus, node.gpus + sign * gpus, node.kind)
+
+    def _weigh(self, group: _Shape) -> None:
+        if group.queue:
+            trial = group.queue[0].trial
+            seats = shape.place(trial, self._nodes, self._named) or ()
+            is_alone = trial.isolation == "exclusive"
+            slots = sum(shape.slots(trial, self._named[name]) if is_alone else ranks for name, ranks in seats)
+            group.weight = (slots, len(seats))
+
+
+def _rank(group: _Shape) -> tuple[int, int, int, int]:
+    first = group.queue[0]
+    slots, nodes = group.weight
+    return first.round, -slots, -nodes, first.order
+
+
+def _common(one: Mapping[str, Node], other: Mapping[str, Node]) -> dict[str, Node]:
+    """What is left of each node in both."""
+    return {
+        name: Node(name, min(node.cpus, other[name].cpus), min(node.gpus, other[name].gpus), node.kind)
+        for name, node in one.items()
+    }

@@ -1,0 +1,263 @@
+"""The packing over clusters, gangs and durations of any kind: nothing is oversubscribed, and all start at last."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import time
+from collections.abc import Callable, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps import shape
+from sweeps.packing import PATIENCE, Packing, Start
+from sweeps.shape import Node
+from tests.unit.records import config
+from workers.contract import TrialConfig
+
+TEMPLATE = dataclasses.replace(config(), device="gpu")
+Predicted = Callable[[TrialConfig], float]
+
+
+def gang(gpus: int, number: int, placement: str = "pack", isolation: str = "shared", repeat: int = 0) -> TrialConfig:
+    """The seed tells cells apart."""
+    fields = {"gpus": gpus, "placement": placement, "isolation": isolation, "seed": number, "repeat": repeat}
+    return dataclasses.replace(TEMPLATE, **fields)  # type: ignore[arg-type]
+
+
+def cluster(*gpus: int) -> list[Node]:
+    return [Node(f"n{i}", cpus=8 * count, gpus=count) for i, count in enumerate(gpus)]
+
+
+@dataclasses.dataclass
+class Ran:
+    start: Start
+    order: int
+    started_at: float
+    ended_at: float
+
+
+def unknown(trial: TrialConfig) -> float:
+    return 1.0
+
+
+def run(packing: Packing, trials: Sequence[tuple[TrialConfig, float]], predicted: Predicted = unknown) -> list[Ran]:
+    """Every trial as long as it says, in the order of the starts; what never starts is left."""
+    order = {trial.trial: n for n, (trial, _) in enumerate(trials)}
+    lasts = {trial.trial: seconds for trial, seconds in trials}
+    for n, (trial, _) in enumerate(trials):
+        packing.add(trial, n)
+    now, ran = 0.0, []
+    ends: list[tuple[float, str]] = []
+    while True:
+        while start := packing.start(now, predicted):
+            name = start.trial.trial
+            heapq.heappush(ends, (now + lasts[name], name))
+            ran.append(Ran(start, order[name], now, now + lasts[name]))
+            check(packing)
+        if not ends:
+            return ran
+        now, name = heapq.heappop(ends)
+        packing.ended(name, now)
+
+
+def check(packing: Packing) -> None:
+    """Nothing runs on more than there is, and an exclusive trial alone on its nodes."""
+    nodes = shape.idle(packing.nodes)
+    users: dict[str, list[tuple[TrialConfig, int]]] = {name: [] for name in nodes}
+    for start in packing.running.values():
+        for name, ranks in start.seats:
+            users[name].append((start.trial, ranks))
+    for name, here in users.items():
+        assert sum(ranks for _, ranks in here) <= nodes[name].gpus
+        assert len(here) <= 1 or all(trial.isolation == "shared" for trial, _ in here)
+        is_alone = any(trial.isolation == "exclusive" for trial, _ in here)
+        assert packing.free[name].gpus == (0 if is_alone else nodes[name].gpus - sum(ranks for _, ranks in here))
+
+
+PLACED = st.one_of(
+    st.tuples(st.integers(1, 16), st.sampled_from(["pack", "spread"])),
+    st.tuples(st.integers(1, 4), st.integers(1, 4)).map(lambda of: (of[0] * of[1], f"{of[0]}x{of[1]}")),
+)
+SWEEPS = st.lists(
+    st.tuples(PLACED, st.sampled_from(["shared", "exclusive"]), st.integers(0, 2), st.sampled_from([0.0, 1.0, 5.0])),
+    max_size=40,
+).map(
+    lambda rows: [
+        (gang(gpus, number, placement, isolation, repeat), seconds)
+        for number, ((gpus, placement), isolation, repeat, seconds) in enumerate(rows)
+    ]
+)
+CLUSTERS = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(lambda gpus: cluster(*gpus))
+GUESSES = st.sampled_from([0.0, 0.5, 1.0, 100.0])
+
+
+@given(SWEEPS, CLUSTERS, st.lists(GUESSES, min_size=1, max_size=5))
+def test_every_trial_that_an_idle_cluster_holds_starts_once(
+    trials: list[tuple[TrialConfig, float]], nodes: list[Node], guesses: list[float]
+) -> None:
+    packing = Packing(nodes)
+    ran = run(packing, trials, lambda trial: guesses[trial.seed % len(guesses)])
+    possible = [trial.trial for trial, _ in trials if not shape.impossible(trial, nodes)]
+    assert sorted(one.start.trial.trial for one in ran) == sorted(possible)
+    assert {trial.trial for trial in packing.stranded} == {trial.trial for trial, _ in trials} - set(possible)
+    assert packing.free == shape.idle(nodes)
+    for one in ran:
+        assert tuple(ranks for _, ranks in one.start.seats) == shape.arrangement(one.start.trial, nodes)
+
+
+@given(SWEEPS, CLUSTERS)
+def test_the_same_events_give_the_same_decisions(trials: list[tuple[TrialConfig, float]], nodes: list[Node]) -> None:
+    assert run(Packing(nodes), trials) == run(Packing(nodes), trials)
+
+
+@given(st.lists(st.integers(1, 4), max_size=30), st.sampled_from(["shared", "exclusive"]))
+def test_where_nothing_can_run_beside_anything_the_plans_order_is_kept(sizes: list[int], isolation: str) -> None:
+    sizes = [max(size, 3) for size in sizes] if isolation == "shared" else sizes
+    equal = 3 if isolation == "shared" else 0
+    trials = [(gang(equal or size, n, isolation=isolation), 1.0) for n, size in enumerate(sizes)]
+    assert [one.order for one in run(Packing(cluster(4)), trials)] == list(range(len(sizes)))
+
+
+@given(SWEEPS, CLUSTERS)
+def test_a_round_is_not_begun_while_one_of_the_round_before_would_fit(
+    trials: list[tuple[TrialConfig, float]], nodes: list[Node]
+) -> None:
+    packing = Packing(nodes)
+    for n, (trial, _) in enumerate(trials):
+        packing.add(trial, n)
+    start = packing.start(0, unknown)
+    if start:
+        rounds = [trial.repeat for trial, _ in trials if not shape.impossible(trial, nodes)]
+        assert start.trial.repeat == min(rounds)
+
+
+def test_the_largest_come_first_and_small_ones_fill_what_they_leave() -> None:
+    trials = [(gang(gpus, n), 1.0) for n, gpus in enumerate([1, 3, 2, 3, 1, 2])]
+    ran = {one.order: one.started_at for one in run(Packing(cluster(4)), trials)}
+    assert ran == {1: 0, 0: 0, 3: 1, 4: 1, 2: 2, 5: 2}
+
+
+def test_a_large_gang_is_passed_only_by_what_ends_before_its_seats_are_free() -> None:
+    lasts = {3: 10.0, 4: 1.0, 1: 6.0}
+    packing = Packing(cluster(4))
+    packing.add(gang(3, 0), 0)
+    assert packing.start(0, lambda trial: lasts[trial.gpus])
+    packing.add(gang(4, 1), 1)
+    packing.add(gang(1, 2), 2)
+    packing.add(gang(1, 3), 3)
+    start = packing.start(3, lambda trial: lasts[trial.gpus])
+    assert start
+    assert start.trial == gang(1, 2)
+    packing.ended(gang(1, 2).trial, 9)
+    assert packing.start(9, lambda trial: lasts[trial.gpus]) is None  # it would hold up the four
+    packing.ended(gang(3, 0).trial, 10)
+    start = packing.start(10, lambda trial: lasts[trial.gpus])
+    assert start
+    assert start.trial == gang(4, 1)
+
+
+def test_predictions_that_are_always_wrong_hold_a_large_gang_up_only_so_often() -> None:
+    """Small ones said to last no time come for ever; each lasts until the next one has started beside it."""
+    packing = Packing(cluster(4))
+    packing.add(gang(1, 0), 0)
+    assert packing.start(0, lambda trial: 0.0)
+    packing.add(gang(4, 1), 1)
+    running, started = [gang(1, 0)], 0
+    for number in range(2, 500):
+        packing.add(gang(1, number), number)
+        if start := packing.start(number, lambda trial: 0.0):
+            if start.trial.gpus == 4:
+                break
+            started += 1
+            running.append(start.trial)
+        if len(running) > 1 or not start:
+            packing.ended(running.pop(0).trial, number)
+    else:
+        raise AssertionError("it never started")
+    assert started == PATIENCE
+
+
+def test_what_is_added_later_waits_for_the_next_round() -> None:
+    """So that larger ones that keep coming never starve a small one."""
+    packing = Packing(cluster(4))
+    packing.add(gang(4, 0), 0)
+    packing.add(gang(1, 1), 1)
+    for number in range(2, 100):
+        start = packing.start(number, unknown)
+        assert start
+        packing.ended(start.trial.trial, number)
+        if start.trial.gpus == 1:
+            assert number == 3
+            return
+        packing.add(gang(4, number), number)
+    raise AssertionError("it never started")
+
+
+def test_a_trial_goes_elsewhere_if_there_is_an_elsewhere() -> None:
+    packing = Packing(cluster(4, 4))
+    one, both = gang(2, 0), gang(8, 1)
+    packing.add(one, 0)
+    start = packing.start(0, unknown, {one.trial: {"n0"}})
+    assert start
+    assert start.seats == (("n1", 2),)
+    packing.ended(one.trial, 1)
+    packing.add(both, 1)
+    start = packing.start(1, unknown, {both.trial: {"n0"}})
+    assert start
+    assert start.seats == (("n0", 4), ("n1", 4))
+
+
+def test_nodes_join_and_leave() -> None:
+    packing = Packing(cluster(4))
+    large, small = gang(8, 0), gang(2, 1)
+    packing.add(large, 0)
+    packing.add(small, 1)
+    assert packing.stranded == [large]
+    start = packing.start(0, unknown)
+    assert start
+    assert start.trial == small  # what cannot start holds up nobody
+    packing.nodes = cluster(4, 4, 4)
+    assert packing.stranded == []
+    start = packing.start(1, unknown)
+    assert start
+    assert start.seats == (("n1", 4), ("n2", 4))
+    packing.nodes = cluster(4, 4)  # n2 left under it
+    assert packing.free["n0"].gpus == 2
+    assert packing.free["n1"].gpus == 0
+    packing.ended(large.trial, 2)
+    packing.add(large, 0)
+    assert packing.start(2, unknown) is None
+    packing.ended(small.trial, 3)
+    start = packing.start(3, unknown)
+    assert start
+    assert start.seats == (("n0", 4), ("n1", 4))
+
+
+def test_a_trial_that_was_removed_never_starts() -> None:
+    packing = Packing(cluster(4))
+    for number in range(3):
+        packing.add(gang(2, number), number)
+    packing.remove(gang(2, 1).trial)
+    assert packing.waiting == 2
+    assert [packing.start(0, unknown), packing.start(0, unknown)] == [
+        Start(gang(2, 0), (("n0", 2),)),
+        Start(gang(2, 2), (("n0", 2),)),
+    ]
+    assert packing.start(0, unknown) is None
+
+
+def test_a_decision_among_2000_takes_well_under_a_millisecond() -> None:
+    packing = Packing(cluster(*[4] * 8))
+    trials = [gang(1 + n % 32, n, isolation="exclusive" if n % 2 else "shared") for n in range(2000)]
+    for n, trial in enumerate(trials):
+        packing.add(trial, n)
+    began, decisions, now = time.process_time(), 0, 0.0
+    while packing.waiting:
+        now += 1
+        while packing.start(now, lambda trial: 10.0):
+            decisions += 1
+        decisions += 1
+        packing.ended(next(iter(packing.running)), now)
+    assert (time.process_time() - began) / decisions < 0.001

@@ -7,6 +7,7 @@ is per GPU. Its relative interval adds those of both sides in squares, which ass
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import nan
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 FINGERPRINTS = ("hardware", "software")  # trials on unlike machines, or of unlike programs, are never averaged
 SHARES = ("input_share", "comm_share", "compute_share")
-FIGURES = ("images_per_s", "top1", "epochs_to_target", "hours_to_target", "train_hours_to_target", *SHARES)
+TO_TARGET = ("epochs_to_target", "hours_to_target", "train_hours_to_target")
+FRONTIER = ("batch_size", "images_per_s", "images_per_s_ci", "too_large")
+FIGURES = ("images_per_s", "gpu_hours_per_epoch", "top1", *TO_TARGET, *SHARES)
 
 
 def half_width(spread: float, n: int) -> float:
@@ -94,3 +97,43 @@ def best(trials: pd.DataFrame, figure: str = "images_per_s") -> pd.Series:
     if table.empty:
         raise ValueError(f"no trial measured {figure}")
     return table.loc[table[figure].idxmax()]
+
+
+def pareto(table: pd.DataFrame, maximise: Sequence[str], minimise: Sequence[str]) -> pd.DataFrame:
+    """The rows that no other beats: as good in every figure and better in one. Best in the first figure first.
+
+    Means are compared as they are: a row within the intervals of one that beats it is left out all the same.
+    """
+    import numpy as np
+
+    figures = [*maximise, *minimise]
+    known = table.dropna(subset=figures)
+    losses = known[figures].to_numpy(float) * [*[-1.0] * len(maximise), *[1.0] * len(minimise)]
+    is_beaten = [bool(np.any((losses <= row).all(axis=1) & (losses < row).any(axis=1))) for row in losses]
+    return known[~np.array(is_beaten, bool)].sort_values(figures[0], ascending=not maximise, kind="stable")
+
+
+def frontier(trials: pd.DataFrame) -> pd.DataFrame:
+    """The largest batch that fits, a row for each combination of the other parameters that vary.
+
+    `too_large` is the smallest that was infeasible beyond it, `kind` why; NaN where the largest tried does fit, and
+    `batch_size` NaN where none does.
+    """
+    import pandas as pd
+
+    table = cells(trials)
+    others = [name for name in varied(trials) if name != "batch_size"]
+    is_infeasible = trials["outcome"] == "infeasible"
+    kinds = trials[is_infeasible].groupby("cell")["kind"].first()
+    rows = []
+    for _, combination in table.groupby(others or (lambda row: 0), sort=False, dropna=False):
+        ran = combination[combination["n"] > 0]
+        row = combination.iloc[0][others].to_dict() | dict.fromkeys(FRONTIER, nan) | {"kind": ""}
+        if not ran.empty:
+            row |= ran.loc[ran["batch_size"].idxmax()][["batch_size", "images_per_s", "images_per_s_ci"]].to_dict()
+        short = combination[combination["cell"].isin(kinds.index) & ~(combination["batch_size"] <= row["batch_size"])]
+        if not short.empty:
+            smallest = short.loc[short["batch_size"].idxmin()]
+            row |= {"too_large": smallest["batch_size"], "kind": kinds[smallest["cell"]]}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=[*others, *FRONTIER, "kind"])

@@ -94,6 +94,39 @@ def best(trials: pd.DataFrame, planned: Plan) -> str:
     return f"Most accurate: {_named(top, planned)}: top-1 {tables.accuracy(top['top1'], top['top1_ci'])}"
 
 
+def front(trials: pd.DataFrame, planned: Plan) -> list[str]:
+    """Throughput against its cost, in lines: the cells that no other beats in both. Empty where one wins outright."""
+    found = analysis.cells(trials)
+    if planned.spec.protocol != "throughput" or found["gpus"].nunique() == 1:
+        return []
+    hours = "GPU-hours" if planned.spec.device == "gpu" else "rank-hours"
+    lines = [f"Throughput against {hours} for an epoch of ImageNet, where no cell beats another in both:"]
+    for _, alike in found.groupby([*analysis.FINGERPRINTS], sort=False):
+        unbeaten = analysis.pareto(alike, ["images_per_s"], ["gpu_hours_per_epoch"])
+        for _, cell in unbeaten.iterrows() if len(unbeaten) > 1 else ():
+            rate = tables.plus_minus(cell["images_per_s"], cell["images_per_s_ci"])
+            cost = tables.plus_minus(cell["gpu_hours_per_epoch"], cell["gpu_hours_per_epoch_ci"])
+            lines.append(f"  {_named(cell, planned)}: {rate} images/s, {cost} {hours}")
+    return lines if len(lines) > 1 else []
+
+
+def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
+    """What a frontier sweep is for: the largest batch that fits, a row for each combination of the other axes."""
+    found = analysis.frontier(trials)
+    others = [axis for axis in planned.axes if axis in found and axis != "batch_size"]
+    for axis in reversed(others):
+        points = planned.axes[axis]
+        places = found[axis].map(lambda at, points=points: points.index(at) if at in points else -1)
+        found = found.loc[places.sort_values(kind="stable").index]
+    made = found[others].map(shown)
+    made["largest batch"] = [f"{batch:g}" if batch == batch else "none" for batch in found["batch_size"]]
+    made["images/s"] = _with_interval(found, "images_per_s")
+    made["too large"] = [
+        f"{batch:g}: {kind}" if kind else "–" for batch, kind in zip(found["too_large"], found["kind"], strict=True)
+    ]
+    return made
+
+
 def _named(cell: Any, planned: Plan) -> str:
     axes = planned.axes or {"batch_size": [], "gpus": []}
     return ", ".join(f"{axis} {shown(cell[axis])}" for axis in axes)

@@ -18,6 +18,7 @@ from workers.contract import EpochRecord, Measurement, TrialConfig, Window
 METRICS = {
     "images_per_s": "images_per_s",
     "images_per_s_per_gpu": "images_per_s_per_gpu",
+    "gpu_hours_per_epoch": "cost/gpu_hours_per_epoch",
     "step_ms_mean": "step_ms/mean",
     "step_ms_p50": "step_ms/p50",
     "step_ms_p95": "step_ms/p95",
@@ -59,6 +60,7 @@ SIDES: tuple[Side, ...] = get_args(Side)  # of a fingerprint
 SYSTEM = "system/"  # begins the name of a reading of the nodes
 VARIABLE = "env."  # begins the name of a parameter that is an environment variable
 TRAINING = 3  # the backward pass costs twice the forward one
+EPOCH_IMAGES = 1_281_167  # ImageNet's
 
 
 def params(config: TrialConfig) -> dict[str, Any]:
@@ -92,6 +94,7 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
         | {
             "images_per_s": measured.images_per_s,
             "images_per_s_per_gpu": measured.images_per_s / len(measured.ranks),
+            "gpu_hours_per_epoch": len(measured.ranks) * EPOCH_IMAGES / measured.images_per_s / 3600,
             "launch_s": max(rank.entered_at for rank in measured.ranks) - record.started_at,
             "build_s": max(rank.build_s for rank in measured.ranks),
             "window_s": measured.window_s,

@@ -6,9 +6,13 @@ import math
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sweeps import analysis, query, rows
+from sweeps import analysis, findings, query, rows
 from sweeps.ledger import TrialRecord
+from sweeps.plan import plan
+from sweeps.spec import SweepSpec
 from tests.unit.records import config, converged, record, report
 from workers.contract import Measurement, TrialOutcome
 
@@ -124,3 +128,79 @@ def test_efficiency_compares_like_machines_only() -> None:
         frame(record(config(gpus=1), 100.0, hardware="old"), record(config(gpus=4), 360.0, hardware="new"))
     )
     assert math.isnan(table.set_index("gpus").loc[4, "efficiency"])
+
+
+def test_an_epoch_s_gpu_hours_are_those_of_all_its_gpus() -> None:
+    row = rows.row(record(config(gpus=4), 1_281_167 / 3600))
+    assert row["gpu_hours_per_epoch"] == pytest.approx(4)
+
+
+def test_the_front_holds_what_nothing_beats_in_every_figure() -> None:
+    table = pd.DataFrame(
+        {
+            "rate": [10, 20, 30, 20, 15, 30, math.nan],
+            "cost": [1.0, 2.0, 4.0, 2.0, 3.0, 5.0, 0.5],
+        }
+    )
+    front = analysis.pareto(table, ["rate"], ["cost"])
+    assert front.index.tolist() == [2, 1, 3, 0], "equals stand beside each other"
+    assert analysis.pareto(table, [], ["cost"]).index.tolist() == [6]
+    assert analysis.pareto(table.iloc[:0], ["rate"], ["cost"]).empty
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), max_size=20))
+def test_every_row_that_is_not_on_the_front_is_beaten_by_one_that_is(values: list[tuple[int, int, int]]) -> None:
+    def beats(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        gains = (one[0] - other[0], one[1] - other[1], other[2] - one[2])
+        return min(gains) >= 0 and max(gains) > 0
+
+    table = pd.DataFrame(values, columns=["a", "b", "c"])
+    on_it = set(analysis.pareto(table, ["a", "b"], ["c"]).index)
+    front = [values[n] for n in on_it]
+    for n, value in enumerate(values):
+        assert (n in on_it) != any(beats(each, value) for each in front)
+
+
+def study(**space: object) -> SweepSpec:
+    return SweepSpec.model_validate({"name": "x", "model": "tiny", "device": "cpu", "space": space})
+
+
+def test_the_front_in_words_needs_two_cells_that_do_not_beat_each_other() -> None:
+    planned = plan(study(batch_size=[8, 16], gpus=[1, 4]))
+    measured = [
+        record(config(batch_size=8), 90.0),
+        record(config(batch_size=16), 100.0),
+        record(config(batch_size=8, gpus=4), 360.0),
+    ]
+    said = findings.front(frame(*measured), planned)
+    assert "rank-hours" in said[0]
+    assert [line.split(":")[0].strip() for line in said[1:]] == ["batch_size 8, gpus 4", "batch_size 16, gpus 1"]
+    assert "360 images/s, 3.954 rank-hours" in said[1]
+    assert findings.front(frame(*measured[:2]), planned) == []
+    assert findings.front(frame(measured[0], record(config(batch_size=8, gpus=4), 1000.0)), planned) == []
+
+
+def test_a_frontier_is_the_largest_batch_that_fits_and_the_smallest_that_does_not() -> None:
+    def short(kind: str = "device memory", **at: object) -> TrialRecord:
+        return record(config(**at), outcome=TrialOutcome(status="infeasible", kind=kind))
+
+    planned = plan(study(batch_size=[8, 16, 32, 64], gpus=[2, 1], precision=["fp32", "fp16"]))
+    trials = frame(
+        record(config(batch_size=8), 80.0),
+        record(config(batch_size=16), 90.0),
+        short(batch_size=64),
+        short(batch_size=32),
+        record(config(batch_size=64, precision="fp16"), 100.0),
+        short("device memory (inferred)", gpus=2),
+        record(config(gpus=2, precision="fp16"), outcome=TrialOutcome(status="lost", kind="node lost")),
+    )
+    table = findings.frontier(trials, planned).set_index(["gpus", "precision"])
+    assert table.index.tolist() == [("2", "fp32"), ("2", "fp16"), ("1", "fp32"), ("1", "fp16")]
+    assert table["largest batch"].tolist() == ["none", "none", "16", "64"]
+    assert table["images/s"].tolist() == ["–", "–", "90", "100"]
+    assert table["too large"].tolist() == ["8: device memory (inferred)", "–", "32: device memory", "–"]
+
+
+def test_a_frontier_over_the_batch_alone_is_one_row() -> None:
+    table = analysis.frontier(frame(record(config(batch_size=8), 80.0), record(config(batch_size=16), 90.0)))
+    assert table["batch_size"].tolist() == [16]

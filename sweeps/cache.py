@@ -27,9 +27,8 @@ class Cache:
         }
         self._trials = {trial for trial, _ in self._found}
 
-    def __contains__(self, config: TrialConfig) -> bool:
-        """Was it measured anywhere?"""
-        return config.trial in self._trials
+    def __len__(self) -> int:
+        return len(self._found)
 
     def outcome(self, config: TrialConfig, nodes: Sequence[Fingerprints]) -> TrialOutcome | None:
         """What the trial came to on such nodes, whichever of them."""

@@ -9,7 +9,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray.autoscaler import sdk
@@ -44,6 +44,30 @@ SELDOM = {
     "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
     "REPORTER_UPDATE_INTERVAL_MS": "3600000",
 }
+
+
+class Site(Protocol):
+    """Where trials run."""
+
+    @property
+    def nodes(self) -> Sequence[Node]: ...
+    def id(self, name: str) -> str:
+        """Ray's, of a node."""
+
+    def name(self, node_id: str) -> str: ...
+
+
+class Simulated:
+    """Nodes that were made up."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+
+    def id(self, name: str) -> str:
+        return name
+
+    def name(self, node_id: str) -> str:
+        return node_id
 
 
 class Cluster:

@@ -6,7 +6,6 @@ virtual clock has come to their time: it jumps to the next end whenever nothing 
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import itertools
 import time
@@ -46,9 +45,9 @@ class Conductor:
         while not self.error:
             found = self.engine.next(self.now)
             if isinstance(found, Start):
-                self._away[found.config.trial] = self.now
+                self._away[found.trial.trial] = self.now
                 for observer in self._observers:
-                    observer.started(found.config)
+                    observer.started(found.trial)
                 return found
             if found:
                 self._count(found)

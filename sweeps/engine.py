@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sweeps import feasibility, shape
 from sweeps.cache import Cache, Fingerprints
@@ -66,8 +66,10 @@ class Engine:
 
     def nodes_are(self, nodes: Sequence[Node], fingerprints: Mapping[str, Fingerprints]) -> None:
         """The cluster as it is now, and what those nodes are made of that have said so."""
-        self._nodes, self._fingerprints = nodes, fingerprints
-        self._packing.nodes = [node for node in nodes if node.name not in self.set_aside]
+        self._fingerprints = fingerprints
+        if nodes != self._nodes:
+            self._nodes = list(nodes)
+            self._packing.nodes = [node for node in nodes if node.name not in self.set_aside]
 
     def resumed(self, records: Sequence[TrialRecord]) -> None:
         """What was measured before the driver stopped."""
@@ -89,7 +91,7 @@ class Engine:
         if start is None:
             return self._gone(now) if self._waiting and not self._running else None
         self._stuck_since = None
-        config = start.config
+        config = start.trial
         if outcome := self._cache.outcome(config, self._made_of(start.seats)):
             self._packing.ended(config.trial, now)
             self._settle(config, outcome)
@@ -117,6 +119,11 @@ class Engine:
         record = dataclasses.replace(record, attempts=self._attempts[config.trial])
         self._learn(record)
         return record
+
+    @property
+    def asks_what_nodes_are_made_of(self) -> bool:
+        """Nothing that was measured before can be used again until that is known."""
+        return bool(self._cache)
 
     @property
     def running(self) -> list[TrialConfig]:
@@ -207,11 +214,7 @@ class Engine:
             self._stuck_since = now
         if now - self._stuck_since < self._patience_s:
             return None
-        for config, reason in list(self._too_large()):
-            self._settle(config, TrialOutcome(status="lost", kind="no node left", message=reason))
+        for config in self._packing.stranded:
+            why = shape.impossible(config, self._packing.nodes)
+            self._settle(config, TrialOutcome(status="lost", kind="no node left", message=why))
         return self.next(now) if self._settled else None
-
-    def _too_large(self) -> Iterator[tuple[TrialConfig, str]]:
-        for config in self._waiting.values():
-            if reason := shape.impossible(config, self._packing.nodes):
-                yield config, reason

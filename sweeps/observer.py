@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sweeps.engine import Spent
 from sweeps.ledger import TrialRecord
 from workers.contract import Progress, TrialConfig
 
@@ -17,7 +18,11 @@ class Observer:
 
     def started(self, config: TrialConfig) -> None: ...
     def progressed(self, config: TrialConfig, progress: Progress) -> None: ...
+    def tried_again(self, record: TrialRecord) -> None:
+        """An attempt ended so, which does not count: the trial waits once more."""
+
     def ended(self, record: TrialRecord) -> None: ...
+    def spent(self, so_far: Spent) -> None: ...
     def met(self, node: Mapping[str, Any]) -> None:
         """A node has said what it is made of."""
 

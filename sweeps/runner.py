@@ -25,7 +25,7 @@ from ray.util.placement_group import get_current_placement_group
 
 from sweeps import simulator
 from sweeps.cache import Fingerprints
-from sweeps.cluster import Cluster
+from sweeps.cluster import Site
 from sweeps.conductor import Conductor
 from sweeps.engine import Engine
 from sweeps.ledger import Ledger
@@ -108,7 +108,7 @@ class Gang(tune.Trainable):
 class _Feed(Searcher):
     """Tune asks it for trials; it asks the conductor, and keeps it informed of the nodes."""
 
-    def __init__(self, conductor: Conductor, site: Site, nurses: Nurses, same: dict[str, Any]) -> None:
+    def __init__(self, conductor: Conductor, site: Site, nurses: Nurses | None, same: dict[str, Any]) -> None:
         super().__init__()
         self._conductor = conductor
         self._site = site
@@ -130,8 +130,7 @@ class _Feed(Searcher):
 
     def look(self) -> None:
         """Which nodes are there, and what are they made of?"""
-        self._nurses.cover()
-        for facts in self._nurses.introductions():
+        for facts in self._nurses.introduced() if self._nurses else []:
             self._conductor.met(facts)
             self._made_of[self._site.name(facts["id"])] = facts["hardware"]["digest"], facts["software"]["digest"]
         self._conductor.engine.nodes_are(self._site.nodes, self._made_of)
@@ -140,9 +139,9 @@ class _Feed(Searcher):
         return {node.name for node in self._site.nodes} <= self._made_of.keys() or time.monotonic() > self._give_up
 
     def _placed(self, start: Start) -> dict[str, Any]:
-        ranks = bundles(start.config, start.seats, self._site.nodes)
+        ranks = bundles(start.trial, start.seats, self._site.nodes)
         return {
-            "trial": contract.to_json(start.config),
+            "trial": contract.to_json(start.trial),
             "seats": start.seats,
             "bundles": ranks,
             "node_ids": [self._site.id(node) for node, n in start.seats for _ in range(n)],
@@ -304,7 +303,7 @@ def run(
     tune_controller.RayActorManager = _Patient
     facts, paths = ledger.facts, ledger.paths
     conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated))
-    nurses = NoNurses() if facts.simulated else Nurses(paths, spec.sample_every_s)
+    nurses = None if facts.simulated else Nurses(paths, spec.sample_every_s)
     is_judged = spec.search.method == "asha"
     same = {
         "sweep": facts.name,
@@ -344,7 +343,8 @@ def run(
             tuner.fit()
         feed.look()
     finally:
-        nurses.dismiss()
+        if nurses:
+            nurses.dismiss()
     if conductor.error:
         raise conductor.error
     return engine.is_over and not engine.is_budget_spent

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from workers.ring import Rendezvous
 from workers.seats import Bench, seated, side_by_side
 
 ENTRY = "workers.train:run"
+COVER_EVERY_S = 10.0
 ECHO_S = 2.0  # how long the rest of a gang may take to end by itself once one rank has
 
 
@@ -43,8 +45,10 @@ class Nurse:
 
     def introduce(self) -> dict[str, Any]:
         """What this node is made of."""
+        node_id = ray.get_runtime_context().get_node_id()
         hardware, software = fingerprint.hardware(), fingerprint.software()
         return {
+            "id": node_id,
             "node": os.uname().nodename,
             "hardware": {"digest": fingerprint.digest(hardware), **hardware},
             "software": {"digest": fingerprint.digest(software), **software},
@@ -86,6 +90,7 @@ class Nurses:
         self._sample_every_s = sample_every_s
         self._nurses: dict[str, tuple[Any, Any]] = {}  # by node: the nurse, and what it does until it goes
         self._introducing: list[Any] = []
+        self._covered_at = -math.inf
 
     def cover(self) -> None:
         """Send a nurse to each node that has none yet: at the start, and when a node has joined."""
@@ -108,8 +113,13 @@ class Nurses:
             samples = str(self._paths.samples(f"{ray.get_runtime_context().get_job_id()}-{node[:16]}"))
             self._nurses[node] = nurse, nurse.tend.remote(log, samples, self._sample_every_s)
 
-    def introductions(self) -> list[dict[str, Any]]:
+    def introduced(self) -> list[dict[str, Any]]:
         """What the nodes that are new since the last call are made of, as far as they have said."""
+        if time.monotonic() - self._covered_at > COVER_EVERY_S:
+            self._covered_at = time.monotonic()
+            self.cover()
+        if not self._introducing:
+            return []
         said, self._introducing = ray.wait(self._introducing, num_returns=len(self._introducing), timeout=0)
         facts = []
         for one in said:
@@ -137,6 +147,7 @@ class Keeper:
         ]
         return Bench(
             node=os.uname().nodename,
+            node_id=ray.get_runtime_context().get_node_id(),
             address=address,
             interface=interfaces[0] if interfaces else "",
             gpu=",".join(str(gpu) for gpu in ray.get_gpu_ids()),
@@ -168,9 +179,15 @@ class Keeper:
 class Group:
     """The ranks of one trial at a time, one in each bundle of a placement group."""
 
-    def __init__(self, placement: PlacementGroup, bundles: Sequence[dict[str, float]]) -> None:
+    took_s: float | None = None  # as long as the clock says
+
+    def __init__(
+        self, placement: PlacementGroup, bundles: Sequence[dict[str, float]], node_ids: Sequence[str] = ()
+    ) -> None:
+        """The bundles must lie on the nodes named, where they are."""
         self._placement = placement
         self._bundles = bundles
+        self._node_ids = node_ids
         self._keepers: list[Any] = []
         self._benches: list[Bench] = []
         self._running: dict[Any, int] = {}  # what a keeper's run yields: its rank
@@ -262,6 +279,9 @@ class Group:
             for index, bundle in enumerate(self._bundles)
         ]
         benches = ray.get([keeper.where.remote() for keeper in keepers])
+        for bench, node in zip(benches, self._node_ids, strict=False):
+            if bench.node_id != node:
+                raise RuntimeError(f"a rank was to sit on node {node[:8]}, but sits on {bench.node} {bench.node_id[:8]}")
         order = side_by_side(benches)
         self._keepers = [keepers[i] for i in order]
         self._benches = [benches[i] for i in order]

@@ -18,6 +18,7 @@ class Bench:
     interface: str
     gpu: str
     nursery: str
+    node_id: str = ""  # Ray's
     hardware: str = ""
     software: str = ""
 

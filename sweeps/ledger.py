@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from typing import Any, Literal
 
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.plan import Plan
+from sweeps.spec import SweepSpec, parse
 from workers import contract
 from workers.contract import TrialConfig, TrialOutcome
 from workers.paths import SweepPaths, results_root
@@ -47,6 +49,10 @@ class SweepFacts:
     overrides: tuple[str, ...]
     trials: tuple[TrialConfig, ...]  # those known beforehand; a search adds others as it goes
     simulated: str = ""  # the cluster that was made up, if one was
+
+    @functools.cached_property
+    def spec(self) -> SweepSpec:
+        return parse(self.file, self.name, self.overrides)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,168 +1,303 @@
-"""`sweep run` and `sweep resume`: one sweep to its table, on this machine or on a Ray cluster."""
+"""`sweep run`, `resume` and `retry`: one sweep to its table, on this machine, on a Ray cluster or on a simulated one."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import math
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from sweeps import errors, ledger, shape, tables
+from sweeps import durations, errors, ledger, plan, search, shape, simulator, tables
+from sweeps.cache import Cache
+from sweeps.engine import NODES_MAY_COME_BACK_S, Engine
 from sweeps.errors import InputError, Mistake, RefusedError
-from sweeps.ledger import TrialRecord
-from sweeps.plan import Plan, namer, plan, summary
+from sweeps.feasibility import Feasibility
+from sweeps.ledger import SweepFacts, TrialRecord
+from sweeps.plan import Plan
 from sweeps.progress import Progress, explained
 from sweeps.reading import read
+from sweeps.search import Strategy
 from sweeps.shape import Node
 from sweeps.spec import SweepSpec, parse
-from workers.contract import WITHOUT_JPEGS
+from workers.contract import WITHOUT_JPEGS, TrialConfig
+
+if TYPE_CHECKING:
+    from sweeps.cluster import Site
 
 INTERRUPTED = 130
 AGAIN = ("lost", "cancelled")  # outcomes that say nothing of the trial
 
 
-def drive(file: Path, overrides: tuple[str, ...], address: str | None, me: str) -> int:
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """How a sweep is run, beside what its file says."""
+
+    address: str | None = None  # of a Ray cluster; else this machine
+    simulate: str = ""  # the shape of a cluster that is made up
+    is_fresh: bool = False  # measure again what earlier sweeps have measured
+    skips_impossible: bool = False
+    me: str = "sweep"  # how the user called this command
+
+
+def drive(file: Path, overrides: tuple[str, ...], terms: Terms) -> int:
     """Run a sweep and say what was found; the exit code."""
     text = read(file)
     spec = parse(text, str(file), overrides)
-    planned = plan(spec, str(file))
-    if not address:
-        _check_data(spec, str(file), me)
+    planned = plan.plan(spec, str(file))
+    _check(spec, str(file), terms)
     console = Console(stderr=True)
-    console.print(f"[bold]{spec.name}[/]: {escape(summary(planned))}", highlight=False)
+    console.print(f"[bold]{spec.name}[/]: {escape(plan.summary(planned))}", highlight=False)
+    with _earlier(planned, terms) as cached, _site(terms, console) as site:
+        planned = _possible(planned, site, terms, str(file), console)
+        known = Cache(cached.result())
+        book = ledger.create(planned, text, overrides, terms.simulate)
+        strategy = functools.partial(search.strategy, spec, planned)
+        return _conduct(planned, strategy, [], known, book, site, terms, console, file)
 
-    with _cluster(address, console) as nodes:
-        _check_capacity(planned, nodes, str(file))
-        book = ledger.create(planned, text, overrides)
-        records, refusals = _measure(planned, [], book, nodes, console)
-    return _told(planned, records, refusals, book.facts.name, file, console, me)
 
-
-def resume(name: str, address: str | None, me: str) -> int:
+def resume(name: str, terms: Terms) -> int:
     """Run what a sweep that stopped has not measured yet; the exit code."""
     record = ledger.read(name)
     facts = record.facts
-    planned = Plan(parse(facts.file, name, facts.overrides), facts.trials)
+    planned = Plan(facts.spec, facts.trials)
     done = [trial for trial in record.trials if trial.outcome.status not in AGAIN]
-    known = {trial.config.trial for trial in done}
-    left = Plan(planned.spec, tuple(trial for trial in facts.trials if trial.trial not in known))
     console = Console(stderr=True)
-    console.print(f"[bold]{name}[/]: {len(left.trials)} of {len(facts.trials)} trials are left", highlight=False)
-    file = Path(f"results/{name}")
-    if not left.trials:
-        return _told(planned, done, [], name, file, console, me)
-    with _cluster(address, console) as nodes:
-        _check_capacity(left, nodes, name)
-        records, refusals = _measure(left, done, ledger.reopen(record), nodes, console)
-    return _told(planned, records, refusals, name, file, console, me)
+    count = f"{planned.most - len(done)} of {planned.most}" if facts.trials else f"after {len(done)}, more"
+    console.print(f"[bold]{name}[/]: {count} trials are left", highlight=False)
+    terms = dataclasses.replace(terms, simulate=facts.simulated)
+    if facts.trials and len(done) >= len(facts.trials):
+        return _told(facts, planned, [], Path(f"results/{name}"), "", console, terms)
+    with _site(terms, console) as site:
+        planned = _possible(planned, site, terms, name, console)
+        strategy = functools.partial(search.strategy, facts.spec, planned)
+        book = ledger.reopen(record)
+        return _conduct(planned, strategy, done, Cache(), book, site, terms, console, Path(f"results/{name}"))
+
+
+def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
+    """Run exactly the trials again that ended so; the exit code."""
+    record = ledger.read(name)
+    facts = record.facts
+    again = tuple(trial.config for trial in record.trials if trial.outcome.status in statuses)
+    if not again:
+        ended = ", ".join(sorted({trial.outcome.status for trial in record.trials})) or "in no way yet"
+        rule = f"must be how a trial of {name} ended ({ended})"
+        raise InputError("retry", [Mistake("--status", rule, ",".join(statuses))])
+    console = Console(stderr=True)
+    console.print(f"[bold]{name}[/]: {len(again)} trials once more", highlight=False)
+    terms = dataclasses.replace(terms, simulate=facts.simulated)
+    with _site(terms, console) as site:
+        planned = _possible(Plan(facts.spec, again), site, terms, name, console)
+        strategy = functools.partial(search.listed, planned)
+        book = ledger.reopen(record)
+        return _conduct(planned, strategy, [], Cache(), book, site, terms, console, Path(f"results/{name}"))
 
 
 @contextlib.contextmanager
-def _cluster(address: str | None, console: Console) -> Iterator[list[Node]]:
-    console.print(f"[dim]connecting to Ray at {address} …[/]" if address else "[dim]starting Ray on this machine …[/]")
-    if address:  # a cluster asks for its token since Ray 2.60; a client sends it if told so before it imports Ray
+def _earlier(planned: Plan, terms: Terms) -> Iterator[Future[list[dict[str, Any]]]]:
+    """What earlier sweeps have measured of this one's cells: looked up while Ray starts."""
+
+    def look() -> list[dict[str, Any]]:
+        if terms.is_fresh or terms.simulate:
+            return []
+        from sweeps import query
+
+        return query.finished({trial.cell for trial in planned.trials})
+
+    with ThreadPoolExecutor(1) as aside:
+        yield aside.submit(look)
+
+
+@contextlib.contextmanager
+def _site(terms: Terms, console: Console) -> Iterator[Site]:
+    """Where the trials run. Ray starts in any case: a simulated cluster's trials are Tune's as well."""
+    if terms.address:
+        console.print(f"[dim]connecting to Ray at {terms.address} …[/]")
+        # A cluster asks for its token since Ray 2.60; a client sends it if told so before it imports Ray.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from sweeps import runner
+    else:
+        console.print("[dim]starting Ray on this machine …[/]")
+    from sweeps import cluster
 
-    with runner.cluster(address) as nodes:
-        yield nodes
+    if terms.simulate:
+        with cluster.connected(None, cpus=1):
+            yield cluster.Simulated(simulator.parse(terms.simulate).nodes)
+    else:
+        with cluster.connected(terms.address) as site:
+            yield site
 
 
-def _told(
+def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console) -> Plan:
+    """The plan without the trials that the cluster can never hold; raises unless they may be skipped."""
+    trials = planned.trials or tuple(plan.shapes(planned.spec))
+    refused = shape.check_capacity(trials, site.nodes)
+    give_up = time.monotonic() + 60 * planned.spec.wait_for_nodes_min
+    if refused and time.monotonic() < give_up:
+        _ask_for_nodes(refused, site, console)
+        while refused and time.monotonic() < give_up:
+            time.sleep(1.0)
+            refused = shape.check_capacity(trials, site.nodes)
+    if not refused:
+        return planned
+    if not terms.skips_impossible:
+        raise InputError(place, impossible(refused))
+    for why, those in refused.items():
+        console.print(f"[yellow]! {len(those)} trials are skipped: {escape(why)}[/]", highlight=False, soft_wrap=True)
+    out = {config.trial for those in refused.values() for config in those}
+    left = tuple(config for config in planned.trials if config.trial not in out)
+    if planned.trials and not left:
+        raise InputError(place, impossible(refused))
+    return dataclasses.replace(planned, trials=left)
+
+
+def impossible(refused: dict[str, list[TrialConfig]]) -> list[Mistake]:
+    """What the cluster can't hold, a mistake for each reason."""
+
+    def asked(trials: list[TrialConfig]) -> str:
+        shapes = dict.fromkeys((trial.gpus, trial.placement) for trial in trials)
+        return ", ".join(f"{gpus} {placement}" for gpus, placement in sorted(shapes))
+
+    cure = "leave these out, or skip them with --skip-impossible"
+    return [Mistake("space.gpus", f"{why}; {cure}", asked(trials)) for why, trials in refused.items()]
+
+
+def _ask_for_nodes(refused: dict[str, list[TrialConfig]], site: Site, console: Console) -> None:
+    largest = max((config for trials in refused.values() for config in trials), key=lambda config: config.gpus)
+    rank = {"GPU": 1.0} if largest.device == "gpu" else {"CPU": float(largest.cores_per_worker)}
+    console.print(f"[dim]waiting for nodes that hold {largest.gpus} ranks …[/]")
+    site.ask_for([rank] * largest.gpus)
+
+
+def _conduct(
     planned: Plan,
-    records: list[TrialRecord],
-    refusals: list[RefusedError],
-    name: str,
-    file: Path,
+    strategy: Callable[[Callable[[TrialConfig], bool]], Strategy],
+    done: Sequence[TrialRecord],
+    known: Cache,
+    book: ledger.Ledger,
+    site: Site,
+    terms: Terms,
     console: Console,
-    me: str,
+    file: Path,
 ) -> int:
-    """Say what was found, and what went wrong; the exit code."""
-    if records:
-        _conclude(planned, records, name, file, me)
-    for refusal in refusals:
-        console.print(f"[red]{refusal}[/]", highlight=False, soft_wrap=True)
-    if refusals:
-        console.print(f"  once that is mended: {me} sync {name}", highlight=False)
-        return errors.REFUSED
-    ended = [record for record in records if record.outcome.status != "cancelled"]
-    if len(ended) < len(planned.trials):
-        console.print(f"stopped after {len(ended)} of {len(planned.trials)} trials", highlight=False)
-        console.print(f"  to go on: {me} resume {name}", highlight=False)
-        return INTERRUPTED
-    is_sound = all(record.outcome.status in ("completed", "infeasible") for record in records)
-    return errors.DONE if is_sound else errors.SOME_FAILED
-
-
-def _measure(
-    planned: Plan, done: list[TrialRecord], book: ledger.Ledger, nodes: Sequence[Node], console: Console
-) -> tuple[list[TrialRecord], list[RefusedError]]:
-    """The trials that ended, those before among them, and what refused to take them; raises if that was so before
-    the first."""
+    """Run what the strategy proposes, and say what was found; the exit code. Raises if the ledger or the store
+    refused before the first trial."""
     from sweeps import runner, tracking
 
-    refusals: list[RefusedError] = []
-    progress = Progress(planned.trials, namer(planned.spec), console)
+    spec = planned.spec
+    engine = Engine(
+        strategy,
+        durations.Durations(durations.model(site.nodes)),
+        Feasibility(spec.seed, are_nodes_alike=len({(n.cpus, n.gpus, n.kind) for n in site.nodes}) == 1),
+        known,
+        budget_gpu_hours=(spec.budget and spec.budget.gpu_hours) or math.inf,
+        wait_for_nodes_s=max(NODES_MAY_COME_BACK_S, 60 * spec.wait_for_nodes_min),
+    )
+    engine.resumed(done)
+    progress = Progress(planned.most, plan.namer(spec), console, unit(spec))
     tracker = tracking.Tracker(book.facts)
     for record in done:  # a driver that was killed may not have told the store of its last trials
         tracker.ended(record)
+    refusals: list[RefusedError] = []
     is_complete = False
     try:
         with progress:
-            is_complete = runner.run(planned, book, nodes, [progress, tracker])
+            is_complete = runner.run(engine, spec, book, site, [progress, tracker])
         book.end("complete" if is_complete else "stopped")
     except RefusedError as refusal:
         refusals.append(refusal)
     finally:  # a Ctrl-C before the first trial comes by here too
         left = tracker.close(is_complete)
-        if not progress.records and not done:
+        if not progress.done and not done:
             book.discard()
-    if refusals and not progress.records:
+    if refusals and not progress.done:
         raise refusals[0]
     if left:
-        count = f"{left} of {len(progress.records)} trials"
+        count = f"{left} of {progress.done} trials"
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
-    return [*done, *progress.records], refusals
+    why = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
+    return _told(book.facts, planned, refusals, file, why, console, terms)
 
 
-def _check_capacity(planned: Plan, nodes: Sequence[Node], place: str) -> None:
-    """A gang larger than the cluster would wait for ever."""
-    refused = shape.check_capacity(planned.trials, nodes)
-    mistakes = [
-        Mistake("space.gpus", why, gpus) for why, trials in refused.items() for gpus in {t.gpus: 0 for t in trials}
-    ]
+def _told(
+    facts: SweepFacts,
+    planned: Plan,
+    refusals: Sequence[RefusedError],
+    file: Path,
+    stopped: str,
+    console: Console,
+    terms: Terms,
+) -> int:
+    """Say what was found, and what went wrong; the exit code."""
+    try:
+        records = ledger.read(facts.name).trials
+    except InputError:  # discarded: nothing was measured
+        records = ()
+    if records:
+        _conclude(facts, planned, records, file, terms)
+    for refusal in refusals:
+        console.print(f"[red]{refusal}[/]", highlight=False, soft_wrap=True)
+    if refusals:
+        console.print(f"  once that is mended: {terms.me} sync {facts.name}", highlight=False)
+        return errors.REFUSED
+    ended = [record for record in records if record.outcome.status != "cancelled"]
+    if stopped:
+        console.print(f"stopped after {len(ended)} trials: {stopped}", highlight=False)
+        console.print(f"  to go on: {terms.me} resume {facts.name}", highlight=False)
+        return INTERRUPTED
+    is_sound = all(record.outcome.status in ("completed", "infeasible", "pruned") for record in records)
+    return errors.DONE if is_sound else errors.SOME_FAILED
+
+
+def _check(spec: SweepSpec, place: str, terms: Terms) -> None:
+    """What is wrong with running this here."""
+    mistakes = [*_missing_data(spec, terms)] if not terms.address and not terms.simulate else []
+    if terms.simulate:
+        simulator.parse(terms.simulate)
+        if spec.search.method == "asha":
+            mistakes.append(Mistake("search", "must not be asha on a simulated cluster: its trials end at once", "asha"))
     if mistakes:
         raise InputError(place, mistakes)
 
 
-def _check_data(spec: SweepSpec, place: str, me: str) -> None:
+def _missing_data(spec: SweepSpec, terms: Terms) -> Iterator[Mistake]:
     """A sweep on this machine can tell at once that its images aren't there."""
-    mistakes = []
     for data in spec.data.points():
         needed = ["train"] if spec.protocol == "throughput" else ["train", "validation"]
         for split in needed if data not in WITHOUT_JPEGS else []:
             if not any(Path(data).glob(f"{split}-*-of-*")):
                 classes = 1000 if spec.classes == "auto" else spec.classes
-                made = f"{me} data make {data} --images 512 --shards 4 --classes {classes} --split {split}"
+                made = f"{terms.me} data make {data} --images 512 --shards 4 --classes {classes} --split {split}"
                 rule = f"must be synthetic, digits or a folder of TFRecords named {split}-*-of-* (to make one: {made})"
-                mistakes.append(Mistake("data", rule, data))
-    if mistakes:
-        raise InputError(place, mistakes)
+                yield Mistake("data", rule, data)
 
 
-def _conclude(planned: Plan, records: list[TrialRecord], name: str, file: Path, me: str) -> None:
+def unit(spec: SweepSpec) -> str:
+    """Of what a sweep costs."""
+    return "GPU-hours" if spec.device == "gpu" else "rank-hours"
+
+
+def _conclude(
+    facts: SweepFacts, planned: Plan, records: Sequence[TrialRecord], file: Path, terms: Terms
+) -> None:
     from sweeps import findings, query, rows
 
     trials = query.frame([rows.row(record) for record in records])
-    tables.show(findings.table(trials, planned), "table", f"\n{name}: what was found")
+    simulated = f" on a simulated cluster ({facts.simulated})" if facts.simulated else ""
+    tables.show(findings.table(trials, planned), "table", f"\n{facts.name}: what was found{simulated}")
     for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
         print(explained(record))
     if best := findings.best(trials, planned):
         print(f"\n{best}")
-    print(f"\n  look    {me} ui")
-    print(f"  query   {me} trials {name} --format csv")
+    print(f"\n  look    {terms.me} ui")
+    print(f"  query   {terms.me} trials {facts.name} --format csv")
     more = "repeats=10" if planned.spec.protocol == "convergence" else "batch_size=[64,256] repeats=5"
-    print(f"  next    {me} run {file} --set {more}\n")
+    print(f"  next    {terms.me} run {file} --set {more}\n")

@@ -17,20 +17,13 @@ from sweeps.durations import Durations
 from sweeps.faults import Faults
 from sweeps.feasibility import Feasibility
 from sweeps.ledger import TrialRecord
+from sweeps.observer import Spent
 from sweeps.packing import Packing, Start
 from sweeps.search import Strategy
 from sweeps.shape import Node, Seats
 from workers.contract import TrialConfig, TrialOutcome
 
 NODES_MAY_COME_BACK_S = 600.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Spent:
-    """GPU-hours of what has ended, and of the whole sweep as far as can be foretold."""
-
-    gpu_hours: float
-    expected: float
 
 
 class Engine:
@@ -136,12 +129,8 @@ class Engine:
         return self.is_budget_spent or (not self._waiting and self._strategy.is_over)
 
     @property
-    def expected_trials(self) -> int:
-        return self._strategy.total
-
-    @property
     def spent(self) -> Spent:
-        return Spent(self._spent, self._expected_of([*self.running, *self._waiting.values()]))
+        return Spent(self._spent, self._expected_of([*self.running, *self._waiting.values()]), self._strategy.total)
 
     def predicted_s(self, config: TrialConfig) -> float:
         return self._durations.predict(config).seconds

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sweeps.engine import Spent
 from sweeps.ledger import TrialRecord
 from workers.contract import Progress, TrialConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """GPU-hours of what has ended, and of the whole sweep as far as can be foretold; how many trials that is."""
+
+    gpu_hours: float
+    expected: float
+    trials: int
 
 
 class Observer:

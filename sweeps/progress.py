@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from sweeps.ledger import TrialRecord
-from sweeps.observer import Observer
+from sweeps.observer import Observer, Spent
 from workers.contract import Measurement, TrialConfig
 from workers.contract import Progress as Told
 
@@ -24,7 +25,7 @@ PHASE_WORDS = {
     "explain": "finding what limits it",
     "finish": "reporting",
 }
-COLOURS = {"completed": "green", "infeasible": "yellow", "failed": "red", "lost": "red"}
+QUIETLY = ("completed", "infeasible", "pruned")  # on a terminal these need no line of their own
 
 
 class Progress(Observer):
@@ -32,19 +33,25 @@ class Progress(Observer):
 
     def __init__(
         self,
-        trials: Sequence[TrialConfig],
+        trials: int,
         name: Callable[[TrialConfig], str],
         console: Console,
+        unit: str = "GPU-hours",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`trials` there will be, as far as is known; their cost is told in `unit`."""
+        self.done = 0
+        self.best: TrialRecord | None = None
+        self._trials = trials
+        self._name_of = name
+        self._width = 0  # of the longest name so far
         self._console = console
+        self._unit = unit
         self._clock = clock
         self._begun = clock()
         self._first_start: float | None = None
-        self.trials = len(trials)
-        self._name_of = name
-        self._width = max((len(name(trial)) for trial in trials), default=0)
-        self.records: list[TrialRecord] = []
+        self._spent: Spent | None = None
+        self._last = ""
         self._running: dict[str, tuple[TrialConfig, Told]] = {}
         self._live = Live(get_renderable=self._table, console=console, refresh_per_second=2, transient=True)
 
@@ -65,61 +72,79 @@ class Progress(Observer):
     def progressed(self, config: TrialConfig, progress: Told) -> None:
         self._running[config.trial] = (config, progress)
 
+    def tried_again(self, record: TrialRecord) -> None:
+        self._running.pop(record.config.trial, None)
+        why = explained(record).strip()
+        self._console.print(f"[yellow]! {escape(why)}\n    tried again[/]", highlight=False, soft_wrap=True)
+
     def ended(self, record: TrialRecord) -> None:
         self._running.pop(record.config.trial, None)
-        self.records.append(record)
-        if not self._console.is_terminal or record.outcome.status not in ("completed", "infeasible"):
-            self._console.print(self.line(record), highlight=False, soft_wrap=True)
+        self.done += 1
+        if record.outcome.measurement and (self.best is None or score(record) > score(self.best)):
+            self.best = record
+        line = self._line(record)
+        self._last = line.splitlines()[0].split("  ", 1)[1]
+        if not self._console.is_terminal or record.outcome.status not in QUIETLY:
+            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def spent(self, so_far: Spent) -> None:
+        self._spent = so_far
+        self._trials = so_far.trials
 
     def warned(self, message: str) -> None:
-        self._console.print(f"[yellow]! {message}[/]", highlight=False, soft_wrap=True)
+        self._console.print(f"[yellow]! {escape(message)}[/]", highlight=False, soft_wrap=True)
 
     @property
     def left_s(self) -> float | None:
-        """At the pace so far; unknown until a trial has ended."""
-        if not self.records or self._first_start is None:
+        """At the pace so far: in GPU-hours, where it is known what the rest will take, else in trials."""
+        if not self.done or self._first_start is None:
             return None
-        pace = (self._clock() - self._first_start) / len(self.records)
-        return pace * (self.trials - len(self.records))
+        elapsed = self._clock() - self._first_start
+        if self._spent and self._spent.gpu_hours:
+            return elapsed * (self._spent.expected / self._spent.gpu_hours - 1)
+        return elapsed * (self._trials / self.done - 1)
 
-    @property
-    def best(self) -> TrialRecord | None:
-        measured = [record for record in self.records if record.outcome.measurement]
-        return max(measured, key=score, default=None)
-
-    def line(self, record: TrialRecord) -> str:
+    def _line(self, record: TrialRecord) -> str:
         config, outcome = record.config, record.outcome
-        left = "" if self.left_s is None or self.left_s == 0 else f"  {clock_time(self.left_s)} left"
-        place = f"{len(self.records):>{len(str(self.trials))}}/{self.trials}"
+        left = f"  {clock_time(self.left_s)} left" if self.left_s else ""
+        place = f"{self.done:>{len(str(self._trials))}}/{self._trials}"
         text = f"{place}  {self._name(config)} #{config.repeat}  {figure(record)}{left}"
         if outcome.status == "completed":
             return text
         return text + "\n" + explained(record)
 
     def _table(self) -> RenderableType:
-        done = len(self.records)
         head = Table.grid(padding=(0, 2))
-        counts = f"{done} done  {len(self._running)} running  {self.trials - done - len(self._running)} waiting"
+        counts = f"{self.done} done  {len(self._running)} running  {self._trials - self.done - len(self._running)} waiting"
         left = "" if self.left_s is None else f"{clock_time(self.left_s)} left"
-        bar = ProgressBar(total=self.trials, completed=done, width=30)
-        head.add_row(bar, counts, clock_time(self._clock() - self._begun), left)
+        bar = ProgressBar(total=self._trials, completed=self.done, width=30)
+        head.add_row(bar, counts, clock_time(self._clock() - self._begun), left, self._cost())
         rows: list[RenderableType] = [head]
         for config, progress in self._running.values():
             rows.append(Text(f"  ▸ {self._name(config)} #{config.repeat}  {stage(config, progress)}", style="cyan"))
-        if self.records:
-            last = self.records[-1]
-            rows.append(Text(f"  last {self.line(last).splitlines()[0].split('  ', 1)[1]}", style="dim"))
+        if self._last:
+            rows.append(Text(f"  last {self._last}", style="dim"))
         if self.best:
             rows.append(Text(f"  best {self._name(self.best.config)}     {figure(self.best)}", style="bold"))
         return Group(*rows)
 
+    def _cost(self) -> str:
+        """What has been spent, and what the whole sweep is predicted to take."""
+        if not self._spent:
+            return ""
+        return f"{self._spent.gpu_hours:.3g} of about {self._spent.expected:.3g} {self._unit}"
+
     def _name(self, config: TrialConfig) -> str:
-        return f"{self._name_of(config):<{self._width}}"
+        name = self._name_of(config)
+        self._width = max(self._width, len(name))
+        return f"{name:<{self._width}}"
 
 
 def figure(record: TrialRecord) -> str:
     """What a trial found, in a few words."""
     measured = record.outcome.measurement
+    if record.outcome.cached:
+        return f"{record.outcome.cached.figures['images_per_s']:>9,.1f} images/s, {record.outcome.message}"
     if not measured:
         return record.outcome.status
     if not measured.epochs:

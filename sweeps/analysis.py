@@ -77,9 +77,12 @@ def _counted(outcomes: pd.Series) -> str:
 
 
 def scaling(trials: pd.DataFrame) -> pd.DataFrame:
-    """The cells with their efficiency against one GPU at the same settings; NaN where that was not measured."""
+    """The cells with their efficiency against one GPU at the same settings; NaN where that was not measured.
+
+    A GPU by itself has no placement: it is the base of all.
+    """
     table = cells(trials)
-    same = [*(name for name in parameters(trials) if name != "gpus"), *FINGERPRINTS]
+    same = [*(name for name in parameters(trials) if name not in ("gpus", "placement")), *FINGERPRINTS]
     single = table[table["gpus"] == 1].set_index(same)[["images_per_s", "images_per_s_ci"]]
     joined = table.join(single, on=same, rsuffix="_1")
     table["efficiency"] = joined["images_per_s"] / (joined["gpus"] * joined["images_per_s_1"])

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweeps import errors
 from sweeps.errors import RefusedError, SweepError
+
+if TYPE_CHECKING:
+    from sweeps.driver import Terms
 
 HEAD = "Deep-learning performance studies: one file says what to measure, one command measures it."
 TAIL = """\
@@ -55,6 +60,13 @@ def _parser() -> argparse.ArgumentParser:
         to.add_argument("file", type=Path, help="a sweep file, such as search_spaces/demo.yaml")
         to.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="put over the file")
 
+    def somewhere(to: argparse.ArgumentParser) -> None:
+        to.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
+        to.add_argument("--skip-impossible", action="store_true", help="run what the cluster can hold")
+
+    def simulated(to: argparse.ArgumentParser) -> None:
+        to.add_argument("--simulate", default="", metavar="SHAPE", help="a cluster, such as nodes=8,gpus=4,gpu=v100")
+
     def formatted(to: argparse.ArgumentParser) -> None:
         to.add_argument("--format", choices=("table", "csv", "json"), default="table")
 
@@ -63,10 +75,16 @@ def _parser() -> argparse.ArgumentParser:
     formatted(planning)
     running = command("run", _run, "run a sweep here, or on a Ray cluster, and show what was found")
     sweep_file(running)
-    running.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
+    simulated(running)
+    running.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
+    somewhere(running)
     resuming = command("resume", _resume, "run what a sweep that stopped has not measured yet")
     resuming.add_argument("name", help="of the sweep, as in results/NAME")
-    resuming.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
+    somewhere(resuming)
+    retrying = command("retry", _retry, "run those trials of a sweep again that ended in some way")
+    retrying.add_argument("name", help="of the sweep, as in results/NAME")
+    retrying.add_argument("--status", default="failed,lost", help="how they ended (failed,lost)")
+    somewhere(retrying)
     trials = command("trials", _trials, "a sweep's trials, from MLflow")
     trials.add_argument("name", help="of the sweep")
     formatted(trials)
@@ -102,13 +120,27 @@ def _plan(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from sweeps import driver
 
-    return driver.drive(args.file, tuple(args.set), args.address or os.environ.get("RAY_ADDRESS"), me())
+    terms = dataclasses.replace(_terms(args), simulate=args.simulate, is_fresh=args.fresh)
+    return driver.drive(args.file, tuple(args.set), terms)
 
 
 def _resume(args: argparse.Namespace) -> int:
     from sweeps import driver
 
-    return driver.resume(args.name, args.address or os.environ.get("RAY_ADDRESS"), me())
+    return driver.resume(args.name, _terms(args))
+
+
+def _retry(args: argparse.Namespace) -> int:
+    from sweeps import driver
+
+    return driver.retry(args.name, args.status.split(","), _terms(args))
+
+
+def _terms(args: argparse.Namespace) -> Terms:
+    from sweeps.driver import Terms
+
+    address = args.address or os.environ.get("RAY_ADDRESS")
+    return Terms(address=address, skips_impossible=args.skip_impossible, me=me())
 
 
 def _trials(args: argparse.Namespace) -> int:

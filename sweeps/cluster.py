@@ -55,6 +55,7 @@ class Site(Protocol):
         """Ray's, of a node."""
 
     def name(self, node_id: str) -> str: ...
+    def ask_for(self, bundles: Sequence[dict[str, float]]) -> None: ...
 
 
 class Simulated:
@@ -68,6 +69,9 @@ class Simulated:
 
     def name(self, node_id: str) -> str:
         return node_id
+
+    def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
+        """More will not come."""
 
 
 class Cluster:

@@ -1,4 +1,4 @@
-"""`sweep run`, `resume` and `retry`: one sweep to its table, on this machine, on a Ray cluster or on a simulated one."""
+"""`sweep run`, `resume` and `retry`: one sweep to its table, here, on a Ray cluster, or on a simulated one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from sweeps import durations, errors, ledger, plan, search, shape, simulator, tables
+from sweeps import durations, errors, ledger, plan, search, shape, tables
 from sweeps.cache import Cache
+from sweeps.durations import Durations
 from sweeps.engine import NODES_MAY_COME_BACK_S, Engine
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.feasibility import Feasibility
@@ -26,7 +27,8 @@ from sweeps.plan import Plan
 from sweeps.progress import Progress, explained
 from sweeps.reading import read
 from sweeps.search import Strategy
-from sweeps.shape import Node
+from sweeps.simulator import cluster as simulated
+from sweeps.simulator import course
 from sweeps.spec import SweepSpec, parse
 from workers.contract import WITHOUT_JPEGS, TrialConfig
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from sweeps.cluster import Site
 
 INTERRUPTED = 130
+SOME = 200  # cells of a search that stand for all
 AGAIN = ("lost", "cancelled")  # outcomes that say nothing of the trial
 
 
@@ -60,7 +63,7 @@ def drive(file: Path, overrides: tuple[str, ...], terms: Terms) -> int:
         planned = _possible(planned, site, terms, str(file), console)
         known = Cache(cached.result())
         book = ledger.create(planned, text, overrides, terms.simulate)
-        strategy = functools.partial(search.strategy, spec, planned)
+        strategy = functools.partial(search.strategy, planned)
         return _conduct(planned, strategy, [], known, book, site, terms, console, file)
 
 
@@ -78,7 +81,7 @@ def resume(name: str, terms: Terms) -> int:
         return _told(facts, planned, [], Path(f"results/{name}"), "", console, terms)
     with _site(terms, console) as site:
         planned = _possible(planned, site, terms, name, console)
-        strategy = functools.partial(search.strategy, facts.spec, planned)
+        strategy = functools.partial(search.strategy, planned)
         book = ledger.reopen(record)
         return _conduct(planned, strategy, done, Cache(), book, site, terms, console, Path(f"results/{name}"))
 
@@ -92,14 +95,23 @@ def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
         ended = ", ".join(sorted({trial.outcome.status for trial in record.trials})) or "in no way yet"
         rule = f"must be how a trial of {name} ended ({ended})"
         raise InputError("retry", [Mistake("--status", rule, ",".join(statuses))])
-    console = Console(stderr=True)
+    console, file = Console(stderr=True), Path(f"results/{name}")
     console.print(f"[bold]{name}[/]: {len(again)} trials once more", highlight=False)
     terms = dataclasses.replace(terms, simulate=facts.simulated)
     with _site(terms, console) as site:
         planned = _possible(Plan(facts.spec, again), site, terms, name, console)
-        strategy = functools.partial(search.listed, planned)
         book = ledger.reopen(record)
-        return _conduct(planned, strategy, [], Cache(), book, site, terms, console, Path(f"results/{name}"))
+        return _conduct(
+            planned,
+            lambda _: search.Listed(planned.trials),
+            [],
+            Cache(),
+            book,
+            site,
+            terms,
+            console,
+            file,
+        )
 
 
 @contextlib.contextmanager
@@ -130,7 +142,7 @@ def _site(terms: Terms, console: Console) -> Iterator[Site]:
 
     if terms.simulate:
         with cluster.connected(None, cpus=1):
-            yield cluster.Simulated(simulator.parse(terms.simulate).nodes)
+            yield cluster.Simulated(simulated.parse(terms.simulate).nodes)
     else:
         with cluster.connected(terms.address) as site:
             yield site
@@ -138,7 +150,7 @@ def _site(terms: Terms, console: Console) -> Iterator[Site]:
 
 def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console) -> Plan:
     """The plan without the trials that the cluster can never hold; raises unless they may be skipped."""
-    trials = planned.trials or tuple(plan.shapes(planned.spec))
+    trials = planned.trials or _some(planned.spec)
     refused = shape.check_capacity(trials, site.nodes)
     give_up = time.monotonic() + 60 * planned.spec.wait_for_nodes_min
     if refused and time.monotonic() < give_up:
@@ -157,6 +169,11 @@ def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Cons
     if planned.trials and not left:
         raise InputError(place, impossible(refused))
     return dataclasses.replace(planned, trials=left)
+
+
+def _some(spec: SweepSpec) -> tuple[TrialConfig, ...]:
+    """Of a search that proposes its own trials."""
+    return tuple(plan.grid(spec) if plan.is_enumerable(spec) else plan.sample(spec, SOME))
 
 
 def impossible(refused: dict[str, list[TrialConfig]]) -> list[Mistake]:
@@ -195,7 +212,7 @@ def _conduct(
     spec = planned.spec
     engine = Engine(
         strategy,
-        durations.Durations(durations.model(site.nodes)),
+        _durations(site, terms),
         Feasibility(spec.seed, are_nodes_alike=len({(n.cpus, n.gpus, n.kind) for n in site.nodes}) == 1),
         known,
         budget_gpu_hours=(spec.budget and spec.budget.gpu_hours) or math.inf,
@@ -225,6 +242,15 @@ def _conduct(
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
     why = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
     return _told(book.facts, planned, refusals, file, why, console, terms)
+
+
+def _durations(site: Site, terms: Terms) -> Durations:
+    """From the trials of this folder's sweeps, and a model of such a cluster."""
+    machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(site.nodes)
+    made = Durations(functools.partial(course.expected_s, cluster=machine))
+    for record in durations.earlier(simulated=bool(terms.simulate)):
+        made.learn(record)
+    return made
 
 
 def _told(
@@ -261,9 +287,7 @@ def _check(spec: SweepSpec, place: str, terms: Terms) -> None:
     """What is wrong with running this here."""
     mistakes = [*_missing_data(spec, terms)] if not terms.address and not terms.simulate else []
     if terms.simulate:
-        simulator.parse(terms.simulate)
-        if spec.search.method == "asha":
-            mistakes.append(Mistake("search", "must not be asha on a simulated cluster: its trials end at once", "asha"))
+        simulated.parse(terms.simulate)
     if mistakes:
         raise InputError(place, mistakes)
 
@@ -285,9 +309,7 @@ def unit(spec: SweepSpec) -> str:
     return "GPU-hours" if spec.device == "gpu" else "rank-hours"
 
 
-def _conclude(
-    facts: SweepFacts, planned: Plan, records: Sequence[TrialRecord], file: Path, terms: Terms
-) -> None:
+def _conclude(facts: SweepFacts, planned: Plan, records: Sequence[TrialRecord], file: Path, terms: Terms) -> None:
     from sweeps import findings, query, rows
 
     trials = query.frame([rows.row(record) for record in records])

@@ -50,7 +50,7 @@ class Engine:
         self._places: dict[str, int] = {}  # by trial: its place in the order
         self._waiting: dict[str, TrialConfig] = {}
         self._running: dict[str, tuple[TrialConfig, Seats]] = {}
-        self._attempts: Counter[str] = Counter()
+        self.attempts: Counter[str] = Counter()  # by trial, those that are over
         self._settled: deque[tuple[TrialConfig, TrialOutcome]] = deque()
         self._stuck_since: float | None = None
         self._spent = 0.0
@@ -85,9 +85,9 @@ class Engine:
             return self._gone(now) if self._waiting and not self._running else None
         self._stuck_since = None
         config = start.trial
-        if outcome := self._cache.outcome(config, self._made_of(start.seats)):
+        if known := self._cache.outcome(config, self._made_of(start.seats)):
             self._packing.ended(config.trial, now)
-            self._settle(config, outcome)
+            self._settle(config, known)
             return self.next(now)
         if self._expected_of([*self.running, config]) > self._budget:
             self._packing.ended(config.trial, now)
@@ -101,7 +101,7 @@ class Engine:
     def ended(self, record: TrialRecord, now: float) -> TrialRecord | None:
         """An attempt is over: the trial's record, or None if it is tried again and this end does not count."""
         config, seats = self._running.pop(record.config.trial)
-        self._attempts[config.trial] += 1
+        self.attempts[config.trial] += 1
         self._packing.ended(config.trial, now)
         self._spent += record.gpu_hours
         is_again = self._faults.told(record, self._to_blame(record, seats))
@@ -109,7 +109,7 @@ class Engine:
         if is_again:
             self._wait(config)
             return None
-        record = dataclasses.replace(record, attempts=self._attempts[config.trial])
+        record = dataclasses.replace(record, attempts=self.attempts[config.trial])
         self._learn(record)
         return record
 
@@ -197,7 +197,7 @@ class Engine:
                 self.set_aside[bad] = why
                 self._packing.nodes = rest
 
-    def _gone(self, now: float) -> TrialRecord | None:
+    def _gone(self, now: float) -> Start | TrialRecord | None:
         """Nothing runs and nothing fits: nodes have gone. Wait for them a while, then give up what needs them."""
         if self._stuck_since is None:
             self._stuck_since = now

@@ -22,7 +22,7 @@ def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     else:
         _throughput(made, found)
     for side in analysis.FINGERPRINTS:
-        if found[side].nunique() > 1:
+        if len({*found[side]} - {""}) > 1:
             made[side] = found[side]
     made["repeats"] = found["n"]
     made["outcome"] = [

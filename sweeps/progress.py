@@ -115,7 +115,8 @@ class Progress(Observer):
 
     def _table(self) -> RenderableType:
         head = Table.grid(padding=(0, 2))
-        counts = f"{self.done} done  {len(self._running)} running  {self._trials - self.done - len(self._running)} waiting"
+        waiting = self._trials - self.done - len(self._running)
+        counts = f"{self.done} done  {len(self._running)} running  {waiting} waiting"
         left = "" if self.left_s is None else f"{clock_time(self.left_s)} left"
         bar = ProgressBar(total=self._trials, completed=self.done, width=30)
         head.add_row(bar, counts, clock_time(self._clock() - self._begun), left, self._cost())

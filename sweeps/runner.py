@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,6 @@ from ray.tune.execution import tune_controller
 from ray.tune.search import Searcher
 from ray.util.placement_group import get_current_placement_group
 
-from sweeps import simulator
 from sweeps.cache import Fingerprints
 from sweeps.cluster import Site
 from sweeps.conductor import Conductor
@@ -32,6 +30,8 @@ from sweeps.ledger import Ledger
 from sweeps.observer import Observer
 from sweeps.packing import Start
 from sweeps.shape import bundles
+from sweeps.simulator import cluster as simulated
+from sweeps.simulator.group import SimulatedGroup
 from sweeps.spec import SweepSpec
 from workers import contract
 from workers.contract import TrialConfig, TrialOutcome
@@ -57,15 +57,16 @@ class Gang(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         if new_config["simulated"]:
-            machine = simulator.parse(new_config["simulated"])
-            self._group = simulator.SimulatedGroup(machine, new_config["seats"], new_config["at"])
+            machine = simulated.parse(new_config["simulated"])
+            self._group = SimulatedGroup(machine, new_config["seats"], new_config["is_judged"])
         else:
             self._group.stop()  # of a trial that was stopped halfway
         self._config = contract.trial_config(new_config["trial"])
         self._paths = SweepPaths(new_config["sweep"], Path(new_config["root"]))
         self._entry = new_config["entry"]
         self._probe_every_s = new_config["probe_every_s"]
-        self._report_every_s = new_config["report_every_s"]
+        self._report_every_s = JUDGE_EVERY_S if new_config["is_judged"] else REPORT_EVERY_S
+        self._at = new_config["at"], new_config["attempt"]
         self._is_running = False
         return True
 
@@ -76,19 +77,23 @@ class Gang(tune.Trainable):
             return {"probes": json.dumps(self._group.probe(self._paths, self._probe_every_s, self._config))}
         if not self._is_running:
             self._started_at = time.time()
-            self._group.start(self._config, self._paths, self._entry)
+            self._group.start(self._config, self._paths, self._entry, *self._at)
             self._is_running = True
         outcome = self._group.wait(self._report_every_s)
         if outcome and self._goes_on(outcome):
             self._is_running = False
         if not self._is_running or outcome is None:
             return self._told()
-        return {"outcome": json.dumps(contract.to_json(outcome)), "took_s": self._group.took_s, "done": True}
+        return {"outcome": json.dumps(contract.to_json(outcome)), **self._clock(), "done": True}
+
+    def _clock(self) -> dict[str, Any]:
+        """The virtual time that it has taken, on a cluster that has one."""
+        return {"took_s": self._group.took_s} if isinstance(self._group, SimulatedGroup) else {}
 
     def _told(self) -> dict[str, Any]:
         """How far it has come; after a validation also in the words in which Tune judges trials."""
         progress = self._group.progress
-        told = {"progress": json.dumps(contract.to_json(progress))}
+        told = {"progress": json.dumps(contract.to_json(progress)), **self._clock()}
         validated = progress.epoch and progress.epoch.top1 is not None
         return told | ({"epoch": progress.epoch.epoch, "top1": progress.epoch.top1} if validated else {})
 
@@ -146,6 +151,7 @@ class _Feed(Searcher):
             "bundles": ranks,
             "node_ids": [self._site.id(node) for node, n in start.seats for _ in range(n)],
             "at": self._conductor.now,
+            "attempt": self._conductor.engine.attempts[start.trial.trial],
         }
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -184,7 +190,7 @@ class _Watcher(tune.Callback):
     ) -> None:
         config = _config(trial)
         if outcome := result.pop("outcome", None):  # Tune would keep it
-            self._conductor.answered(config, contract.trial_outcome(json.loads(outcome)), result["took_s"])
+            self._conductor.answered(config, contract.trial_outcome(json.loads(outcome)), result.get("took_s"))
         elif probes := result.pop("probes", None):
             self._conductor.tested(config, json.loads(probes))
             self._conductor.begun(config)
@@ -202,7 +208,7 @@ class _Watcher(tune.Callback):
     def _over(self, trial: Any, outcome: TrialOutcome) -> None:
         config = _config(trial)
         if self._conductor.is_running(config):
-            self._conductor.answered(config, outcome)
+            self._conductor.answered(config, outcome, (trial.last_result or {}).get("took_s"))
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         self._conductor.stopped()
@@ -246,7 +252,7 @@ class _Hopeless(schedulers.AsyncHyperBandScheduler, _Stranded):
         self._best_s = math.inf  # that a trial took to its target
 
     def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        took_s = result["time_total_s"]
+        took_s = result.get("took_s", result["time_total_s"])
         if "outcome" in result:
             if json.loads(result["outcome"])["status"] == "completed" and _reached(result["outcome"]):
                 self._best_s = min(self._best_s, took_s)
@@ -311,7 +317,7 @@ def run(
         "root": str(paths.folder.parent),
         "entry": entry,
         "probe_every_s": 0.0 if facts.simulated else 60 * spec.probe_every_min,
-        "report_every_s": JUDGE_EVERY_S if is_judged else REPORT_EVERY_S,
+        "is_judged": is_judged,
     }
     watcher, feed = _Watcher(conductor), _Feed(conductor, site, nurses, same)
     scheduler = _Hopeless(spec) if is_judged else _Stranded()

@@ -71,7 +71,11 @@ class Store:
             "sweep.outcome": outcome.status,
         }
         note = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
-        told = {"sweep.kind": outcome.kind, "sweep.message": outcome.message[:LONGEST_NOTE], "mlflow.note.content": note}
+        told = {
+            "sweep.kind": outcome.kind,
+            "sweep.message": outcome.message[:LONGEST_NOTE],
+            "mlflow.note.content": note,
+        }
         is_known = config.trial in self._runs  # what was told of an earlier attempt holds no longer
         tags |= {name: text for name, text in told.items() if text or is_known}
         fingerprints = {f"sweep.{side}": rows.fingerprint(record, side) for side in rows.SIDES}

@@ -179,8 +179,6 @@ class Keeper:
 class Group:
     """The ranks of one trial at a time, one in each bundle of a placement group."""
 
-    took_s: float | None = None  # as long as the clock says
-
     def __init__(
         self, placement: PlacementGroup, bundles: Sequence[dict[str, float]], node_ids: Sequence[str] = ()
     ) -> None:
@@ -207,8 +205,11 @@ class Group:
         ]
         return [probe for probe in ray.get(tests) if probe]
 
-    def start(self, config: contract.TrialConfig, paths: SweepPaths, entry: str = ENTRY) -> None:
-        """Have every rank forked. Returns at once; `wait` tells how it went."""
+    def start(
+        self, config: contract.TrialConfig, paths: SweepPaths, entry: str = ENTRY, at: float = 0.0, attempt: int = 0
+    ) -> None:
+        """Have every rank forked. Returns at once; `wait` tells how it went. When, and how often before, is for
+        gangs that only pretend."""
         if not self._keepers:
             self._seat_keepers()
         seats = seated(self._benches)
@@ -281,7 +282,9 @@ class Group:
         benches = ray.get([keeper.where.remote() for keeper in keepers])
         for bench, node in zip(benches, self._node_ids, strict=False):
             if bench.node_id != node:
-                raise RuntimeError(f"a rank was to sit on node {node[:8]}, but sits on {bench.node} {bench.node_id[:8]}")
+                raise RuntimeError(
+                    f"a rank was to sit on node {node[:8]}, but sits on {bench.node} {bench.node_id[:8]}"
+                )
         order = side_by_side(benches)
         self._keepers = [keepers[i] for i in order]
         self._benches = [benches[i] for i in order]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sweeps.errors import InputError, Mistake
@@ -80,6 +80,14 @@ def parse(text: str) -> SimulatedCluster:
     nodes = tuple(Node(f"node-{n}", cpus, gpus, of_kind) for n in range(1, given["nodes"] + 1))
     rest = {name: given[name] for name in ("noise", "loss", "seed") if name in given}
     return SimulatedCluster(nodes=nodes, gpu=gpu, memory_gib=given.get("memory", 0.0), **rest)
+
+
+def like(nodes: Sequence[Node]) -> SimulatedCluster:
+    """A simulated cluster in place of a real one, to foretell what it will take; of GPUs that no figures are known of,
+    the reference stands for all."""
+    kinds = {node.kind.lower() for node in nodes if node.gpus}
+    known = [name for name in KINDS if kinds == {name}]
+    return SimulatedCluster(nodes=tuple(nodes), gpu=known[0] if known else "v100" if kinds else "none")
 
 
 def _whole(low: int) -> Callable[[str], int | None]:

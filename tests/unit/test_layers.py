@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 # Each heavy library has named homes; nobody else imports it.
 HOMES = {
     "ray.tune": {"sweeps.runner"},
-    "ray": {"sweeps.runner", "workers.group"},
+    "ray": {"sweeps.cluster", "sweeps.runner", "workers.group"},
     "mlflow": {"sweeps.tracking"},
     "horovod": {"workers.ring", "workers.nursery", "workers.probe"},
 }

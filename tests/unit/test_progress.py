@@ -29,7 +29,7 @@ def progress(*trials: TrialConfig) -> tuple[Progress, io.StringIO, Clock]:
     spec = SweepSpec.model_validate(
         {"name": "x", "model": "tiny", "device": "cpu", "space": {"batch_size": [8, 16], "gpus": 1}}
     )
-    return Progress(trials, namer(spec), Console(file=out, width=120), clock), out, clock
+    return Progress(len(trials), namer(spec), Console(file=out, width=120), clock=clock), out, clock
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:
@@ -41,9 +41,10 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
         clock.now = 20
         made.ended(record(config(batch_size=16), 99.0))
     first, second = out.getvalue().splitlines()
-    assert first == "1/2  b8 ×1 fp32  #0    1,234.5 images/s  0:10 left"
+    assert first == "1/2  b8 ×1 fp32 #0    1,234.5 images/s  0:10 left"
     assert second == "2/2  b16 ×1 fp32 #0       99.0 images/s"
-    assert made.best is made.records[0]
+    assert made.best
+    assert made.best.config == config()
 
 
 def test_a_failure_says_rank_step_cause_and_log() -> None:

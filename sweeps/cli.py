@@ -82,11 +82,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from sweeps import plan, spec, tables
+    from sweeps import plan, space, spec, tables
 
     planned = plan.plan(spec.load(args.file, args.set), str(args.file))
     varied = [*planned.axes] or ["batch_size", "gpus"]
-    form = plan.shown if args.format == "table" else lambda point: point
+    form = space.shown if args.format == "table" else lambda point: point
     rows = [
         {"cell": cell, **{axis: form(plan.value(trial, axis)) for axis in varied}, "repeats": planned.spec.repeats}
         for cell, trial in planned.cells.items()

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from sweeps import errors, ledger, shape, tables
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.ledger import TrialRecord
-from sweeps.plan import Plan, plan, summary
+from sweeps.plan import Plan, namer, plan, summary
 from sweeps.progress import Progress, explained
 from sweeps.reading import read
 from sweeps.shape import Node
@@ -31,7 +32,7 @@ def drive(file: Path, overrides: tuple[str, ...], address: str | None, me: str) 
     if not address:
         _check_data(spec, str(file), me)
     console = Console(stderr=True)
-    console.print(f"[bold]{spec.name}[/]: {summary(planned)}", highlight=False)
+    console.print(f"[bold]{spec.name}[/]: {escape(summary(planned))}", highlight=False)
 
     with _cluster(address, console) as nodes:
         shape.check_capacity(planned, nodes, str(file))
@@ -104,7 +105,7 @@ def _measure(
     from sweeps import runner, tracking
 
     refusals: list[RefusedError] = []
-    progress = Progress(planned.trials, console)
+    progress = Progress(planned.trials, namer(planned.spec), console)
     tracker = tracking.Tracker(book.facts)
     for record in done:  # a driver that was killed may not have told the store of its last trials
         tracker.ended(record)

@@ -24,13 +24,12 @@ class Mistake:
     key: str
     rule: str
     got: object
+    pointer: str = ""  # to the place inside a long value, as lines of their own
 
     def __str__(self) -> str:
-        return (
-            f"{self.key}: {self.rule}, but got {shown(self.got)}"
-            if self.key
-            else f"{self.rule}, but got {shown(self.got)}"
-        )
+        place = f"{self.key}: " if self.key else ""
+        pointer = f"\n{self.pointer}" if self.pointer else ""
+        return f"{place}{self.rule}, but got {shown(self.got)}{pointer}"
 
 
 def shown(value: object) -> str:

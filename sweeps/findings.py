@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis, limits, tables
-from sweeps.plan import Plan, shown
+from sweeps.plan import Plan
+from sweeps.space import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,5 +129,5 @@ def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
 
 
 def _named(cell: Any, planned: Plan) -> str:
-    axes = planned.axes or {"batch_size": [], "gpus": []}
+    axes = [*planned.axes] or ["batch_size", "gpus"]
     return ", ".join(f"{axis} {shown(cell[axis])}" for axis in axes)

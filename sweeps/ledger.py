@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from typing import Any, Literal
 
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.plan import Plan
+from sweeps.spec import SweepSpec, parse
 from workers import contract
 from workers.contract import TrialConfig, TrialOutcome
 from workers.paths import SweepPaths, results_root
@@ -42,6 +44,10 @@ class SweepFacts:
     file: str
     overrides: tuple[str, ...]
     trials: tuple[TrialConfig, ...]
+
+    @functools.cached_property
+    def spec(self) -> SweepSpec:
+        return parse(self.file, self.name, self.overrides)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

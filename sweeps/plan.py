@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeps.errors import InputError, Mistake
+from sweeps.expression import ExpressionError
 from sweeps.rules import DIGITS_CLASSES, NEEDED_BY
+from sweeps.space import Axis, Uniform, shown
 from sweeps.sparkline import sparkline
-from sweeps.spec import AXES, Space, SweepSpec
+from sweeps.spec import MOST_TRIALS, SweepSpec
 from workers import contract, schedules
-from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, TrialConfig
+from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, TrialConfig, nodes_by_ranks
 
-MOST_TRIALS = 100_000
+MOST_POINTS = 1_000_000  # of a grid, those that it leaves out among them
+MOST_LOOKED_AT = 20_000  # to draw some of them
+VAIN_DRAWS = 5000  # until there seems to be no other cell
 FEWEST_WARMUP = 10
-NAMED = ("batch_size", "gpus", "precision", "decode_threads")  # in every trial's name
+NAMED = ("batch_size", "global_batch", "gpus", "precision", "decode_threads")  # in every trial's name
 DIGITS_SIZE = 32
 IMAGENET_CLASSES = 1000
 
@@ -26,35 +32,200 @@ IMAGENET_CLASSES = 1000
 @dataclasses.dataclass(frozen=True)
 class Plan:
     spec: SweepSpec
-    trials: tuple[TrialConfig, ...]  # in the order they are run
+    trials: tuple[TrialConfig, ...]  # in the order they are run; none where a search proposes them as it goes
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)  # why, and how many cells
+
+    @functools.cached_property
+    def most(self) -> int:
+        """How many trials there may be."""
+        search, repeats = self.spec.search, self.spec.repeats
+        if search.method == "tpe":
+            cells = sum(1 for _ in grid(self.spec)) if is_enumerable(self.spec) else MOST_TRIALS
+            return min(search.trials or 0, cells) * repeats
+        if search.method == "frontier":
+            return sum(len(cells).bit_length() for cells in ladders(self.spec))
+        return len(self.trials)
 
     @property
     def cells(self) -> dict[str, TrialConfig]:
         """One trial of each cell."""
         return {trial.cell: trial for trial in sorted(self.trials, key=self._place) if trial.repeat == 0}
 
-    def _place(self, trial: TrialConfig) -> list[int]:
+    def _place(self, trial: TrialConfig) -> list[float]:
         """Of a cell in the file's order, which a reader expects."""
-        axes = self.spec.axes.items()
-        return [points.index(at) if (at := value(trial, axis)) in points else -1 for axis, points in axes]
+        return [_rank(axis, value(trial, name)) for name, axis in self.spec.axes.items()]
 
     @property
-    def axes(self) -> dict[str, list[Any]]:
-        """The axes that vary, and their points."""
-        return {name: points for name, points in self.spec.axes.items() if len(points) > 1}
+    def axes(self) -> dict[str, Axis]:
+        """The axes that vary."""
+        return {name: axis for name, axis in self.spec.axes.items() if is_varied(axis)}
+
+
+def is_varied(axis: Axis) -> bool:
+    return axis.is_varied or bool(axis.when)
+
+
+def _rank(axis: Axis, at: Any) -> float:
+    if isinstance(axis, Uniform):
+        return float(at)
+    points = axis.points()
+    return points.index(at) if at in points else -1
 
 
 def plan(spec: SweepSpec, place: str = "plan") -> Plan:
     """Every cell `repeats` times. A round measures each cell once, so that a drift of the machine touches all."""
-    axes = spec.axes
-    count = math.prod(len(points) for points in axes.values()) * spec.repeats
-    if count > MOST_TRIALS:
-        raise InputError(place, [Mistake("space", f"a sweep holds at most {MOST_TRIALS} trials", f"{count}")])
-    points = [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
-    cells = {trial.cell: trial for trial in (_trial(spec, point) for point in points)}
+    left_out: collections.Counter[str] = collections.Counter()
+    cells = _chosen(spec, left_out, place)
+    if not cells:
+        rule = f"must leave a cell; left out are {_told(left_out)}" if left_out else "must leave a cell"
+        raise InputError(place, [Mistake("where" if spec.where else "space", rule, "; ".join(spec.where) or "none")])
+    if spec.search.method in ("tpe", "frontier"):
+        return Plan(spec, (), left_out)
+    _require_few(len(cells) * spec.repeats, place)
     drawn = random.Random(spec.seed)
-    rounds = (_shuffled(list(cells.values()), drawn) for _ in range(spec.repeats))
-    return Plan(spec, tuple(dataclasses.replace(trial, repeat=n) for n, order in enumerate(rounds) for trial in order))
+    rounds = (_shuffled(cells, drawn) for _ in range(spec.repeats))
+    ordered = (dataclasses.replace(cell, repeat=n) for n, order in enumerate(rounds) for cell in order)
+    return Plan(spec, tuple(ordered), left_out)
+
+
+def _chosen(spec: SweepSpec, left_out: collections.Counter[str], place: str) -> list[TrialConfig]:
+    """The cells that are planned; of a search that proposes its own, some that there are."""
+    method, trials = spec.search.method, spec.search.trials
+    if method in ("random", "tpe") and not is_enumerable(spec):
+        return list(sample(spec, 1 if method == "tpe" else trials or 1))
+    points = _size(spec)
+    if not spec.where and not spec.conditions and method == "grid":
+        _require_few(points * spec.repeats, place)
+    if points > MOST_POINTS:
+        rule = f"must have at most {MOST_POINTS} points with search: {method}; random and tpe take more"
+        raise InputError(place, [Mistake("space", rule, points)])
+    cells = list(_enumerated(spec, left_out))
+    if method in ("random", "asha") and trials and trials < len(cells):
+        chosen = random.Random(f"{spec.seed} cells").sample(range(len(cells)), trials)
+        return [cells[n] for n in sorted(chosen)]
+    return cells
+
+
+def _require_few(trials: int, place: str) -> None:
+    if trials > MOST_TRIALS:
+        raise InputError(place, [Mistake("space", f"a sweep holds at most {MOST_TRIALS} trials", trials)])
+
+
+def _size(spec: SweepSpec) -> int:
+    return math.prod(len(axis.points()) for axis in spec.axes.values())
+
+
+def is_enumerable(spec: SweepSpec) -> bool:
+    """Can every cell be looked at, rather than some drawn?"""
+    return _size(spec) <= MOST_LOOKED_AT and not any(isinstance(axis, Uniform) for axis in spec.axes.values())
+
+
+def grid(spec: SweepSpec) -> Iterator[TrialConfig]:
+    """Every distinct cell, in the file's order; of axes that all have points."""
+    return _enumerated(spec, collections.Counter())
+
+
+def _enumerated(spec: SweepSpec, left_out: collections.Counter[str]) -> Iterator[TrialConfig]:
+    """The cells of the grid; counts those that are none, by the reason."""
+    axes = spec.axes
+    found: set[tuple[Any, ...]] = set()
+    reasons: dict[tuple[Any, ...], str] = {}
+    for point in itertools.product(*(axis.points() for axis in axes.values())):
+        values = settled(spec, dict(zip(axes, point, strict=True)))
+        key = tuple(_in_effect(spec, values).values())
+        if key in found:
+            continue
+        made = _cell(spec, values)
+        if isinstance(made, str):
+            reasons.setdefault(key, made)
+        else:
+            found.add(key)
+            yield made
+    left_out.update(reason for key, reason in reasons.items() if key not in found)
+
+
+def sample(spec: SweepSpec, count: int) -> Iterator[TrialConfig]:
+    """Distinct cells drawn at random, `count` of them or fewer if there seem to be no more."""
+    drawn = random.Random(f"{spec.seed} cells")
+    seen: set[str] = set()
+    for _ in range(count):
+        for _ in range(VAIN_DRAWS):
+            made = cell_at(spec, draw(spec, lambda _, axis: axis.draw(drawn)))
+            if isinstance(made, TrialConfig) and made.cell not in seen:
+                seen.add(made.cell)
+                yield made
+                break
+        else:
+            return
+
+
+def draw(spec: SweepSpec, pick: Callable[[str, Axis], Any]) -> dict[str, Any]:
+    """A point as `pick` chooses it; it is only asked about axes whose condition holds at what it chose before."""
+    values: dict[str, Any] = {}
+    for name in spec.order:
+        axis = spec.axes[name]
+        values[name] = axis.settled(pick(name, axis)) if _applies(spec, name, values) else spec.default(name)
+    return values
+
+
+def settled(spec: SweepSpec, point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point whose axes keep their default where their condition does not hold."""
+    at = draw(spec, lambda name, _: point[name])
+    return {name: at[name] for name in spec.axes}
+
+
+def _applies(spec: SweepSpec, axis: str, values: Mapping[str, Any]) -> bool:
+    condition = spec.conditions.get(axis)
+    if condition is None:
+        return True
+    try:
+        return condition.holds(_known(values))
+    except ExpressionError:  # told by the rules, where it is so everywhere
+        return False
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a condition may refer to, as far as it is decided: a batch is that of a rank and of all ranks."""
+    known = dict(values)
+    if "gpus" in values and "batch_size" in values:
+        known["global_batch"] = values["batch_size"] * values["gpus"]
+    elif "gpus" in values and "global_batch" in values:
+        known["batch_size"] = values["global_batch"] / values["gpus"]
+    return known
+
+
+def cell_at(spec: SweepSpec, point: Mapping[str, Any]) -> TrialConfig | str:
+    """The cell at a point, a value for each axis that applies there; or why there is none."""
+    return _cell(spec, settled(spec, point))
+
+
+def _cell(spec: SweepSpec, values: Mapping[str, Any]) -> TrialConfig | str:
+    gpus = values["gpus"]
+    if values.get("global_batch", 0) % gpus:
+        return "global_batch is not a multiple of gpus"
+    form = nodes_by_ranks(values["placement"])
+    if form and form[0] * form[1] != gpus:
+        return "placement is not for so many gpus"
+    known = _known(values)
+    for constraint in spec.constraints:
+        try:
+            if not constraint.holds(known):
+                return f"where {constraint}"
+        except ExpressionError as error:
+            return f"where {constraint}: {error}"
+    return _trial(spec, _in_effect(spec, values))
+
+
+def ladders(spec: SweepSpec) -> list[list[TrialConfig]]:
+    """The cells that differ in nothing but batch_size, from the smallest to the largest."""
+    rows: dict[str, list[TrialConfig]] = {}
+    for cell in grid(spec):
+        rows.setdefault(dataclasses.replace(cell, batch_size=0).cell, []).append(cell)
+    return [sorted(row, key=lambda cell: cell.batch_size) for row in rows.values()]
+
+
+def repeats_of(spec: SweepSpec, cell: TrialConfig) -> list[TrialConfig]:
+    return [dataclasses.replace(cell, repeat=n) for n in range(spec.repeats)]
 
 
 def _shuffled(cells: list[TrialConfig], drawn: random.Random) -> list[TrialConfig]:
@@ -68,11 +239,27 @@ def _shuffled(cells: list[TrialConfig], drawn: random.Random) -> list[TrialConfi
 
 
 def summary(planned: Plan) -> str:
-    """`16 cells × 3 repeats = 48 trials: batch_size 32, 128 × gpus 1, 2`."""
-    repeats = planned.spec.repeats
-    axes = " × ".join(f"{name} {', '.join(map(shown, points))}" for name, points in planned.axes.items())
-    count = f"{len(planned.trials) // repeats} cells × {repeats} repeats = {len(planned.trials)} trials"
-    return f"{count}: {axes}" if axes else count
+    """`16 cells × 3 repeats = 48 trials: batch_size 32, 128 × gpus 1, 2`; then what was left out."""
+    axes = " × ".join(f"{name} {axis}" for name, axis in planned.axes.items())
+    counted = f"{_counted(planned)}: {axes}" if axes else _counted(planned)
+    return f"{counted}\nleft out: {_told(planned.left_out)}" if planned.left_out else counted
+
+
+def _counted(planned: Plan) -> str:
+    search, repeats = planned.spec.search, planned.spec.repeats
+    if search.method == "frontier":
+        return f"the largest batch_size of {len(ladders(planned.spec))} by bisection, at most {planned.most} trials"
+    cells = planned.most // repeats
+    count = f"{cells} cells × {repeats} repeats = {planned.most} trials"
+    if search.method == "tpe":
+        return f"tpe for {' and '.join(planned.spec.goals)}, at most {count}"
+    if search.method == "grid":
+        return count
+    return f"{search.method}, {count}"
+
+
+def _told(left_out: Mapping[str, int]) -> str:
+    return "; ".join(f"{count} cells: {reason}" for reason, count in left_out.items())
 
 
 def schedules_drawn(planned: Plan) -> list[str]:
@@ -95,17 +282,11 @@ def value(trial: TrialConfig, axis: str) -> Any:
     return trial.env.get(variable, "") if section == "env" else getattr(trial, axis)
 
 
-def shown(point: Any) -> str:
-    """A point as a sweep file writes it."""
-    return ("off", "on")[point] if isinstance(point, bool) else str(point)
-
-
-def names(trials: Sequence[TrialConfig]) -> dict[str, str]:
-    """Short telling names by trial id: what every study looks at, and whatever else varies in this one."""
-    others = [name for name in [*AXES, *_variables(trials)] if name not in NAMED]
-    varied = [axis for axis in others if len({value(trial, axis) for trial in trials}) > 1]
-    has_threads = any(trial.data not in WITHOUT_JPEGS for trial in trials)
-    return {trial.trial: _name(trial, varied, has_threads) for trial in trials}
+def namer(spec: SweepSpec) -> Callable[[TrialConfig], str]:
+    """Gives trials short telling names: what every study looks at, and whatever else varies in this one."""
+    varied = [name for name, axis in spec.axes.items() if name not in NAMED and is_varied(axis)]
+    has_threads = any(data not in WITHOUT_JPEGS for data in spec.data.points())
+    return lambda trial: _name(trial, varied, has_threads)
 
 
 def _name(trial: TrialConfig, varied: Sequence[str], has_threads: bool) -> str:
@@ -114,23 +295,28 @@ def _name(trial: TrialConfig, varied: Sequence[str], has_threads: bool) -> str:
         words.append(f"t{trial.decode_threads}")
     for axis in varied:
         at = value(trial, axis)
-        words.append(f"{axis}={shown(at)}" if isinstance(at, (bool, int, float)) else str(at))
+        words.append(f"{axis}={shown(at)}" if isinstance(at, (bool, int, float)) else str(at) or f"no {axis[4:]}")
     return " ".join(words)
 
 
-def _variables(trials: Sequence[TrialConfig]) -> list[str]:
-    return sorted({f"env.{name}" for trial in trials for name in trial.env})
-
-
-def _trial(spec: SweepSpec, point: dict[str, Any]) -> TrialConfig:
-    """The trial of one point. What would have no effect there is set as if nobody had asked for it."""
-    plain = {name: at for name, at in point.items() if not name.startswith("env.")}
-    defaults = Space.model_fields
+def _in_effect(spec: SweepSpec, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What would have no effect at a point is set as if nobody had asked for it."""
+    made = dict(values)
     for axis, needed in NEEDED_BY.items():
-        if plain["optimizer"] != needed:
-            plain[axis] = defaults[axis].default.points()[0]
-    if plain["data"] in WITHOUT_JPEGS:
-        plain["decode_threads"], plain["cache"] = "auto", "any"
+        if made["optimizer"] != needed:
+            made[axis] = spec.default(axis)
+    if made["data"] in WITHOUT_JPEGS:
+        made["decode_threads"], made["cache"] = "auto", "any"
+    if made["gpus"] == 1 and made["placement"] in ("spread", "1x1"):
+        made["placement"] = "pack"
+    return made
+
+
+def _trial(spec: SweepSpec, values: Mapping[str, Any]) -> TrialConfig:
+    plain = {name: at for name, at in values.items() if not name.startswith("env.")}
+    if (global_batch := plain.pop("global_batch", None)) is not None:
+        plain["batch_size"] = global_batch // plain["gpus"]
+    variables = {name.removeprefix("env."): at for name, at in values.items() if name.startswith("env.")}
     is_converging = spec.protocol == "convergence"
     is_digits = plain["data"] == "digits"
     smallest, published = IMAGE_SIZES[plain["model"]]
@@ -138,7 +324,7 @@ def _trial(spec: SweepSpec, point: dict[str, Any]) -> TrialConfig:
     classes = DIGITS_CLASSES if is_digits else IMAGENET_CLASSES
     return TrialConfig(
         **plain,  # the axes are named as the trial's fields are
-        env={name.removeprefix("env."): at for name, at in point.items() if name.startswith("env.")},
+        env={name: at for name, at in variables.items() if at is not None},
         protocol=spec.protocol,
         device=spec.device,
         isolation=spec.isolation,

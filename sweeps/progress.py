@@ -14,7 +14,6 @@ from rich.text import Text
 
 from sweeps.ledger import TrialRecord
 from sweeps.observer import Observer
-from sweeps.plan import names
 from workers.contract import Measurement, TrialConfig
 from workers.contract import Progress as Told
 
@@ -32,15 +31,19 @@ class Progress(Observer):
     """Counts done, running and waiting; knows the best so far and how long the rest will take."""
 
     def __init__(
-        self, trials: Sequence[TrialConfig], console: Console, clock: Callable[[], float] = time.monotonic
+        self,
+        trials: Sequence[TrialConfig],
+        name: Callable[[TrialConfig], str],
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
         self._clock = clock
         self._begun = clock()
         self._first_start: float | None = None
         self.trials = len(trials)
-        self._names = names(trials)
-        self._width = max(map(len, self._names.values()), default=0)
+        self._name_of = name
+        self._width = max((len(name(trial)) for trial in trials), default=0)
         self.records: list[TrialRecord] = []
         self._running: dict[str, tuple[TrialConfig, Told]] = {}
         self._live = Live(get_renderable=self._table, console=console, refresh_per_second=2, transient=True)
@@ -111,7 +114,7 @@ class Progress(Observer):
         return Group(*rows)
 
     def _name(self, config: TrialConfig) -> str:
-        return f"{self._names[config.trial]:<{self._width}}"
+        return f"{self._name_of(config):<{self._width}}"
 
 
 def figure(record: TrialRecord) -> str:

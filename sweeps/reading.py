@@ -13,6 +13,7 @@ import yaml
 from sweeps.errors import InputError, Mistake
 
 LARGEST_FILE = 1 << 20
+SHORT = {"search": "method"}  # sections that may be written as the value of this key
 
 
 def read(path: Path) -> str:
@@ -77,6 +78,8 @@ def override(content: dict[str, Any], text: str, axes: Sequence[str]) -> None:
         path = ["space", *path]
     at = content
     for part in path[:-1]:
+        if isinstance(at.get(part), str) and part in SHORT:
+            at[part] = {SHORT[part]: at[part]}
         at = at.setdefault(part, {})
         if not isinstance(at, dict):
             raise _wrong("--set", f"{part} must be a section", text)
@@ -139,12 +142,15 @@ def _mistake(detail: Any, content: Mapping[str, Any], model: type[pydantic.BaseM
 
 
 def _key(location: Sequence[Any], content: Mapping[str, Any]) -> str:
-    """`space.batch_size[1]`; the index is left out where the file writes no list."""
+    """`space.batch_size[1]`; what the file does not write is left out: the index where it has no list, the key where
+    it has the short form of a section."""
     at: Any = content
     key = ""
     for part in location:
         if isinstance(part, int):
             key += f"[{part}]" if isinstance(at, list) else ""
+        elif isinstance(at, str):
+            continue
         else:
             key += f".{part}" if key else str(part)
         at = at[part] if isinstance(at, dict) and part in at else None

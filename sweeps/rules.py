@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import graphlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from sweeps import expression
 from sweeps.errors import Mistake
+from sweeps.expression import ExpressionError
+from sweeps.space import Uniform
 from workers import schedules
-from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS
+from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, nodes_by_ranks
 
 if TYPE_CHECKING:
     from sweeps.spec import SweepSpec
@@ -28,6 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 DIGITS_CLASSES = 10
 FEWEST_STEPS = 30
+NO_DEFAULT = ("model", "batch_size", "global_batch", "gpus")  # always given, so that no condition may stand with them
 NEEDED_BY = {"trust": "lars", "beta2": "adamw"}  # a setting of one optimiser only
 OWN_VARIABLES = {  # of the environment: who sets them
     "HOROVOD_FUSION_THRESHOLD": "the axis fusion_mib",
@@ -153,7 +158,129 @@ def _environment(spec: SweepSpec) -> Iterator[Mistake]:
             yield Mistake(f"space.env.{name}", f"is set by {OWN_VARIABLES[name]}", name)
 
 
+def _batch(spec: SweepSpec) -> Iterator[Mistake]:
+    axes = spec.space
+    if axes.batch_size is None and axes.global_batch is None:
+        yield Mistake("space.batch_size", "must be given", None)
+    if axes.batch_size is not None and axes.global_batch is not None:
+        yield Mistake(
+            "space.global_batch", "must be left out beside batch_size: one follows from the other", axes.global_batch
+        )
+    elif axes.global_batch and not isinstance(axes.global_batch, Uniform) and not isinstance(axes.gpus, Uniform):
+        for batch in axes.global_batch.points():
+            if all(batch % gpus for gpus in axes.gpus.points()):
+                yield Mistake("space.global_batch", f"must be a multiple of gpus: one of {axes.gpus}", batch)
+
+
+def _placement(spec: SweepSpec) -> Iterator[Mistake]:
+    gpus = spec.space.gpus
+    for placement in spec.space.placement.points():
+        if form := nodes_by_ranks(placement):
+            ranks = form[0] * form[1]
+            if gpus.settled(ranks) != ranks if isinstance(gpus, Uniform) else ranks not in gpus.points():
+                yield Mistake("space.placement", f"must hold as many ranks as gpus: one of {gpus}", placement)
+
+
+def _search(spec: SweepSpec) -> Iterator[Mistake]:
+    search, given = spec.search, spec.search.model_fields_set
+    of = {
+        "trials": ("random", "tpe", "asha"),
+        "goal": ("tpe",),
+        "grace": ("asha",),
+        "reduction": ("asha",),
+    }
+    for key, methods in of.items():
+        if key in given and search.method not in methods:
+            rule = f"belongs to method: {', '.join(methods)}, this sweep's is {search.method}"
+            yield Mistake(f"search.{key}", rule, getattr(search, key))
+    if search.method in ("random", "tpe") and search.trials is None:
+        yield Mistake("search.trials", f"must be given with method: {search.method}: how many cells to measure", None)
+    if search.method not in ("random", "tpe"):
+        for name, axis in spec.axes.items():
+            if isinstance(axis, Uniform):
+                rule = f"must be a list with search: {search.method}: random and tpe alone draw from an interval"
+                yield Mistake(_key(name), rule, axis)
+
+
+def _asha(spec: SweepSpec) -> Iterator[Mistake]:
+    if spec.search.method != "asha":
+        return
+    if spec.protocol != "convergence":
+        rule = "asha must have protocol: convergence: it stops trials between their epochs"
+        yield Mistake("search", rule, spec.protocol)
+    elif spec.epochs and spec.search.grace >= spec.epochs:
+        yield Mistake("search.grace", f"must be fewer epochs than the run of {spec.epochs}", spec.search.grace)
+
+
+def _frontier(spec: SweepSpec) -> Iterator[Mistake]:
+    if spec.search.method != "frontier":
+        return
+    batch = spec.space.batch_size
+    if not batch or not batch.is_varied:
+        rule = "frontier must have several points of batch_size: it looks for the largest that fits"
+        yield Mistake("search", rule, batch or "none")
+    if spec.repeats != 1:
+        yield Mistake("repeats", "must be 1 with search: frontier: what does not fit once does not fit", spec.repeats)
+
+
+def _goal(spec: SweepSpec) -> Iterator[Mistake]:
+    for goal in spec.search.goal or ():
+        if goal in ("top1", "hours_to_target") and spec.protocol != "convergence":
+            yield Mistake("search.goal", f"{goal} must have protocol: convergence", spec.protocol)
+        elif goal == "hours_to_target" and not (spec.target.top1 or spec.target.top5):
+            yield Mistake("search.goal", "hours_to_target must have a target", "none")
+
+
+def _key(axis: str) -> str:
+    """Where the file says it."""
+    return axis if axis in ("model", "data") else f"space.{axis}"
+
+
+def _conditions(spec: SweepSpec) -> Iterator[Mistake]:
+    """What `when` and `where` say can be read, and no axis waits for itself."""
+    found = []
+    for name, axis in spec.axes.items():
+        if axis.when:
+            if name in NO_DEFAULT:
+                rule = "has no default and can't stand with a condition; `where` leaves cells out"
+                found.append(Mistake(f"{_key(name)}.when", rule, axis.when))
+            found += _misread(f"{_key(name)}.when", axis.when, spec, name)
+    for n, text in enumerate(spec.where):
+        found += _misread(f"where[{n}]" if len(spec.where) > 1 else "where", text, spec)
+    yield from found
+    if not found:
+        try:
+            in_order(spec)
+        except graphlib.CycleError as error:
+            circle = [name for name in reversed(error.args[1]) if name in spec.axes]
+            yield Mistake(f"{_key(circle[0])}.when", "must not come back to itself", " → ".join(circle))
+
+
+def _misread(key: str, text: str, spec: SweepSpec, axis: str = "") -> list[Mistake]:
+    try:
+        names = expression.condition(text, spec.names).names
+    except ExpressionError as error:
+        return [Mistake(key, error.rule, error.got, error.pointer)]
+    return [Mistake(key, "must be a condition on other axes, not on its own", text)] if axis in names else []
+
+
+def in_order(spec: SweepSpec) -> tuple[str, ...]:
+    """The axes, each behind those that its condition refers to; raises `graphlib.CycleError`."""
+    after: dict[str, list[str]] = {name: sorted(made.names) for name, made in spec.conditions.items()}
+    batch, follows = ("batch_size", "global_batch") if spec.space.batch_size else ("global_batch", "batch_size")
+    after[follows] = [batch, "gpus"]
+    ordered = graphlib.TopologicalSorter({name: after.get(name, []) for name in spec.names})
+    return tuple(name for name in ordered.static_order() if name in spec.axes)
+
+
 RULES = (
+    Rule(("space.batch_size", "space.global_batch", "space.gpus"), _batch),
+    Rule(("space.placement", "space.gpus"), _placement),
+    Rule(("search",), _search),
+    Rule(("search", "protocol", "epochs"), _asha),
+    Rule(("search", "repeats", "space.batch_size"), _frontier),
+    Rule(("search", "protocol", "target"), _goal),
+    Rule(("space.env", "where"), _conditions),
     Rule(("protocol", "steps", "stop", "explain", "epochs", "evaluate_every", "checkpoint_every", "target"), _protocol),
     Rule(("steps", "stop"), _steps),
     Rule(("protocol", "epochs", "data"), _convergence),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import pydantic
 from pydantic import (
@@ -19,12 +20,20 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, core_schema
 
-from sweeps import reading, rules, space
+from sweeps import expression, reading, rules, space
 from sweeps.errors import InputError, Mistake
+from sweeps.expression import Expression
+from sweeps.space import Axis
 from workers import contract, schedules
 
-MOST_GPUS = 32
+MOST_GPUS = contract.MOST_RANKS
 MOST_THREADS = 1024
+MOST_BATCH = 65536
+MOST_TRIALS = 100_000
+
+Method = Literal["grid", "random", "tpe", "asha", "frontier"]
+Goal = Literal["images_per_s", "gpu_hours_per_epoch", "top1", "hours_to_target"]
+LOWER_IS_BETTER: tuple[Goal, ...] = ("gpu_hours_per_epoch", "hours_to_target")
 
 
 class _AxisOf:
@@ -34,12 +43,17 @@ class _AxisOf:
         self._point = point
 
     def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        kind = _kind(TypeAdapter(self._point).json_schema())
+
         def validate(raw: Any, check: Any) -> space.Axis:
             try:
-                points = space.axis(raw).points()
+                made = space.axis(raw, kind)
             except space.AxisError as error:
                 raise _said(error.rule, error.got) from None
-            return space.Choice(tuple(check(points)))
+            points = check(made.points())
+            if isinstance(made, space.Uniform):
+                return made
+            return space.Choice(tuple(points), made.when if isinstance(made, space.Choice) else "")
 
         return core_schema.no_info_wrap_validator_function(
             validate, core_schema.list_schema(handler.generate_schema(self._point))
@@ -47,18 +61,56 @@ class _AxisOf:
 
     def __get_pydantic_json_schema__(self, _: core_schema.CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
         point = TypeAdapter(self._point).json_schema()
-        forms: list[dict[str, Any]] = [point, {"type": "array", "items": point, "minItems": 1}]
-        for name, most in (("log2", 2), ("range", 3)) if point.get("type") == "integer" else ():
-            bounds = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": most}
-            forms.append(
-                {
-                    "type": "object",
-                    "properties": {name: bounds},
-                    "required": [name],
-                    "additionalProperties": False,
-                }
-            )
-        return {"anyOf": forms}
+        points: list[dict[str, Any]] = [point, {"type": "array", "items": point, "minItems": 1}]
+        kind = _kind(point)
+        named = {} if kind == "other" else {name: most for name, (_, most) in space.FORMS.items()}
+        if kind == "real":
+            named = {name: most for name, most in named.items() if name in space.DRAWN}
+        number = {"type": "integer" if kind == "whole" else "number"}
+        forms: dict[str, dict[str, Any]] = {"values": {"anyOf": points}}
+        for name, most in named.items():
+            forms[name] = {"type": "array", "items": number, "minItems": 2, "maxItems": most}
+        when = {"type": "string", "description": "where it does not hold, the axis keeps its default"}
+        return {
+            "anyOf": [
+                *points,
+                *(
+                    {
+                        "type": "object",
+                        "properties": {name: form, "when": when},
+                        "required": [name],
+                        "additionalProperties": False,
+                    }
+                    for name, form in forms.items()
+                ),
+            ]
+        }
+
+
+def _kind(point: dict[str, Any]) -> space.Kind:
+    """What numbers a point may be, by its JSON schema."""
+    types = [form.get("type") for form in (point, *point.get("anyOf", ()))]
+    return "whole" if "integer" in types else "real" if "number" in types else "other"
+
+
+class _Short:
+    """Pydantic's side of a section that may be written as the value of one of its keys."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        def whole(raw: Any) -> Any:
+            return {self._key: raw} if isinstance(raw, str) else raw
+
+        return core_schema.no_info_before_validator_function(whole, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        section = handler(schema)
+        short = handler.resolve_ref_schema(section)["properties"][self._key]
+        return {"anyOf": [{"enum": short["enum"]}, section]}
 
 
 def _said(rule: str, got: object) -> PydanticCustomError:
@@ -110,6 +162,30 @@ def _folder(raw: Any) -> str:
     return raw
 
 
+def _placement(raw: Any) -> str:
+    if raw in ("pack", "spread"):
+        return str(raw)
+    text = str(raw).lower().replace("×", "x")
+    if isinstance(raw, bool) or not contract.nodes_by_ranks(text):
+        raise _said(f"must be pack, spread or nodes × ranks on each, such as 2x4, at most {MOST_GPUS} in all", raw)
+    return text
+
+
+def _conditions(raw: Any) -> tuple[str, ...]:
+    texts = [raw] if isinstance(raw, str) else raw
+    if not isinstance(texts, (list, tuple)) or any(not isinstance(text, str) or not text.strip() for text in texts):
+        raise _said(f"must be a condition such as {expression.EXAMPLE}, or a list of them", raw)
+    return tuple(texts)
+
+
+def _goals(raw: Any) -> tuple[Goal, ...]:
+    known = get_args(Goal)
+    goals = raw if isinstance(raw, (list, tuple)) else [raw]
+    if not 1 <= len(goals) <= 2 or any(goal not in known for goal in goals) or len(set(goals)) < len(goals):
+        raise _said(f"must be one or two of {', '.join(known)}", raw)
+    return tuple(goals)
+
+
 class _Section(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
@@ -122,6 +198,21 @@ Classes = Annotated[int | Literal["auto"], *_auto_or(2, 100_000)]
 Schedule = Annotated[str, PlainValidator(_schedule), WithJsonSchema({"type": ["string", "number"]})]
 Variable = Annotated[str, PlainValidator(_variable), WithJsonSchema({"type": ["string", "number"]})]
 Ci = Annotated[float, PlainValidator(_percent), WithJsonSchema({"type": ["string", "number"]})]
+PlacementPoint = Annotated[
+    contract.Placement,
+    PlainValidator(_placement),
+    WithJsonSchema(
+        {"anyOf": [{"enum": ["pack", "spread"]}, {"type": "string", "pattern": "^[1-9][0-9]?x[1-9][0-9]?$"}]}
+    ),
+]
+ONE_OR_MORE: list[dict[str, Any]] = [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+Conditions = Annotated[tuple[str, ...], PlainValidator(_conditions), WithJsonSchema({"anyOf": ONE_OR_MORE})]
+GOAL: dict[str, Any] = {"enum": [*get_args(Goal)]}
+Goals = Annotated[
+    tuple[Goal, ...],
+    PlainValidator(_goals),
+    WithJsonSchema({"anyOf": [GOAL, {"type": "array", "items": GOAL, "minItems": 1, "maxItems": 2}]}),
+]
 Data = Annotated[str, PlainValidator(_folder), WithJsonSchema({"type": "string", "minLength": 1})]
 
 
@@ -133,14 +224,17 @@ def _axis(default: Any, description: str) -> Any:
 class Space(_Section):
     """What is varied. Every combination of the axes' points is a cell."""
 
-    batch_size: Annotated[space.Axis, _AxisOf(Annotated[int, Field(ge=1, le=65536)])] = Field(
-        description="images per rank and step"
+    batch_size: Annotated[space.Axis, _AxisOf(Annotated[int, Field(ge=1, le=MOST_BATCH)])] | None = Field(
+        None, description="images per rank and step"
+    )
+    global_batch: Annotated[space.Axis, _AxisOf(Annotated[int, Field(ge=1, le=MOST_BATCH)])] | None = Field(
+        None, description="images of all ranks per step, instead of batch_size; a rank has its equal part"
     )
     gpus: Annotated[space.Axis, _AxisOf(Annotated[int, Field(ge=1, le=MOST_GPUS)])] = Field(
         description="ranks, one a GPU; on `device: cpu` each rank is a CPU slot"
     )
-    placement: Annotated[space.Axis, _AxisOf(contract.Placement)] = _axis(
-        "pack", "ranks on as few nodes as possible, or on as many"
+    placement: Annotated[space.Axis, _AxisOf(PlacementPoint)] = _axis(
+        "pack", "ranks on as few nodes as possible, on as many, or on so many nodes with so many on each: 2x4"
     )
     precision: Annotated[space.Axis, _AxisOf(contract.Precision)] = _axis(
         "fp32", "number format of the arithmetic; weights stay fp32"
@@ -189,6 +283,28 @@ class Space(_Section):
     )
 
 
+class Search(_Section):
+    """How the cells are found that are measured."""
+
+    method: Method = Field("grid", description="every cell, or those that a method chooses")
+    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = Field(
+        None, description="cells to draw: of random and tpe, and of asha where it is not to take them all"
+    )
+    goal: Goals | None = Field(None, description="of tpe: the figure to make best, or two")
+    grace: Annotated[int, Field(ge=1, le=10_000)] = Field(1, description="of asha: epochs that every trial may have")
+    reduction: Annotated[int, Field(ge=2, le=100)] = Field(
+        3, description="of asha: one in so many trials goes on to so many times the epochs"
+    )
+
+
+class Budget(_Section):
+    """What a sweep may spend: nothing more is started once it is spent."""
+
+    gpu_hours: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="ranks × hours of all trials; on `device: cpu` hours of CPU slots"
+    )
+
+
 class Steps(_Section):
     warmup: Annotated[int, Field(ge=1, le=100_000)] = Field(10, description="steps before the window opens")
     measured: Annotated[int, Field(ge=2, le=1_000_000)] = Field(100, description="steps in the window")
@@ -234,8 +350,13 @@ class SweepSpec(_Section):
     )
     device: contract.Device
     space: Space
-    search: Literal["grid"] = "grid"
-    repeats: Annotated[int, Field(ge=1, le=100)] = 3
+    where: Conditions = Field((), description="cells where this does not hold are left out")
+    search: Annotated[Search, _Short("method")] = Field(Search(), description="a method, or a section")
+    repeats: Annotated[int, Field(ge=1, le=100)] = Field(3, description="of each cell; with tpe and frontier 1")
+    budget: Budget = Field(Budget(), description="what the sweep may spend")
+    wait_for_nodes_min: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="how long to wait for nodes that a trial needs, on a cluster that grows"
+    )
     steps: Steps | None = Field(None, description="exactly so many steps, instead of `stop`")
     stop: Stop = Field(Stop(), description="when a throughput trial has measured enough")
     explain: bool = Field(True, description="after the window, take parts of a step away to see what they cost")
@@ -264,13 +385,52 @@ class SweepSpec(_Section):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     deadlines: Deadlines = Deadlines()
 
-    @property
-    def axes(self) -> dict[str, list[Any]]:
-        """Every axis and its points, named as a trial's fields are; a variable of `env` is `env.NAME`."""
-        plain = {name: getattr(self.space, name) for name in AXES[2:]}
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _default_repeats(cls, raw: Any) -> Any:
+        """A search that goes by what it has seen looks at more cells rather than at one of them again."""
+        if not isinstance(raw, dict) or raw.get("repeats") is not None:
+            return raw
+        search = raw.get("search")
+        method = search.get("method") if isinstance(search, dict) else search
+        return {**raw, "repeats": 1 if method in ("tpe", "frontier") else 3}
+
+    @functools.cached_property
+    def axes(self) -> dict[str, Axis]:
+        """Every axis, named as a trial's fields are; a variable of `env` is `env.NAME`."""
+        plain = {name: axis for name in AXES[2:] if (axis := getattr(self.space, name)) is not None}
         variables = {f"env.{name}": axis for name, axis in self.space.env.items()}
-        axes = {"model": self.model, "data": self.data, **plain, **variables}
-        return {name: axis.points() for name, axis in axes.items()}
+        return {"model": self.model, "data": self.data, **plain, **variables}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a condition may refer to."""
+        return tuple(dict.fromkeys([*self.axes, "batch_size", "global_batch"]))
+
+    @functools.cached_property
+    def conditions(self) -> dict[str, Expression]:
+        """By the axes that have one."""
+        return {name: expression.condition(axis.when, self.names) for name, axis in self.axes.items() if axis.when}
+
+    @functools.cached_property
+    def constraints(self) -> tuple[Expression, ...]:
+        """Of `where`: all of them hold for a cell."""
+        return tuple(expression.condition(text, self.names) for text in self.where)
+
+    @functools.cached_property
+    def order(self) -> tuple[str, ...]:
+        """The axes, each behind those that its condition refers to."""
+        return rules.in_order(self)
+
+    def default(self, axis: str) -> Any:
+        """Where its condition does not hold, an axis is as if nobody had asked for it; a variable is not set."""
+        if axis.startswith("env."):
+            return None
+        return (SweepSpec if axis in ("model", "data") else Space).model_fields[axis].default.points()[0]
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        return self.search.goal or (("top1",) if self.protocol == "convergence" else ("images_per_s",))
 
 
 AXES = ("model", "data", *(name for name in Space.model_fields if name != "env"))
@@ -302,7 +462,8 @@ def _further(content: dict[str, Any], wrong: set[str]) -> list[Mistake]:
     """The mistakes between keys that are each right, where others are wrong."""
     try:
         stand_ins = {"name": "x", "model": "tiny", "device": "cpu"} | content
-        stand_ins["space"] = {"batch_size": 1, "gpus": 1} | content.get("space", {})
+        axes = content.get("space", {})
+        stand_ins["space"] = {"gpus": 1} | ({} if "global_batch" in axes else {"batch_size": 1}) | axes
         return rules.broken(SweepSpec.model_validate(stand_ins), wrong)
     except (pydantic.ValidationError, TypeError):  # a section that is none
         return []

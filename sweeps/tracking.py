@@ -22,7 +22,7 @@ from sweeps import rows
 from sweeps.errors import RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.observer import Observer
-from sweeps.plan import names
+from sweeps.plan import namer
 from sweeps.spec import AXES
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
@@ -50,7 +50,7 @@ class Store:
 
     def __init__(self, facts: SweepFacts) -> None:
         self._facts = facts
-        self._names = names(facts.trials)
+        self._name = namer(facts.spec)
         _never_locked(store_name())
         self._client = client()
         self._experiment = self._experiment_id()
@@ -81,7 +81,7 @@ class Store:
             tags["sweep.limited_by"] = limited_by
         if outcome.measurement:
             tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
-        run = self._run(config.trial, f"{self._names[config.trial]} #{config.repeat}", record.started_at, tags)
+        run = self._run(config.trial, f"{self._name(config)} #{config.repeat}", record.started_at, tags)
         # Parameters are text in MLflow; as metrics the axes can be axes of a chart.
         axes = {f"axis/{name}": value for name in AXES if type(value := getattr(config, name)) in (int, float)}
         figures = {rows.METRICS[name]: value for name, value in rows.metrics(record).items()}

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 Device = Literal["cpu", "gpu"]
 Protocol = Literal["throughput", "convergence"]
-Placement = Literal["pack", "spread"]
+Placement = str  # pack, spread or NODESxRANKS: see `nodes_by_ranks`
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 Optimizer = Literal["sgd", "lars", "adamw"]
 Cache = Literal["any", "cold", "warm"]
@@ -53,6 +54,8 @@ IMAGE_SIZES: dict[Model, tuple[int, int]] = {
 }
 
 WITHOUT_JPEGS = ("synthetic", "digits")  # data that nothing has to decode
+
+MOST_RANKS = 32
 
 # A rank's life, in order. A rank that stays in one phase longer than the phase's deadline is stalled.
 Phase = Literal["start", "ring", "build", "step", "evaluate", "explain", "finish"]
@@ -268,6 +271,13 @@ class TrialOutcome:
     measurement: Measurement | None = None
     granted: tuple[Granted, ...] = ()
     usage: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of its nodes during the window
+
+
+def nodes_by_ranks(placement: Placement) -> tuple[int, int] | None:
+    """The nodes and the ranks on each that `2x4` asks for; None for pack and spread, and for what is no placement."""
+    found = re.fullmatch(r"([1-9][0-9]?)x([1-9][0-9]?)", placement)
+    nodes, ranks = (int(found[1]), int(found[2])) if found else (0, 0)
+    return (nodes, ranks) if 1 <= nodes * ranks <= MOST_RANKS else None
 
 
 def to_json(value: Any) -> dict[str, Any]:

@@ -82,8 +82,9 @@ def test_models_data_and_variables_are_axes_too() -> None:
         ("inception_v3", "synthetic"): (299, 1000),
         ("inception_v3", "digits"): (75, 10),
     }
-    assert plan.names(made.trials)[next(iter(made.cells.values())).trial] == "b8 ×1 fp32 tiny synthetic Ring"
-    assert len(set(plan.names(made.trials).values())) == 8
+    name = plan.namer(made.spec)
+    assert name(next(iter(made.cells.values()))) == "b8 ×1 fp32 tiny synthetic Ring"
+    assert len({name(trial) for trial in made.trials}) == 8
 
 
 def test_a_schedule_is_drawn_for_each_global_batch_that_scales_it() -> None:

@@ -9,7 +9,9 @@ import pytest
 from rich.console import Console
 
 from sweeps import tables
+from sweeps.plan import namer
 from sweeps.progress import Progress, clock_time, figure, stage
+from sweeps.spec import SweepSpec
 from tests.unit.records import config, converged, record
 from workers.contract import EpochRecord, TrialConfig, TrialOutcome
 from workers.contract import Progress as Told
@@ -24,7 +26,10 @@ class Clock:
 
 def progress(*trials: TrialConfig) -> tuple[Progress, io.StringIO, Clock]:
     out, clock = io.StringIO(), Clock()
-    return Progress(trials, Console(file=out, width=120), clock), out, clock
+    spec = SweepSpec.model_validate(
+        {"name": "x", "model": "tiny", "device": "cpu", "space": {"batch_size": [8, 16], "gpus": 1}}
+    )
+    return Progress(trials, namer(spec), Console(file=out, width=120), clock), out, clock
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:

@@ -108,7 +108,7 @@ def test_a_preset_is_what_it_stands_for() -> None:
     assert (short.protocol, short.steps.warmup, short.steps.measured) == ("throughput", 10, 100)
     long = spec.parse(with_keys(preset="long-test", data="digits"), "x")
     assert (long.protocol, long.epochs) == ("convergence", 90)
-    fixed = {name: long.axes[name] for name in ("optimizer", "momentum", "weight_decay", "lr_schedule")}
+    fixed = {name: long.axes[name].points() for name in ("optimizer", "momentum", "weight_decay", "lr_schedule")}
     assert fixed == {
         "optimizer": ["sgd"],
         "momentum": [0.9],
@@ -126,7 +126,8 @@ def test_a_percentage_is_a_share_and_the_default_is_one_percent() -> None:
 
 
 def test_points_are_the_values_that_they_mean() -> None:
-    made = spec.parse(with_space(xla=[False, True], momentum=0, env={"A": [1, "x"]}, lr_schedule=0.1), "x").axes
+    axes = spec.parse(with_space(xla=[False, True], momentum=0, env={"A": [1, "x"]}, lr_schedule=0.1), "x").axes
+    made = {name: axis.points() for name, axis in axes.items()}
     assert (made["xla"], made["momentum"], made["env.A"], made["lr_schedule"]) == (
         [False, True],
         [0.0],
@@ -155,7 +156,7 @@ def test_a_wrong_override_is_named(override: str, line: str) -> None:
 
 def test_overrides_reach_axes_keys_and_sections() -> None:
     made = spec.parse(GOOD, "x", ["gpus=[1, 2]", "model=resnet50", "steps.measured=7"])
-    assert (made.axes["gpus"], made.axes["model"], made.steps.measured) == ([1, 2], ["resnet50"], 7)
+    assert (made.axes["gpus"].points(), made.axes["model"].points(), made.steps.measured) == ([1, 2], ["resnet50"], 7)
 
 
 def test_files_that_are_no_sweep_files(tmp_path: Path) -> None:

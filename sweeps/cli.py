@@ -70,8 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     def formatted(to: argparse.ArgumentParser) -> None:
         to.add_argument("--format", choices=("table", "csv", "json"), default="table")
 
-    planning = command("plan", _plan, "what a sweep would run; starts nothing")
+    planning = command("plan", _plan, "what a sweep would run, and what it would cost; starts nothing")
     sweep_file(planning)
+    simulated(planning)
+    somewhere(planning)
     formatted(planning)
     running = command("run", _run, "run a sweep here, or on a Ray cluster, and show what was found")
     sweep_file(running)
@@ -100,21 +102,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from sweeps import plan, space, spec, tables
+    from sweeps import driver
 
-    planned = plan.plan(spec.load(args.file, args.set), str(args.file))
-    varied = [*planned.axes] or ["batch_size", "gpus"]
-    form = space.shown if args.format == "table" else lambda point: point
-    rows = [
-        {"cell": cell, **{axis: form(plan.value(trial, axis)) for axis in varied}, "repeats": planned.spec.repeats}
-        for cell, trial in planned.cells.items()
-    ]
-    tables.show_rows(rows, args.format)
-    if args.format == "table":
-        print(f"\n{planned.spec.name}: {plan.summary(planned)}")
-        for line in plan.schedules_drawn(planned):
-            print(line)
-    return errors.DONE
+    terms = dataclasses.replace(_terms(args), simulate=args.simulate)
+    return driver.preview(args.file, tuple(args.set), terms, args.format)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -1,13 +1,23 @@
-"""What a sweep will cost: the trials packed on a cluster as they would run, each as long as is predicted. Pure."""
+"""What a sweep will cost: the trials packed on a cluster as they would run, each as long as is predicted.
+
+Pure but for what earlier sweeps in this folder have taken, from which it is predicted where there are some.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
 
+from sweeps import durations, shape
+from sweeps.durations import Durations
 from sweeps.packing import Packing
 from sweeps.shape import Node, Seats
+from sweeps.simulator import course
+from sweeps.simulator.cluster import SimulatedCluster
+from sweeps.spec import SweepSpec
 from workers.contract import TrialConfig
 
 
@@ -32,6 +42,36 @@ class Forecast:
     @property
     def gpu_hours(self) -> float:
         return sum(slot.config.gpus * (slot.end - slot.begin) for slot in self.slots) / 3600
+
+
+def learned(machine: SimulatedCluster, is_real: bool) -> Durations:
+    """From the trials of this folder's sweeps, and a model of such a cluster."""
+    made = Durations(functools.partial(course.expected_s, cluster=machine))
+    for record in durations.earlier(simulated=not is_real):
+        made.learn(record)
+    return made
+
+
+def unit(spec: SweepSpec) -> str:
+    """Of what a sweep costs."""
+    return "GPU-hours" if spec.device == "gpu" else "rank-hours"
+
+
+def told(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], known: Durations) -> list[str]:
+    """Hours, GPU-hours, from what they are predicted, and when each trial would run where."""
+    made = forecast(trials, nodes, lambda config: known.predict(config).seconds)
+    sources = Counter(known.predict(slot.config).source for slot in made.slots)
+    words = {"trials": "earlier trials", "model": "a model"}
+    predicted = ", ".join(f"{count} from {words[source]}" for source, count in sources.items())
+    cost = f"{made.gpu_hours:.3g} {unit(spec)} in {_hours(made.hours)}"
+    where = f"on {shape.described(nodes)}"
+    budget = spec.budget.gpu_hours if spec.budget else None
+    over = f", of a budget of {budget:g}" if budget else ""
+    return [f"about {cost}{over} {where} (predicted: {predicted})"]
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min" if hours >= 1 / 60 else f"{3600 * hours:.0f} s"
 
 
 def forecast(

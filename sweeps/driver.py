@@ -1,4 +1,4 @@
-"""`sweep run`, `resume` and `retry`: one sweep to its table, here, on a Ray cluster, or on a simulated one."""
+"""`sweep plan`, `run`, `resume`, `retry`: a sweep foreseen, or to its table; here, on a cluster, on a simulated one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from sweeps import durations, errors, ledger, plan, search, shape, tables
+from sweeps import cost, errors, ledger, plan, search, shape, space, tables
 from sweeps.cache import Cache
-from sweeps.durations import Durations
 from sweeps.engine import NODES_MAY_COME_BACK_S, Engine
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.feasibility import Feasibility
@@ -27,8 +26,8 @@ from sweeps.plan import Plan
 from sweeps.progress import Progress, explained
 from sweeps.reading import read
 from sweeps.search import Strategy
+from sweeps.shape import Node
 from sweeps.simulator import cluster as simulated
-from sweeps.simulator import course
 from sweeps.spec import SweepSpec, parse
 from workers.contract import WITHOUT_JPEGS, TrialConfig
 
@@ -112,6 +111,55 @@ def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
             console,
             file,
         )
+
+
+def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.Format) -> int:
+    """Show what a sweep would run, and what it would cost on the cluster named; the exit code."""
+    spec = parse(read(file), str(file), overrides)
+    planned = plan.plan(spec, str(file))
+    varied = [*planned.axes] or ["batch_size", "gpus"]
+    written = space.shown if form == "table" else lambda point: point
+    rows = [
+        {"cell": cell, **{axis: written(plan.value(trial, axis)) for axis in varied}, "repeats": spec.repeats}
+        for cell, trial in planned.cells.items()
+    ]
+    is_named = bool(terms.simulate or terms.address)
+    nodes = _nodes(spec, terms)
+    trials = planned.trials or _some(spec)
+    refused = shape.check_capacity(trials, nodes) if nodes else {}
+    if is_named and refused and not terms.skips_impossible:
+        raise InputError(str(file), impossible(refused))
+    tables.show_rows(rows, form)
+    if form != "table":
+        return errors.DONE
+    print(f"\n{spec.name}: {plan.summary(planned)}")
+    for line in [*plan.schedules_drawn(planned), *_cost(planned, nodes, refused, terms)]:
+        print(line)
+    return errors.DONE
+
+
+def _nodes(spec: SweepSpec, terms: Terms) -> Sequence[Node]:
+    """Of the cluster named, else of this machine; none where that is surely not meant."""
+    if terms.simulate:
+        return simulated.parse(terms.simulate).nodes
+    if terms.address:
+        with _site(terms, Console(stderr=True)) as site:
+            return site.nodes
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return [Node("here", os.cpu_count() or 1, gpus)] if gpus or spec.device == "cpu" else []
+
+
+def _cost(planned: Plan, nodes: Sequence[Node], refused: dict[str, list[TrialConfig]], terms: Terms) -> Iterator[str]:
+    if not nodes:
+        yield "to see what it would cost, and how it fits: --simulate nodes=8,gpus=4,gpu=v100, or --address HOST:PORT"
+        return
+    for why, those in refused.items():
+        yield f"! {len(those)} trials can't run here: {why}"
+    if not planned.trials:
+        yield f"a search chooses its trials as it goes: at most {planned.most}"
+        return
+    machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(nodes)
+    yield from cost.told(planned.spec, planned.trials, nodes, cost.learned(machine, is_real=not terms.simulate))
 
 
 @contextlib.contextmanager
@@ -210,16 +258,17 @@ def _conduct(
     from sweeps import runner, tracking
 
     spec = planned.spec
+    machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(site.nodes)
     engine = Engine(
         strategy,
-        _durations(site, terms),
+        cost.learned(machine, is_real=not terms.simulate),
         Feasibility(spec.seed, are_nodes_alike=len({(n.cpus, n.gpus, n.kind) for n in site.nodes}) == 1),
         known,
         budget_gpu_hours=(spec.budget and spec.budget.gpu_hours) or math.inf,
         wait_for_nodes_s=max(NODES_MAY_COME_BACK_S, 60 * spec.wait_for_nodes_min),
     )
     engine.resumed(done)
-    progress = Progress(planned.most, plan.namer(spec), console, unit(spec))
+    progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec))
     tracker = tracking.Tracker(book.facts)
     for record in done:  # a driver that was killed may not have told the store of its last trials
         tracker.ended(record)
@@ -242,15 +291,6 @@ def _conduct(
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
     why = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
     return _told(book.facts, planned, refusals, file, why, console, terms)
-
-
-def _durations(site: Site, terms: Terms) -> Durations:
-    """From the trials of this folder's sweeps, and a model of such a cluster."""
-    machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(site.nodes)
-    made = Durations(functools.partial(course.expected_s, cluster=machine))
-    for record in durations.earlier(simulated=bool(terms.simulate)):
-        made.learn(record)
-    return made
 
 
 def _told(
@@ -302,11 +342,6 @@ def _missing_data(spec: SweepSpec, terms: Terms) -> Iterator[Mistake]:
                 made = f"{terms.me} data make {data} --images 512 --shards 4 --classes {classes} --split {split}"
                 rule = f"must be synthetic, digits or a folder of TFRecords named {split}-*-of-* (to make one: {made})"
                 yield Mistake("data", rule, data)
-
-
-def unit(spec: SweepSpec) -> str:
-    """Of what a sweep costs."""
-    return "GPU-hours" if spec.device == "gpu" else "rank-hours"
 
 
 def _conclude(facts: SweepFacts, planned: Plan, records: Sequence[TrialRecord], file: Path, terms: Terms) -> None:

@@ -105,9 +105,10 @@ class Engine:
         self._packing.ended(config.trial, now)
         self._spent += record.gpu_hours
         is_again = self._faults.told(record, self._to_blame(record, seats))
-        self._set_bad_nodes_aside()
         if is_again:
             self._wait(config)
+        self._set_bad_nodes_aside()
+        if is_again:
             return None
         record = dataclasses.replace(record, attempts=self.attempts[config.trial])
         self._learn(record)
@@ -193,7 +194,8 @@ class Engine:
         """Those that keep failing, as long as the others can hold every trial that waits."""
         for bad, why in self._faults.bad_nodes.items():
             rest = [node for node in self._packing.nodes if node.name != bad]
-            if bad not in self.set_aside and not any(shape.impossible(c, rest) for c in self._waiting.values()):
+            can_rest_do = self._waiting and not any(shape.impossible(c, rest) for c in self._waiting.values())
+            if bad not in self.set_aside and can_rest_do:
                 self.set_aside[bad] = why
                 self._packing.nodes = rest
 

@@ -1,0 +1,203 @@
+"""What the engine starts next, what it spares, what it tries again: on planted ends, without Ray or a clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from sweeps.cache import Cache
+from sweeps.durations import Durations
+from sweeps.engine import Engine
+from sweeps.feasibility import Feasibility
+from sweeps.ledger import TrialRecord
+from sweeps.packing import Start
+from sweeps.search import Listed
+from sweeps.shape import Node
+from tests.unit.records import config, record
+from workers.contract import TrialConfig, TrialOutcome
+
+FOUR = [Node(f"n{n}", 4, 0) for n in range(4)]
+MADE_OF = {node.name: ("hw", "sw") for node in FOUR}
+LOST = TrialOutcome(status="lost", kind="node lost", message="gone")
+KILLED = TrialOutcome(status="failed", kind="killed", message="killed", rank=0)
+TOO_LARGE = TrialOutcome(status="infeasible", kind="host memory", message="too large")
+HOUR = 3600.0
+
+
+def engine(trials: Sequence[TrialConfig], seconds: float = 10.0, **more: object) -> Engine:
+    made = Engine(
+        lambda _: Listed(trials),
+        Durations(lambda _: seconds),
+        more.pop("feasible", Feasibility()),  # type: ignore[arg-type]
+        more.pop("cache", Cache()),  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]
+    )
+    made.nodes_are(FOUR, MADE_OF)
+    return made
+
+
+def played(
+    made: Engine, end: Callable[[TrialConfig], TrialOutcome | None] = lambda _: None, seconds: float = 10.0
+) -> list[TrialRecord]:
+    """Run to the end, one trial after the other; the records that count."""
+    now, counted = 0.0, []
+    while True:
+        found = made.next(now)
+        if found is None:
+            return counted
+        if isinstance(found, Start):
+            now += seconds
+            ended = dataclasses.replace(
+                record(found.trial, outcome=end(found.trial)), started_at=now - seconds, ended_at=now
+            )
+            counted += [final] if (final := made.ended(ended, now)) else []
+        else:
+            counted.append(found)
+
+
+def test_every_trial_ends_once() -> None:
+    trials = [config(batch_size=size, gpus=gpus) for size in (8, 16) for gpus in (1, 2, 16)]
+    made = engine(trials)
+    assert sorted(ended.config.trial for ended in played(made)) == sorted(trial.trial for trial in trials)
+    assert made.is_over
+
+
+def test_trials_run_beside_each_other_as_far_as_nodes_go() -> None:
+    made = engine([config(batch_size=size) for size in range(1, 7)])
+    starts = [made.next(0.0) for _ in range(5)]
+    assert [isinstance(start, Start) for start in starts] == [True] * 4 + [False]
+    assert len({start.seats for start in starts[:4] if isinstance(start, Start)}) == 4
+    assert not made.is_over
+
+
+def test_a_lost_trial_is_tried_again_elsewhere_and_counts_once() -> None:
+    trial = config(gpus=4)
+    made = engine([trial])
+    first = made.next(0.0)
+    assert isinstance(first, Start)
+    assert made.ended(record(trial, outcome=LOST), 1.0) is None
+    second = made.next(2.0)
+    assert isinstance(second, Start)
+    assert second.seats != first.seats
+    final = made.ended(record(trial), 3.0)
+    assert final
+    assert (final.attempts, final.outcome.status) == (2, "completed")
+    assert made.is_over
+
+
+def test_a_trial_that_is_lost_again_and_again_is_given_up() -> None:
+    (final,) = played(engine([config(gpus=4)]), end=lambda _: LOST)
+    assert (final.attempts, final.outcome.status) == (4, "lost")
+
+
+def test_a_node_that_keeps_failing_is_set_aside_and_the_rest_runs_elsewhere() -> None:
+    bad = "n0"
+    made = engine([config(batch_size=size) for size in range(1, 30)])
+    now, on_bad = 0.0, 0
+    while not made.is_over:
+        running = []
+        while isinstance(found := made.next(now), Start):
+            running.append(found)
+        now += 10
+        for start in running:
+            is_bad = start.seats[0][0] == bad
+            on_bad += is_bad
+            made.ended(record(start.trial, outcome=KILLED if is_bad else None), now)
+    assert list(made.set_aside) == [bad]
+    assert on_bad == 3
+
+
+def test_the_last_nodes_that_can_hold_what_waits_are_not_set_aside() -> None:
+    made = engine([config(batch_size=size, gpus=16) for size in range(1, 6)])
+    played(made, end=lambda _: KILLED)
+    assert not made.set_aside
+
+
+def test_what_is_ruled_out_is_not_run() -> None:
+    trials = [config(batch_size=size, repeat=n) for n in range(3) for size in (8, 16, 32, 64, 128, 256)]
+    ran: list[TrialConfig] = []
+
+    def end(trial: TrialConfig) -> TrialOutcome | None:
+        ran.append(trial)
+        return TOO_LARGE if trial.batch_size >= 32 else None
+
+    ended = {final.config.trial: final.outcome for final in played(engine(trials), end=end)}
+    assert len(ended) == len(trials)
+    infeasible = {trial.trial for trial in trials if trial.batch_size >= 32}
+    assert {trial for trial, outcome in ended.items() if outcome.status == "infeasible"} == infeasible
+    assert len([trial for trial in ran if trial.trial in infeasible]) <= 4  # each size at most once
+    assert len([trial for trial in ran if trial.batch_size < 32]) == 6
+
+
+def rows(trials: Sequence[TrialConfig], hardware: str = "hw") -> list[dict[str, object]]:
+    same = {"hardware": hardware, "software": "sw", "limited_by": "", "sweep": "earlier", "started_at": 1.7e9}
+    return [{**same, "trial": trial.trial, "figures": {"images_per_s": 123.0}} for trial in trials]
+
+
+def test_what_was_measured_on_such_nodes_is_used_again() -> None:
+    trials = [config(batch_size=size, repeat=n) for n in range(2) for size in (8, 16)]
+    ran: list[TrialConfig] = []
+    made = engine(trials, cache=Cache(rows(trials[:3])))
+    ended = {final.config.trial: final for final in played(made, end=ran.append)}
+    assert ran == trials[3:]
+    assert ended[trials[0].trial].outcome.message == "cached (measured 2023-11-14, earlier)"
+    assert made.spent.gpu_hours == 10 / HOUR
+
+
+def test_what_was_measured_on_other_nodes_is_not() -> None:
+    trials = [config(batch_size=8)]
+    ran: list[TrialConfig] = []
+    played(engine(trials, cache=Cache(rows(trials, hardware="other"))), end=ran.append)
+    assert ran == trials
+
+
+def test_where_nodes_differ_the_seats_decide() -> None:
+    trials = [config(batch_size=8), config(batch_size=16)]
+    made = engine(trials, cache=Cache(rows(trials, hardware="new")))
+    made.nodes_are(FOUR, MADE_OF | {"n0": ("new", "sw")})
+    cached, again = made.next(0.0), made.next(0.0)  # both on the first node, since the one takes no time there
+    assert isinstance(cached, TrialRecord)
+    assert isinstance(again, TrialRecord)
+    made = engine(trials, cache=Cache(rows(trials, hardware="new")))
+    made.nodes_are(FOUR, MADE_OF | {"n1": ("new", "sw")})
+    started, cached = made.next(0.0), made.next(0.0)
+    assert isinstance(started, Start)
+    assert isinstance(cached, TrialRecord)
+
+
+def test_nothing_starts_once_the_budget_would_be_overdrawn() -> None:
+    trials = [config(batch_size=size, gpus=4) for size in range(1, 9)]
+    made = engine(trials, seconds=HOUR, budget_gpu_hours=10.0)
+    ended = played(made, seconds=HOUR)
+    assert len(ended) == 2  # of 4 GPU-hours each; a third would make 12
+    assert made.is_over
+    assert made.is_budget_spent
+
+
+def test_nodes_that_have_gone_are_waited_for() -> None:
+    trials = [config(gpus=16), config(gpus=1)]
+    made = engine(trials, wait_for_nodes_s=60.0)
+    made.nodes_are(FOUR[:2], MADE_OF)
+    (small,) = played(made)
+    assert small.config.gpus == 1
+    assert made.next(60.0) is None
+    made.nodes_are(FOUR, MADE_OF)
+    assert isinstance(made.next(110.0), Start)
+
+
+def test_what_the_nodes_left_can_never_hold_is_given_up_after_a_while() -> None:
+    made = engine([config(gpus=16)], wait_for_nodes_s=60.0)
+    made.nodes_are(FOUR[:2], MADE_OF)
+    assert made.next(0.0) is None
+    assert made.next(59.0) is None
+    lost = made.next(61.0)
+    assert isinstance(lost, TrialRecord)
+    assert lost.outcome.status == "lost"
+    assert "holds at most 8 ranks" in lost.outcome.message
+
+
+def test_what_was_measured_before_the_driver_stopped_is_not_run_again() -> None:
+    trials = [config(batch_size=size) for size in (8, 16, 32)]
+    made = engine(trials)
+    made.resumed([record(trials[0]), record(trials[1])])
+    assert [final.config for final in played(made)] == trials[2:]

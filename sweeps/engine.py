@@ -87,6 +87,7 @@ class Engine:
         config = start.trial
         if known := self._cache.outcome(config, self._made_of(start.seats)):
             self._packing.ended(config.trial, now)
+            del self._waiting[config.trial]
             self._settle(config, known)
             return self.next(now)
         if self._expected_of([*self.running, config]) > self._budget:

@@ -85,7 +85,8 @@ def untenable(spec: SweepSpec) -> Iterator[Mistake]:
     except (ExpressionError, graphlib.CycleError):
         return
     for name, made in spec.conditions.items():
-        yield from _tried(f"{key(name)}.when", made, spec)
+        if name not in NO_DEFAULT:
+            yield from _tried(f"{key(name)}.when", made, spec)
     for (at, _), made in zip(_constraints(spec), spec.constraints, strict=True):
         yield from _tried(at, made, spec)
 

@@ -1,14 +1,16 @@
 """Which waiting trial starts next, and where. Pure: events in, decisions out; time is an argument.
 
-1. Trials start in rounds: each repeat is one, and what is added later waits for the next. Within a round those that
-   take most of the cluster come first, and equals in the order of the plan.
-2. If the first of the order has no room yet, seats are kept for it: those that are predicted to be free the soonest.
-3. Meanwhile another starts, in the same order, if it leaves these seats alone or is predicted to end before.
-4. Once `PATIENCE` trials have gone ahead of it in the second way, its seats stay where they are and nobody may use
-   them, so it starts at the latest when what runs there has ended, whatever was predicted.
+1. Trials go in rounds, a repeat each; within one, gangs with the most ranks on a node first, of these those on the most
+   nodes, the same arrangement in a row, in the plan's order.
+2. If the first has no room yet, seats are kept for it where they are predicted to be free the soonest.
+3. Meanwhile others start in the same order if they leave these seats alone, or are predicted to end before.
+4. After `PATIENCE` of the latter its seats stay where they are and nobody else may use them: it starts at the latest
+   when what runs there has ended, whatever was predicted.
+5. What is added later goes into the next round, so that nothing waits for ever behind larger ones that keep coming.
 
-Largest first because a gang that needs most of the nodes can follow on another without a pause, the small ones filling
-what it leaves. In the plan's own random order the cluster would drain again and again.
+Why this order: a gang that follows on one like it starts at once, and small ones fill what both leave. In the plan's
+own random order the cluster would drain at every change of size. Where gangs exclude each other in any case, such as
+exclusive ones on a single node, they have one arrangement, and so the plan's order stands.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ PATIENCE = 20
 LATE = 0.25  # of the time that it has taken: what a trial that has outlived its prediction is expected to take yet
 NOBODY: Mapping[str, Collection[str]] = {}
 
-Predicted = Callable[[TrialConfig], float]  # seconds
+Predicted = Callable[[TrialConfig], float]  # seconds from start to end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +59,16 @@ class _Running:
 
 @dataclasses.dataclass
 class _Shape:
-    """The waiting trials that need the same seats, in their turn; and how much of an idle cluster one takes."""
+    """The waiting trials that need the same seats, in their turn."""
 
     queue: list[_Waiting]
-    weight: tuple[int, int] = (0, 0)  # slots, nodes; (0, 0): the cluster can't hold it
+    blocked: tuple[int, ...] = ()  # slots of each node that nobody else can use; empty if the cluster can't hold it
+
+    @property
+    def turn(self) -> tuple[int, int, int, list[int], int]:
+        """Where its first one stands in the order."""
+        first, slots = self.queue[0], [-count for count in self.blocked]
+        return first.round, slots[0], -len(slots), slots, first.order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,29 +126,24 @@ class Packing:
     @property
     def stranded(self) -> list[TrialConfig]:
         """What waits and could not start if nothing ran; nodes may come that can hold it."""
-        return [one.trial for group in self._shapes.values() if not group.weight[0] for one in group.queue]
+        return [one.trial for group in self._shapes.values() if not group.blocked for one in group.queue]
 
     def add(self, trial: TrialConfig, order: int) -> None:
         """Let a trial wait, one that was lost too. `order` is its place in the plan."""
         one = _Waiting(trial, trial.trial, max(trial.repeat, self._round + 1), order)
         self._waiting[one.id] = one
-        key = (trial.isolation, trial.device, trial.cores_per_worker, trial.gpus, trial.placement)
-        if not (group := self._shapes.setdefault(key, _Shape([]))).queue:
-            group.queue.append(one)
+        group = self._shapes.setdefault(_key(trial), _Shape([]))
+        insort(group.queue, one, key=lambda waiting: waiting.turn)
+        if len(group.queue) == 1:
             self._weigh(group)
-        else:
-            insort(group.queue, one, key=lambda waiting: waiting.turn)
 
     def remove(self, trial_id: str) -> None:
         """Of a trial that need not start any more."""
         one = self._waiting.pop(trial_id)
-        for group in self._shapes.values():
-            at = bisect_left(group.queue, one.turn, key=lambda waiting: waiting.turn)
-            if at < len(group.queue) and group.queue[at] is one:
-                del group.queue[at]
-                return
+        queue = self._shapes[_key(one.trial)].queue
+        del queue[bisect_left(queue, one.turn, key=lambda waiting: waiting.turn)]
 
-    def ended(self, trial_id: str, now: float) -> None:
+    def ended(self, trial_id: str) -> None:
         self._change(self._free, self._running.pop(trial_id).start, +1)
 
     def start(self, now: float, predicted: Predicted, avoid: Mapping[str, Collection[str]] = NOBODY) -> Start | None:
@@ -170,8 +173,8 @@ class Packing:
 
     def _order(self) -> list[_Waiting]:
         """The first of each shape, in the order in which they may start."""
-        groups = [group for group in self._shapes.values() if group.queue and group.weight[0]]
-        return [group.queue[0] for group in sorted(groups, key=_rank)]
+        groups = [group for group in self._shapes.values() if group.queue and group.blocked]
+        return [group.queue[0] for group in sorted(groups, key=lambda group: group.turn)]
 
     def _begin(self, one: _Waiting, seats: Seats, now: float) -> Start:
         if one.id == self._first:
@@ -202,9 +205,7 @@ class Packing:
 
     def _shunned(self, one: _Waiting, avoid: Mapping[str, Collection[str]]) -> Collection[str]:
         shunned = avoid.get(one.id, ())
-        if shunned and not shape.place(one.trial, self._nodes, self._named, shunned):
-            return ()
-        return shunned
+        return shunned if shunned and shape.place(one.trial, self._nodes, self._named, shunned) else ()
 
     def _change(self, left: dict[str, Node], start: Start, sign: int) -> None:
         """Give a trial's part of its nodes back, or take it."""
@@ -217,14 +218,13 @@ class Packing:
             trial = group.queue[0].trial
             seats = shape.place(trial, self._nodes, self._named) or ()
             is_alone = trial.isolation == "exclusive"
-            slots = sum(shape.slots(trial, self._named[name]) if is_alone else ranks for name, ranks in seats)
-            group.weight = (slots, len(seats))
+            slots = (shape.slots(trial, self._named[name]) if is_alone else ranks for name, ranks in seats)
+            group.blocked = tuple(sorted(slots, reverse=True))
 
 
-def _rank(group: _Shape) -> tuple[int, int, int, int]:
-    first = group.queue[0]
-    slots, nodes = group.weight
-    return first.round, -slots, -nodes, first.order
+def _key(trial: TrialConfig) -> tuple[object, ...]:
+    """Equal for trials that can sit on the same seats."""
+    return trial.isolation, trial.device, trial.cores_per_worker, trial.gpus, trial.placement
 
 
 def _common(one: Mapping[str, Node], other: Mapping[str, Node]) -> dict[str, Node]:

@@ -3,9 +3,9 @@
 1. Trials go in rounds, a repeat each; within one, gangs with the most ranks on a node first, of these those on the most
    nodes, the same arrangement in a row, in the plan's order.
 2. If the first has no room yet, seats are kept for it where they are predicted to be free the soonest.
-3. Meanwhile others start in the same order if they leave these seats alone, or are predicted to end before.
-4. After `PATIENCE` of the latter its seats stay where they are and nobody else may use them: it starts at the latest
-   when what runs there has ended, whatever was predicted.
+3. Meanwhile others start in the same order if they leave these seats alone then, or are predicted to end before.
+4. Once `PATIENCE` have started on its nodes nobody else may: it starts at the latest when what runs there has ended,
+   whatever was predicted.
 5. What is added later goes into the next round, so that nothing waits for ever behind larger ones that keep coming.
 
 Why this order: a gang that follows on one like it starts at once, and small ones fill what both leave. In the plan's
@@ -89,8 +89,8 @@ class Packing:
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._round = -1  # of the latest trial that started as the first of the order
         self._first = ""  # of the order, when there was no room for it
-        self._passed = 0  # trials that have gone ahead of it on the strength of a prediction
-        self._kept: Seats | None = None  # its seats, once that were too many
+        self._kept: Seats | None = None  # for it
+        self._passed = 0  # trials that have started on their nodes since
         self.nodes = nodes
 
     @property
@@ -160,14 +160,16 @@ class Packing:
             self._round = first.round
             return self._begin(first, seats, now)
         kept = self._keep(first, now, predicted, shunned)
-        beside = _common(self._free, kept.beside)
+        theirs = {name for name, _ in kept.seats}
+        is_patient = self._passed < PATIENCE
+        beside = _common(self._free, kept.beside) if is_patient else _without(self._free, theirs)
         for other in others:
             shunned = self._shunned(other, avoid)
-            if seats := shape.place(other.trial, self._nodes, beside, shunned):
-                return self._begin(other, seats, now)
-            is_brief = self._passed < PATIENCE and now + predicted(other.trial) <= kept.at
-            if is_brief and (seats := shape.place(other.trial, self._nodes, self._free, shunned)):
-                self._passed += 1
+            seats = shape.place(other.trial, self._nodes, beside, shunned)
+            if not seats and is_patient and now + predicted(other.trial) <= kept.at:
+                seats = shape.place(other.trial, self._nodes, self._free, shunned)
+            if seats:
+                self._passed += any(name in theirs for name, _ in seats)
                 return self._begin(other, seats, now)
         return None
 
@@ -186,22 +188,24 @@ class Packing:
         return start
 
     def _keep(self, one: _Waiting, now: float, predicted: Predicted, avoid: Collection[str]) -> _Kept:
-        """Seats for a trial when the running ones have ended, one after another as predicted."""
+        """Seats for a trial when the running ones have ended, one after another as predicted; the same from then on."""
         if one.id != self._first:
             self._first, self._passed, self._kept = one.id, 0, None
         ends = sorted((running.end(now, predicted), trial) for trial, running in self._running.items())
-        left, at, seats = dict(self._free), now, self._kept
+        left, at = dict(self._free), now
         for end, trial in ends:
-            if seats:
-                break
             at = end
             self._change(left, self._running[trial].start, +1)
-            seats = shape.place(one.trial, self._nodes, left, avoid)
-        assert seats, "an idle cluster holds it"
-        if self._passed >= PATIENCE:
-            self._kept = seats
-        self._change(left, Start(one.trial, seats), -1)
-        return _Kept(seats, at, left)
+            if self._kept is None:
+                self._kept = shape.place(one.trial, self._nodes, left, avoid)
+            if self._kept and self._has_room(one, self._kept, left):
+                break
+        assert self._kept, "an idle cluster holds it"
+        self._change(left, Start(one.trial, self._kept), -1)
+        return _Kept(self._kept, at, left)
+
+    def _has_room(self, one: _Waiting, seats: Seats, left: Mapping[str, Node]) -> bool:
+        return all(shape.room(one.trial, self._named[name], left[name]) >= ranks for name, ranks in seats)
 
     def _shunned(self, one: _Waiting, avoid: Mapping[str, Collection[str]]) -> Collection[str]:
         shunned = avoid.get(one.id, ())
@@ -233,3 +237,7 @@ def _common(one: Mapping[str, Node], other: Mapping[str, Node]) -> dict[str, Nod
         name: Node(name, min(node.cpus, other[name].cpus), min(node.gpus, other[name].gpus), node.kind)
         for name, node in one.items()
     }
+
+
+def _without(left: Mapping[str, Node], names: Collection[str]) -> dict[str, Node]:
+    return {name: node for name, node in left.items() if name not in names}

@@ -146,8 +146,12 @@ def test_the_largest_come_first_and_small_ones_fill_what_they_leave() -> None:
 
 
 def test_gangs_of_one_arrangement_run_in_a_row_in_the_order_of_the_plan() -> None:
-    """Two of 4 + 1 and two of 3 + 2 on two nodes: in turns, the cluster would drain each time."""
-    trials = [(gang(5, n, placement), 1.0) for n, placement in enumerate(["pack", "spread", "pack", "spread"])]
+    """In turns, the cluster would drain each time."""
+    sizes = [5, 6, 5, 6]  # 4 + 1 and 4 + 2
+    trials = [(gang(gpus, n), 1.0) for n, gpus in enumerate(sizes)]
+    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [1, 3, 0, 2]
+    placed = ["pack", "spread", "pack", "spread"]  # 4 + 1 and 3 + 2
+    trials = [(gang(5, n, placement), 1.0) for n, placement in enumerate(placed)]
     assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [0, 2, 1, 3]
 
 
@@ -189,6 +193,31 @@ def test_predictions_that_are_always_wrong_hold_a_large_gang_up_only_so_often() 
     else:
         raise AssertionError("it never started")
     assert started == PATIENCE
+
+
+def test_seats_once_kept_stay_where_they_are() -> None:
+    """At each moment the other node's trials are said to end at once, so that the seats would never settle."""
+    packing = Packing(cluster(4, 4))
+    began: dict[str, int] = {}
+    for number in range(2):  # one a node
+        packing.add(gang(3, number), number)
+        assert packing.start(0, unknown)
+        began[gang(3, number).trial] = -number
+    packing.add(gang(4, 2), 2)
+    for moment in range(200):
+        packing.add(gang(1, moment + 3), moment + 3)
+
+        def predicted(trial: TrialConfig, favoured: str = f"n{moment % 2}") -> float:
+            start = packing.running.get(trial.trial)
+            return 0.0 if start and start.seats[0][0] == favoured else 1000.0
+
+        for trial in [trial for trial, at in began.items() if moment - at >= 3 and trial in packing.running]:
+            packing.ended(trial)
+        while start := packing.start(moment, predicted):
+            began[start.trial.trial] = moment
+        if gang(4, 2).trial in began:
+            return
+    raise AssertionError("the large gang never started")
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.floats(0.1, 5), GUESSES), max_size=60))

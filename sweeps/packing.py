@@ -143,7 +143,7 @@ class Packing:
         queue = self._shapes[_key(one.trial)].queue
         del queue[bisect_left(queue, one.turn, key=lambda waiting: waiting.turn)]
 
-    def ended(self, trial_id: str) -> None:
+    def ended(self, trial_id: str, now: float) -> None:
         self._change(self._free, self._running.pop(trial_id).start, +1)
 
     def start(self, now: float, predicted: Predicted, avoid: Mapping[str, Collection[str]] = NOBODY) -> Start | None:

@@ -7,7 +7,7 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeps import shape
@@ -65,7 +65,7 @@ def run(
         if not ends:
             return ran
         now, name = heapq.heappop(ends)
-        packing.ended(name)
+        packing.ended(name, now)
 
 
 def check(packing: Packing) -> None:
@@ -96,9 +96,11 @@ SWEEPS = st.lists(
     ]
 )
 CLUSTERS = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(lambda gpus: cluster(*gpus))
+SOME = settings(max_examples=40, deadline=None)  # a whole sweep each
 GUESSES = st.sampled_from([0.0, 0.5, 1.0, 100.0])
 
 
+@SOME
 @given(SWEEPS, CLUSTERS, st.lists(GUESSES, min_size=1, max_size=5))
 def test_every_trial_that_an_idle_cluster_holds_starts_once(
     trials: list[tuple[TrialConfig, float]], nodes: list[Node], guesses: list[float]
@@ -113,11 +115,13 @@ def test_every_trial_that_an_idle_cluster_holds_starts_once(
         assert tuple(ranks for _, ranks in one.start.seats) == shape.arrangement(one.start.trial, nodes)
 
 
+@SOME
 @given(SWEEPS, CLUSTERS)
 def test_the_same_events_give_the_same_decisions(trials: list[tuple[TrialConfig, float]], nodes: list[Node]) -> None:
     assert run(Packing(nodes), trials) == run(Packing(nodes), trials)
 
 
+@SOME
 @given(st.lists(st.integers(1, 4), max_size=30), st.sampled_from(["shared", "exclusive"]))
 def test_where_nothing_can_run_beside_anything_the_plans_order_is_kept(sizes: list[int], isolation: str) -> None:
     sizes = [max(size, 3) for size in sizes] if isolation == "shared" else sizes
@@ -126,6 +130,7 @@ def test_where_nothing_can_run_beside_anything_the_plans_order_is_kept(sizes: li
     assert [one.order for one in run(Packing(cluster(4)), trials)] == list(range(len(sizes)))
 
 
+@SOME
 @given(SWEEPS, CLUSTERS)
 def test_a_round_is_not_begun_while_one_of_the_round_before_would_fit(
     trials: list[tuple[TrialConfig, float]], nodes: list[Node]
@@ -143,6 +148,8 @@ def test_the_largest_come_first_and_small_ones_fill_what_they_leave() -> None:
     trials = [(gang(gpus, n), 1.0) for n, gpus in enumerate([1, 3, 2, 3, 1, 2])]
     ran = {one.order: one.started_at for one in run(Packing(cluster(4)), trials)}
     assert ran == {1: 0, 0: 0, 3: 1, 4: 1, 2: 2, 5: 2}
+    trials = [(gang(gpus, n, isolation="exclusive"), 1.0) for n, gpus in enumerate([1, 7, 4, 8])]
+    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [1, 3, 0, 2]
 
 
 def test_gangs_of_one_arrangement_run_in_a_row_in_the_order_of_the_plan() -> None:
@@ -166,9 +173,9 @@ def test_a_large_gang_is_passed_only_by_what_ends_before_its_seats_are_free() ->
     start = packing.start(3, lambda trial: lasts[trial.gpus])
     assert start
     assert start.trial == gang(1, 2)
-    packing.ended(gang(1, 2).trial)
+    packing.ended(gang(1, 2).trial, 9)
     assert packing.start(9, lambda trial: lasts[trial.gpus]) is None  # it would hold up the four
-    packing.ended(gang(3, 0).trial)
+    packing.ended(gang(3, 0).trial, 10)
     start = packing.start(10, lambda trial: lasts[trial.gpus])
     assert start
     assert start.trial == gang(4, 1)
@@ -189,7 +196,7 @@ def test_predictions_that_are_always_wrong_hold_a_large_gang_up_only_so_often() 
             started += 1
             running.append(start.trial)
         if len(running) > 1 or not start:
-            packing.ended(running.pop(0).trial)
+            packing.ended(running.pop(0).trial, number)
     else:
         raise AssertionError("it never started")
     assert started == PATIENCE
@@ -212,7 +219,7 @@ def test_seats_once_kept_stay_where_they_are() -> None:
             return 0.0 if start and start.seats[0][0] == favoured else 1000.0
 
         for trial in [trial for trial, at in began.items() if moment - at >= 3 and trial in packing.running]:
-            packing.ended(trial)
+            packing.ended(trial, moment)
         while start := packing.start(moment, predicted):
             began[start.trial.trial] = moment
         if gang(4, 2).trial in began:
@@ -220,6 +227,7 @@ def test_seats_once_kept_stay_where_they_are() -> None:
     raise AssertionError("the large gang never started")
 
 
+@SOME
 @given(st.lists(st.tuples(st.integers(1, 4), st.floats(0.1, 5), GUESSES), max_size=60))
 def test_a_gang_that_needs_every_node_waits_no_longer_than_patience(small: list[tuple[int, float, float]]) -> None:
     """Whatever was predicted: each that goes ahead of it lasts 5 at most, and then its seats are kept."""
@@ -243,7 +251,7 @@ def test_what_is_added_later_waits_for_the_next_round() -> None:
     for number in range(2, 100):
         start = packing.start(number, unknown)
         assert start
-        packing.ended(start.trial.trial)
+        packing.ended(start.trial.trial, number)
         if start.trial.gpus == 1:
             assert number == 3
             return
@@ -258,7 +266,7 @@ def test_a_trial_goes_elsewhere_if_there_is_an_elsewhere() -> None:
     start = packing.start(0, unknown, {one.trial: {"n0"}})
     assert start
     assert start.seats == (("n1", 2),)
-    packing.ended(one.trial)
+    packing.ended(one.trial, 1)
     packing.add(both, 1)
     start = packing.start(1, unknown, {both.trial: {"n0"}})
     assert start
@@ -282,10 +290,10 @@ def test_nodes_join_and_leave() -> None:
     packing.nodes = cluster(4, 4)  # n2 left under it
     assert packing.free["n0"].gpus == 2
     assert packing.free["n1"].gpus == 0
-    packing.ended(large.trial)
+    packing.ended(large.trial, 2)
     packing.add(large, 0)
     assert packing.start(2, unknown) is None
-    packing.ended(small.trial)
+    packing.ended(small.trial, 3)
     start = packing.start(3, unknown)
     assert start
     assert start.seats == (("n0", 4), ("n1", 4))
@@ -315,5 +323,5 @@ def test_a_decision_among_2000_takes_well_under_a_millisecond() -> None:
         while packing.start(now, lambda trial: 10.0):
             decisions += 1
         decisions += 1
-        packing.ended(next(iter(packing.running)))
+        packing.ended(next(iter(packing.running)), now)
     assert (time.process_time() - began) / decisions < 0.001

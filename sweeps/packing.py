@@ -1,14 +1,16 @@
 """Which waiting trial starts next, and where. Pure: events in, decisions out; time is an argument.
 
-1. Trials start in rounds: each repeat is one, and what is added later waits for the next. Within a round those that
-   take most of the cluster come first, and equals in the order of the plan.
-2. If the first of the order has no room yet, seats are kept for it: those that are predicted to be free the soonest.
-3. Meanwhile another starts, in the same order, if it leaves these seats alone or is predicted to end before.
-4. Once `PATIENCE` trials have gone ahead of it in the second way, its seats stay where they are and nobody may use
-   them, so it starts at the latest when what runs there has ended, whatever was predicted.
+1. Trials go in rounds, a repeat each; within one, gangs with the most ranks on a node first, of these those on the most
+   nodes, the same arrangement in a row, in the plan's order.
+2. If the first has no room yet, seats are kept for it where they are predicted to be free the soonest.
+3. Meanwhile others start in the same order if they leave these seats alone then, or are predicted to end before.
+4. Once `PATIENCE` have started on its nodes nobody else may: it starts at the latest when what runs there has ended,
+   whatever was predicted.
+5. What is added later goes into the next round, so that nothing waits for ever behind larger ones that keep coming.
 
-Largest first because a gang that needs most of the nodes can follow on another without a pause, the small ones filling
-what it leaves. In the plan's own random order the cluster would drain again and again.
+Why this order: a gang that follows on one like it starts at once, and small ones fill what both leave. In the plan's
+own random order the cluster would drain at every change of size. Where gangs exclude each other in any case, such as
+exclusive ones on a single node, they have one arrangement, and so the plan's order stands.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ PATIENCE = 20
 LATE = 0.25  # of the time that it has taken: what a trial that has outlived its prediction is expected to take yet
 NOBODY: Mapping[str, Collection[str]] = {}
 
-Predicted = Callable[[TrialConfig], float]  # seconds
+Predicted = Callable[[TrialConfig], float]  # seconds from start to end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +59,16 @@ class _Running:
 
 @dataclasses.dataclass
 class _Shape:
-    """The waiting trials that need the same seats, in their turn; and how much of an idle cluster one takes."""
+    """The waiting trials that need the same seats, in their turn."""
 
     queue: list[_Waiting]
-    weight: tuple[int, int] = (0, 0)  # slots, nodes; (0, 0): the cluster can't hold it
+    blocked: tuple[int, ...] = ()  # slots of each node that nobody else can use; empty if the cluster can't hold it
+
+    @property
+    def turn(self) -> tuple[int, int, int, list[int], int]:
+        """Where its first one stands in the order."""
+        first, slots = self.queue[0], [-count for count in self.blocked]
+        return first.round, slots[0], -len(slots), slots, first.order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +89,8 @@ class Packing:
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._round = -1  # of the latest trial that started as the first of the order
         self._first = ""  # of the order, when there was no room for it
-        self._passed = 0  # trials that have gone ahead of it on the strength of a prediction
-        self._kept: Seats | None = None  # its seats, once that were too many
+        self._kept: Seats | None = None  # for it
+        self._passed = 0  # trials that have started on their nodes since
         self.nodes = nodes
 
     @property
@@ -118,27 +126,22 @@ class Packing:
     @property
     def stranded(self) -> list[TrialConfig]:
         """What waits and could not start if nothing ran; nodes may come that can hold it."""
-        return [one.trial for group in self._shapes.values() if not group.weight[0] for one in group.queue]
+        return [one.trial for group in self._shapes.values() if not group.blocked for one in group.queue]
 
     def add(self, trial: TrialConfig, order: int) -> None:
         """Let a trial wait, one that was lost too. `order` is its place in the plan."""
         one = _Waiting(trial, trial.trial, max(trial.repeat, self._round + 1), order)
         self._waiting[one.id] = one
-        key = (trial.isolation, trial.device, trial.cores_per_worker, trial.gpus, trial.placement)
-        if not (group := self._shapes.setdefault(key, _Shape([]))).queue:
-            group.queue.append(one)
+        group = self._shapes.setdefault(_key(trial), _Shape([]))
+        insort(group.queue, one, key=lambda waiting: waiting.turn)
+        if len(group.queue) == 1:
             self._weigh(group)
-        else:
-            insort(group.queue, one, key=lambda waiting: waiting.turn)
 
     def remove(self, trial_id: str) -> None:
         """Of a trial that need not start any more."""
         one = self._waiting.pop(trial_id)
-        for group in self._shapes.values():
-            at = bisect_left(group.queue, one.turn, key=lambda waiting: waiting.turn)
-            if at < len(group.queue) and group.queue[at] is one:
-                del group.queue[at]
-                return
+        queue = self._shapes[_key(one.trial)].queue
+        del queue[bisect_left(queue, one.turn, key=lambda waiting: waiting.turn)]
 
     def ended(self, trial_id: str, now: float) -> None:
         self._change(self._free, self._running.pop(trial_id).start, +1)
@@ -157,21 +160,23 @@ class Packing:
             self._round = first.round
             return self._begin(first, seats, now)
         kept = self._keep(first, now, predicted, shunned)
-        beside = _common(self._free, kept.beside)
+        theirs = {name for name, _ in kept.seats}
+        is_patient = self._passed < PATIENCE
+        beside = _common(self._free, kept.beside) if is_patient else _without(self._free, theirs)
         for other in others:
             shunned = self._shunned(other, avoid)
-            if seats := shape.place(other.trial, self._nodes, beside, shunned):
-                return self._begin(other, seats, now)
-            is_brief = self._passed < PATIENCE and now + predicted(other.trial) <= kept.at
-            if is_brief and (seats := shape.place(other.trial, self._nodes, self._free, shunned)):
-                self._passed += 1
+            seats = shape.place(other.trial, self._nodes, beside, shunned)
+            if not seats and is_patient and now + predicted(other.trial) <= kept.at:
+                seats = shape.place(other.trial, self._nodes, self._free, shunned)
+            if seats:
+                self._passed += any(name in theirs for name, _ in seats)
                 return self._begin(other, seats, now)
         return None
 
     def _order(self) -> list[_Waiting]:
         """The first of each shape, in the order in which they may start."""
-        groups = [group for group in self._shapes.values() if group.queue and group.weight[0]]
-        return [group.queue[0] for group in sorted(groups, key=_rank)]
+        groups = [group for group in self._shapes.values() if group.queue and group.blocked]
+        return [group.queue[0] for group in sorted(groups, key=lambda group: group.turn)]
 
     def _begin(self, one: _Waiting, seats: Seats, now: float) -> Start:
         if one.id == self._first:
@@ -183,28 +188,28 @@ class Packing:
         return start
 
     def _keep(self, one: _Waiting, now: float, predicted: Predicted, avoid: Collection[str]) -> _Kept:
-        """Seats for a trial when the running ones have ended, one after another as predicted."""
+        """Seats for a trial when the running ones have ended, one after another as predicted; the same from then on."""
         if one.id != self._first:
             self._first, self._passed, self._kept = one.id, 0, None
         ends = sorted((running.end(now, predicted), trial) for trial, running in self._running.items())
-        left, at, seats = dict(self._free), now, self._kept
+        left, at = dict(self._free), now
         for end, trial in ends:
-            if seats:
-                break
             at = end
             self._change(left, self._running[trial].start, +1)
-            seats = shape.place(one.trial, self._nodes, left, avoid)
-        assert seats, "an idle cluster holds it"
-        if self._passed >= PATIENCE:
-            self._kept = seats
-        self._change(left, Start(one.trial, seats), -1)
-        return _Kept(seats, at, left)
+            if self._kept is None:
+                self._kept = shape.place(one.trial, self._nodes, left, avoid)
+            if self._kept and self._has_room(one, self._kept, left):
+                break
+        assert self._kept, "an idle cluster holds it"
+        self._change(left, Start(one.trial, self._kept), -1)
+        return _Kept(self._kept, at, left)
+
+    def _has_room(self, one: _Waiting, seats: Seats, left: Mapping[str, Node]) -> bool:
+        return all(shape.room(one.trial, self._named[name], left[name]) >= ranks for name, ranks in seats)
 
     def _shunned(self, one: _Waiting, avoid: Mapping[str, Collection[str]]) -> Collection[str]:
         shunned = avoid.get(one.id, ())
-        if shunned and not shape.place(one.trial, self._nodes, self._named, shunned):
-            return ()
-        return shunned
+        return shunned if shunned and shape.place(one.trial, self._nodes, self._named, shunned) else ()
 
     def _change(self, left: dict[str, Node], start: Start, sign: int) -> None:
         """Give a trial's part of its nodes back, or take it."""
@@ -217,14 +222,13 @@ class Packing:
             trial = group.queue[0].trial
             seats = shape.place(trial, self._nodes, self._named) or ()
             is_alone = trial.isolation == "exclusive"
-            slots = sum(shape.slots(trial, self._named[name]) if is_alone else ranks for name, ranks in seats)
-            group.weight = (slots, len(seats))
+            slots = (shape.slots(trial, self._named[name]) if is_alone else ranks for name, ranks in seats)
+            group.blocked = tuple(sorted(slots, reverse=True))
 
 
-def _rank(group: _Shape) -> tuple[int, int, int, int]:
-    first = group.queue[0]
-    slots, nodes = group.weight
-    return first.round, -slots, -nodes, first.order
+def _key(trial: TrialConfig) -> tuple[object, ...]:
+    """Equal for trials that can sit on the same seats."""
+    return trial.isolation, trial.device, trial.cores_per_worker, trial.gpus, trial.placement
 
 
 def _common(one: Mapping[str, Node], other: Mapping[str, Node]) -> dict[str, Node]:
@@ -233,3 +237,7 @@ def _common(one: Mapping[str, Node], other: Mapping[str, Node]) -> dict[str, Nod
         name: Node(name, min(node.cpus, other[name].cpus), min(node.gpus, other[name].gpus), node.kind)
         for name, node in one.items()
     }
+
+
+def _without(left: Mapping[str, Node], names: Collection[str]) -> dict[str, Node]:
+    return {name: node for name, node in left.items() if name not in names}

@@ -7,7 +7,7 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeps import shape
@@ -42,14 +42,20 @@ def unknown(trial: TrialConfig) -> float:
     return 1.0
 
 
-def run(packing: Packing, trials: Sequence[tuple[TrialConfig, float]], predicted: Predicted = unknown) -> list[Ran]:
+def run(
+    packing: Packing,
+    trials: Sequence[tuple[TrialConfig, float]],
+    predicted: Predicted = unknown,
+    running: Sequence[tuple[float, str]] = (),
+) -> list[Ran]:
     """Every trial as long as it says, in the order of the starts; what never starts is left."""
     order = {trial.trial: n for n, (trial, _) in enumerate(trials)}
     lasts = {trial.trial: seconds for trial, seconds in trials}
     for n, (trial, _) in enumerate(trials):
         packing.add(trial, n)
-    now, ran = 0.0, []
-    ends: list[tuple[float, str]] = []
+    now = 0.0
+    ran: list[Ran] = []
+    ends = list(running)
     while True:
         while start := packing.start(now, predicted):
             name = start.trial.trial
@@ -90,9 +96,11 @@ SWEEPS = st.lists(
     ]
 )
 CLUSTERS = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(lambda gpus: cluster(*gpus))
+SOME = settings(max_examples=40, deadline=None)  # a whole sweep each
 GUESSES = st.sampled_from([0.0, 0.5, 1.0, 100.0])
 
 
+@SOME
 @given(SWEEPS, CLUSTERS, st.lists(GUESSES, min_size=1, max_size=5))
 def test_every_trial_that_an_idle_cluster_holds_starts_once(
     trials: list[tuple[TrialConfig, float]], nodes: list[Node], guesses: list[float]
@@ -107,11 +115,13 @@ def test_every_trial_that_an_idle_cluster_holds_starts_once(
         assert tuple(ranks for _, ranks in one.start.seats) == shape.arrangement(one.start.trial, nodes)
 
 
+@SOME
 @given(SWEEPS, CLUSTERS)
 def test_the_same_events_give_the_same_decisions(trials: list[tuple[TrialConfig, float]], nodes: list[Node]) -> None:
     assert run(Packing(nodes), trials) == run(Packing(nodes), trials)
 
 
+@SOME
 @given(st.lists(st.integers(1, 4), max_size=30), st.sampled_from(["shared", "exclusive"]))
 def test_where_nothing_can_run_beside_anything_the_plans_order_is_kept(sizes: list[int], isolation: str) -> None:
     sizes = [max(size, 3) for size in sizes] if isolation == "shared" else sizes
@@ -120,6 +130,7 @@ def test_where_nothing_can_run_beside_anything_the_plans_order_is_kept(sizes: li
     assert [one.order for one in run(Packing(cluster(4)), trials)] == list(range(len(sizes)))
 
 
+@SOME
 @given(SWEEPS, CLUSTERS)
 def test_a_round_is_not_begun_while_one_of_the_round_before_would_fit(
     trials: list[tuple[TrialConfig, float]], nodes: list[Node]
@@ -137,6 +148,18 @@ def test_the_largest_come_first_and_small_ones_fill_what_they_leave() -> None:
     trials = [(gang(gpus, n), 1.0) for n, gpus in enumerate([1, 3, 2, 3, 1, 2])]
     ran = {one.order: one.started_at for one in run(Packing(cluster(4)), trials)}
     assert ran == {1: 0, 0: 0, 3: 1, 4: 1, 2: 2, 5: 2}
+    trials = [(gang(gpus, n, isolation="exclusive"), 1.0) for n, gpus in enumerate([1, 7, 4, 8])]
+    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [1, 3, 0, 2]
+
+
+def test_gangs_of_one_arrangement_run_in_a_row_in_the_order_of_the_plan() -> None:
+    """In turns, the cluster would drain each time."""
+    sizes = [5, 6, 5, 6]  # 4 + 1 and 4 + 2
+    trials = [(gang(gpus, n), 1.0) for n, gpus in enumerate(sizes)]
+    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [1, 3, 0, 2]
+    placed = ["pack", "spread", "pack", "spread"]  # 4 + 1 and 3 + 2
+    trials = [(gang(5, n, placement), 1.0) for n, placement in enumerate(placed)]
+    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [0, 2, 1, 3]
 
 
 def test_a_large_gang_is_passed_only_by_what_ends_before_its_seats_are_free() -> None:
@@ -177,6 +200,47 @@ def test_predictions_that_are_always_wrong_hold_a_large_gang_up_only_so_often() 
     else:
         raise AssertionError("it never started")
     assert started == PATIENCE
+
+
+def test_seats_once_kept_stay_where_they_are() -> None:
+    """At each moment the other node's trials are said to end at once, so that the seats would never settle."""
+    packing = Packing(cluster(4, 4))
+    began: dict[str, int] = {}
+    for number in range(2):  # one a node
+        packing.add(gang(3, number), number)
+        assert packing.start(0, unknown)
+        began[gang(3, number).trial] = -number
+    packing.add(gang(4, 2), 2)
+    for moment in range(200):
+        packing.add(gang(1, moment + 3), moment + 3)
+
+        def predicted(trial: TrialConfig, favoured: str = f"n{moment % 2}") -> float:
+            start = packing.running.get(trial.trial)
+            return 0.0 if start and start.seats[0][0] == favoured else 1000.0
+
+        for trial in [trial for trial, at in began.items() if moment - at >= 3 and trial in packing.running]:
+            packing.ended(trial, moment)
+        while start := packing.start(moment, predicted):
+            began[start.trial.trial] = moment
+        if gang(4, 2).trial in began:
+            return
+    raise AssertionError("the large gang never started")
+
+
+@SOME
+@given(st.lists(st.tuples(st.integers(1, 4), st.floats(0.1, 5), GUESSES), max_size=60))
+def test_a_gang_that_needs_every_node_waits_no_longer_than_patience(small: list[tuple[int, float, float]]) -> None:
+    """Whatever was predicted: each that goes ahead of it lasts 5 at most, and then its seats are kept."""
+    packing = Packing(cluster(4, 4))
+    first = gang(1, 0)
+    packing.add(first, 0)
+    assert packing.start(0, unknown)
+    trials = [(gang(8, 1), 1.0), *((gang(gpus, n + 2), seconds) for n, (gpus, seconds, _) in enumerate(small))]
+    guesses = [1.0, 1.0, *(guess for _, _, guess in small)]
+    ran = run(packing, trials, lambda trial: guesses[trial.seed], running=[(5.0, first.trial)])
+    large = next(n for n, one in enumerate(ran) if one.start.trial.gpus == 8)
+    assert large <= PATIENCE
+    assert ran[large].started_at <= max([5.0, *(one.ended_at for one in ran[:large])])
 
 
 def test_what_is_added_later_waits_for_the_next_round() -> None:

@@ -27,7 +27,7 @@ check: $(READY)
 	@.venv/bin/pytest -q tests/unit/test_layers.py
 
 bench: $(READY)
-	@for script in benchmarks/launch.py benchmarks/parity.py benchmarks/input.py benchmarks/intervals.py; do .venv/bin/python $$script || exit 1; done
+	@for script in benchmarks/launch.py benchmarks/parity.py benchmarks/input.py benchmarks/intervals.py benchmarks/packing.py; do .venv/bin/python $$script || exit 1; done
 
 clean:
 	rm -rf .venv

@@ -1,0 +1,256 @@
+"""How near the packing comes to the shortest possible sweep: 500 trials of mixed gangs on 4, 8 and 32 GPUs.
+
+Each sweep has 125 cells of 4 repeats, in the order that `plan` gives them. A cell's gang has 1 to 32 ranks, as many as
+the cluster's nodes of 4 hold at most, placed as pack, spread or NxM. Its seconds are log-normal around two minutes (one
+cell in six more than twice or less than half), its repeats vary by 10%. The packing knows none of that: it predicts a
+repeat by those of its cell that have ended, and any other trial by the mean of all that have.
+
+The figure is the makespan over a lower bound (see `bound`) that takes the work as a fluid, or the longest trial where
+that is more. Exclusive gangs have their nodes to themselves, shared ones their GPUs.
+
+Beside it, in the same sweeps and seats, a model of Tune's own order: trials in the order of its grid (the cells as they
+were drawn, the whole grid once a repeat), the first 200 as pending placement groups, each of which starts as soon as it
+fits; nothing is kept for those that do not. That is what Ray's scheduler does with pending groups, and 200 is Tune's
+default. It keeps GPUs rather busy and lets large gangs wait to the end: `round 1` is the part of the makespan by which
+every cell has been measured once, of four times. A small sweep of Tune itself (`tune_order`: 16 gangs on 8 slots that
+only sleep) shows how far the model holds: the share of pairs of trials that start in the order that it says.
+
+    python benchmarks/packing.py [SEEDS]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bound import shortest
+from verdicts import conclude
+
+from sweeps import plan, shape, spec
+from sweeps.packing import Packing
+from sweeps.shape import Node
+from workers.contract import Isolation, TrialConfig
+
+HERE = Path(__file__).parent
+CLUSTERS, SLOTS = (4, 8, 32), 4
+CELLS, REPEATS = 125, 4
+TYPICAL_S, SPREAD, NOISE = 120.0, 0.7, 0.1
+PENDING = 200
+ISOLATIONS: tuple[Isolation, ...] = ("exclusive", "shared")
+(TEMPLATE,) = plan.plan(
+    spec.parse("{name: packing, model: tiny, device: gpu, repeats: 1, space: {batch_size: 1, gpus: 1}}", "packing")
+).trials
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    trial: TrialConfig
+    cell: int
+    seconds: float
+
+
+def cluster(gpus: int, slots: int = SLOTS) -> list[Node]:
+    return [Node(f"n{n}", cpus=8 * slots, gpus=slots) for n in range(gpus // slots)]
+
+
+def grid(seed: int, gpus: int, isolation: Isolation) -> list[Work]:
+    """The cells as drawn, once a repeat."""
+    drawn = random.Random(f"{seed} {gpus} {isolation}")
+    cells = []
+    for cell in range(CELLS):
+        ranks = drawn.randint(1, min(32, gpus))
+        exact = [f"{n}x{ranks // n}" for n in range(1, gpus // SLOTS + 1) if ranks % n == 0 and ranks // n <= SLOTS]
+        placement = drawn.choice(["pack", "pack", "spread", *exact[:1]])
+        fields = {"gpus": ranks, "placement": placement, "isolation": isolation, "seed": cell}
+        trial = dataclasses.replace(TEMPLATE, **fields)  # type: ignore[arg-type]
+        cells.append((trial, drawn.lognormvariate(math.log(TYPICAL_S), SPREAD)))
+    return [
+        Work(dataclasses.replace(trial, repeat=repeat), cell, seconds * drawn.lognormvariate(0, NOISE))
+        for repeat in range(REPEATS)
+        for cell, (trial, seconds) in enumerate(cells)
+    ]
+
+
+def planned(works: Sequence[Work], seed: int) -> list[Work]:
+    """In rounds, in random order within blocks of one GPU count, themselves in random order, as `plan` has it."""
+    drawn = random.Random(seed)
+    ordered = []
+    for repeat in range(REPEATS):
+        blocks: dict[int, list[Work]] = {}
+        for work in works:
+            if work.trial.repeat == repeat:
+                blocks.setdefault(work.trial.gpus, []).append(work)
+        for size in drawn.sample(list(blocks), len(blocks)):
+            ordered += drawn.sample(blocks[size], len(blocks[size]))
+    return ordered
+
+
+class Learned:
+    """Seconds by what has ended."""
+
+    def __init__(self) -> None:
+        self._cells: dict[int, list[float]] = {}
+        self._sum, self._count = 0.0, 0
+
+    def learn(self, work: Work) -> None:
+        self._cells.setdefault(work.cell, []).append(work.seconds)
+        self._sum, self._count = self._sum + work.seconds, self._count + 1
+
+    def predict(self, trial: TrialConfig) -> float:
+        if trial.seed in self._cells:
+            return statistics.fmean(self._cells[trial.seed])
+        return self._sum / self._count if self._count else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    work: Work
+    start: float
+    end: float
+
+
+def packed(nodes: Sequence[Node], works: Sequence[Work]) -> list[Ran]:
+    """Under the packing."""
+    packing, learned = Packing(nodes), Learned()
+    by_trial = {id(work.trial): work for work in works}
+    for order, work in enumerate(works):
+        packing.add(work.trial, order)
+
+    def start(now: float) -> Work | None:
+        started = packing.start(now, learned.predict)
+        return by_trial[id(started.trial)] if started else None
+
+    def end(work: Work, now: float) -> None:
+        packing.ended(work.trial.trial, now)
+        learned.learn(work)
+
+    return simulated(start, end, len(works))
+
+
+def tuned(nodes: Sequence[Node], works: Sequence[Work]) -> list[Ran]:
+    """In Tune's own order, as a model has it."""
+    pending = list(works)
+    named = shape.idle(nodes)
+    free = dict(named)
+    seated: dict[int, shape.Seats] = {}
+
+    def change(work: Work, seats: shape.Seats, sign: int) -> None:
+        for name, (cpus, gpus) in shape.taken(work.trial, seats, named).items():
+            free[name] = Node(name, free[name].cpus + sign * cpus, free[name].gpus + sign * gpus)
+
+    def start(now: float) -> Work | None:
+        for work in pending[:PENDING]:
+            if seats := shape.place(work.trial, nodes, free):
+                pending.remove(work)
+                seated[id(work)] = seats
+                change(work, seats, -1)
+                return work
+        return None
+
+    return simulated(start, lambda work, now: change(work, seated.pop(id(work)), +1), len(works))
+
+
+def simulated(start: Callable[[float], Work | None], end: Callable[[Work, float], None], count: int) -> list[Ran]:
+    """Whatever starts at each moment, until all have ended."""
+    ran: list[Ran] = []
+    ends: list[tuple[float, int]] = []
+    now = 0.0
+    while True:
+        while work := start(now):
+            heapq.heappush(ends, (now + work.seconds, len(ran)))
+            ran.append(Ran(work, now, now + work.seconds))
+        if not ends:
+            break
+        now, number = heapq.heappop(ends)
+        end(ran[number].work, now)
+    assert len(ran) == count
+    return ran
+
+
+def makespan(ran: Sequence[Ran]) -> float:
+    return max(one.end for one in ran)
+
+
+def first_round(ran: Sequence[Ran]) -> float:
+    """The part of the makespan by which every cell has been measured."""
+    ends: dict[int, float] = {}
+    for one in ran:
+        ends[one.work.cell] = min(one.end, ends.get(one.work.cell, math.inf))
+    return max(ends.values()) / makespan(ran)
+
+
+def agreement() -> tuple[float, float]:
+    """Pairs of trials of a real sweep of Tune that start in the order of its model, and in that of its grid."""
+    drawn = random.Random(1)
+    gangs = [(drawn.randint(1, 8), round(drawn.uniform(1, 6), 1)) for _ in range(16)]
+    called = [sys.executable, str(HERE / "tune_order.py"), json.dumps(gangs)]
+    told = subprocess.run(called, capture_output=True, text=True, check=False)
+    if told.returncode:
+        sys.exit(f"Tune did not run:\n{told.stderr[-2000:]}")
+    real = [began for began, _ in json.loads(told.stdout.splitlines()[-1])]
+    fields = {"isolation": "shared", "placement": "pack"}
+    works = [
+        Work(dataclasses.replace(TEMPLATE, gpus=gpus, seed=n, **fields), n, seconds)  # type: ignore[arg-type]
+        for n, (gpus, seconds) in enumerate(gangs)
+    ]
+    model = {one.work.cell: one.start for one in tuned(cluster(8, slots=8), works)}
+    pairs = [(a, b) for a, b in itertools.combinations(range(len(gangs)), 2) if model[a] != model[b]]
+    agreed = statistics.fmean((model[a] < model[b]) == (real[a] < real[b]) for a, b in pairs)
+    return agreed, statistics.fmean(real[a] < real[b] for a, b in pairs)
+
+
+def least(nodes: Sequence[Node], works: Sequence[Work]) -> float:
+    """That any schedule takes."""
+    seconds: Counter[tuple[int, ...]] = Counter()
+    for work in works:
+        ranks = shape.arrangement(work.trial, nodes)
+        blocked = (SLOTS,) * len(ranks) if work.trial.isolation == "exclusive" else ranks
+        seconds[blocked] += work.seconds  # type: ignore[assignment]
+    return max(shortest(len(nodes), SLOTS, seconds), max(work.seconds for work in works))
+
+
+HEADINGS = ("packing: median", "worst", "round 1", "Tune: median", "worst", "round 1")
+
+
+def main(seeds: int) -> int:
+    ours: list[float] = []
+    tunes: list[float] = []
+    print(f"{'makespan ÷ bound':<20}" + "".join(f"{heading:>15}" for heading in HEADINGS))
+    for gpus, isolation in itertools.product(CLUSTERS, ISOLATIONS):
+        nodes = cluster(gpus)
+        line = f"{gpus:>2} GPUs {isolation:<12}"
+        grids = [grid(seed, gpus, isolation) for seed in range(seeds)]
+        bounds = [least(nodes, works) for works in grids]
+        for ratios, sweeps in (
+            (ours, [packed(nodes, planned(works, seed)) for seed, works in enumerate(grids)]),
+            (tunes, [tuned(nodes, works) for works in grids]),
+        ):
+            these = [makespan(ran) / bound for ran, bound in zip(sweeps, bounds, strict=True)]
+            ratios += these
+            rounds = statistics.median(map(first_round, sweeps))
+            line += f"{statistics.median(these):>15.3f}{max(these):>15.3f}{rounds:>15.0%}"
+        print(line, flush=True)
+    agreed, in_order = agreement()
+    print(f"real Tune: {agreed:.0%} of pairs of trials start in the order of its model, {in_order:.0%} in its grid's")
+    figures = {
+        "median": statistics.median(ours),
+        "worst": max(ours),
+        "tune_median": statistics.median(tunes),
+        "tune_worst": max(tunes),
+        "tune_agrees": agreed,
+    }
+    return conclude("packing", figures=figures, bounds={"median": "<= 1.05", "worst": "<= 1.15"})
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20))

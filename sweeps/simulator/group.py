@@ -1,0 +1,117 @@
+"""A trial's gang on a cluster that is not there: the interface of `workers.group.Group`, answered at once.
+
+Noise is drawn from the cluster's seed and the trial's name, and so is what befalls it: the same trial comes out the
+same, and another attempt at it meets a fate of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+from sweeps.shape import Seats
+from sweeps.simulator import course, unfit
+from sweeps.simulator.cluster import SOFTWARE, SimulatedCluster
+from sweeps.simulator.measuring import Bench, Measuring
+from workers.contract import EpochRecord, Granted, Measurement, Progress, Status, TrialConfig, TrialOutcome
+
+ENTRY = "simulated"
+STOPPED = TrialOutcome(status="cancelled", kind="stopped")
+KILLED: tuple[Status, str, str] = ("failed", "killed", "killed by signal 9 (SIGKILL)")
+A_RANK = 0.5  # of what befalls trials takes one rank; the rest takes a node
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a trial ends, how long after its start, and the epochs on the way, each with its time."""
+
+    outcome: TrialOutcome
+    after_s: float
+    epochs: tuple[tuple[float, EpochRecord], ...] = ()
+
+
+class SimulatedGroup:
+    """The ranks of one trial at a time, on the seats given."""
+
+    def __init__(self, cluster: SimulatedCluster, seats: Seats, tells_epochs: bool = False) -> None:
+        """One that tells epochs comes back from `wait` after each, as a real gang does now and then."""
+        self._cluster, self._seats, self._tells_epochs = cluster, seats, tells_epochs
+        self._ended = Ended(STOPPED, 0.0)
+        self._to_tell: list[tuple[float, EpochRecord]] = []
+        self.progress = Progress("start", 0)
+        self.took_s = 0.0  # virtual seconds since the start, as far as has been told
+
+    def probe(self, paths: object, every_s: float, config: TrialConfig) -> list[dict[str, Any]]:
+        """Nodes that aren't there are as fast as their peers."""
+        return []
+
+    def start(
+        self, config: TrialConfig, paths: object = None, entry: str = ENTRY, at: float = 0.0, attempt: int = 0
+    ) -> None:
+        """`at` is the wall clock to pretend; `attempt` counts the ones before that were lost."""
+        self._ended = ended(config, self._cluster, self._seats, at, attempt)
+        self._to_tell = list(self._ended.epochs) if self._tells_epochs else []
+        self.progress, self.took_s = Progress("start", 0), 0.0
+
+    def wait(self, timeout_s: float = 0.0) -> TrialOutcome | None:
+        """The outcome; or None, and how far it has come, while there are epochs to tell."""
+        if self._to_tell:
+            self.took_s, epoch = self._to_tell.pop(0)
+            self.progress = Progress("step", 0, epoch)
+            return None
+        self.took_s = self._ended.after_s
+        return self._ended.outcome
+
+    def stop(self) -> None:
+        """What has not been told yet never happens."""
+        self._to_tell = []
+        granted = self._ended.outcome.granted
+        self._ended = Ended(dataclasses.replace(STOPPED, granted=granted), self.took_s)
+
+    def close(self) -> None:
+        self.stop()
+
+
+def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: float = 0.0, attempt: int = 0) -> Ended:
+    """One attempt at a trial, from its start to its end."""
+    places = [(name, local) for name, ranks in seats for local in range(ranks)]
+    on_gpu = config.device == "gpu"
+    granted = tuple(
+        Granted(rank=rank, node=name, gpu=str(local) if on_gpu else "", hardware=cluster.hardware, software=SOFTWARE)
+        for rank, (name, local) in enumerate(places)
+    )
+    launch_s = course.LAUNCH_S[config.device]
+    ranks = tuple(ranks for _, ranks in seats)
+    if found := unfit.why(config, cluster, max(ranks)):
+        status, kind, message = found
+        outcome = TrialOutcome(status=status, kind=kind, message=message, rank=0, step=0, granted=granted)
+        return Ended(outcome, launch_s + course.build_s(config))
+
+    cores = min(node.cpus for node in cluster.nodes if node.name in dict(seats))
+    bench = Bench(kind=cluster.kind, ranks=ranks, cores=cores, noise=cluster.noise)
+    fate = random.Random(f"{cluster.seed} {config.trial} {attempt}")
+    measuring = Measuring(config, bench, at + launch_s, seed=fate.getrandbits(64))
+    epochs: list[tuple[float, EpochRecord]] = []
+    if config.protocol == "convergence":
+        report, ended_at, epochs = measuring.convergence()
+    else:
+        report, ended_at = measuring.throughput()
+    after_s, told = ended_at - at, tuple((then - at, epoch) for then, epoch in epochs)
+    if fate.random() < cluster.loss:
+        lost_s = fate.uniform(launch_s, after_s)
+        return Ended(_lost(granted, fate), lost_s, tuple(one for one in told if one[0] < lost_s))
+    reports = tuple(dataclasses.replace(report, rank=place.rank) for place in granted)
+    return Ended(
+        TrialOutcome(status="completed", measurement=Measurement(ranks=reports), granted=granted), after_s, told
+    )
+
+
+def _lost(granted: tuple[Granted, ...], fate: random.Random) -> TrialOutcome:
+    victim = fate.choice(granted)
+    status: Status
+    if fate.random() < A_RANK:
+        status, kind, message = KILLED
+    else:
+        status, kind, message = "lost", "node lost", f"{victim.node} is gone"
+    return TrialOutcome(status=status, kind=kind, message=message, rank=victim.rank, step=1, granted=granted)

@@ -1,0 +1,184 @@
+"""What a simulated trial measures: noise on the model, through the code that judges a real trial's steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+from sweeps.simulator import course, learning, model
+from sweeps.simulator.model import Kind
+from workers.contract import EpochRecord, RankReport, StepRecord, TrialConfig, Window, Without
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from workers.throughput import Block
+
+SLOW_START, SETTLING = 0.5, 2.0  # the first steps take half as much again, and a factor e less of it after each two
+LEVEL = 0.5  # of the noise: what the repeats of a cell differ by
+UNSURE = 0.002  # deviation of an accuracy
+JPEG_MIB = 0.11
+KNOWN_MIB = 4  # as workers.ring adds up to see how fast that is
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where a trial is measured: its kind of node, the ranks and cores of each, and how much its steps scatter."""
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    cores: int
+    noise: float
+
+
+class Measuring:
+    """One trial from its first step on; its ranks stand in one ring, so their steps are one another's."""
+
+    def __init__(self, config: TrialConfig, bench: Bench, entered_at: float, seed: int) -> None:
+        import numpy as np
+
+        self._config, self._bench, self._entered_at = config, bench, entered_at
+        self._step = model.step(config, bench.kind, bench.ranks, bench.cores)
+        self._rng = np.random.default_rng(seed)
+        self._build_s = course.build_s(config)
+
+    def throughput(self) -> tuple[RankReport, float]:
+        """What each rank reports, and when it has."""
+        config = self._config
+        blocks, counted, window = taken(config, self._trace(), self._entered_at + self._build_s)
+        ended_at = blocks[-1].at + sum(blocks[-1].step_ms) / 1e3
+        without_ms = self._without(sum(len(block.step_ms) for block in blocks))
+        times = [ms for block in counted for ms in block.step_ms]
+        report = self._report(
+            images=len(times) * config.batch_size,
+            window_s=sum(times) / 1e3,
+            window_at=(counted[0].at, ended_at),
+            window=window,
+            without_ms=without_ms,
+            steps=tuple(
+                StepRecord(step=n, step_ms=ms, loss=round(learning.start_loss(config, n), 4))
+                for n, ms in enumerate(times)
+            ),
+        )
+        apart_s = sum(sum(times) for times in without_ms.values()) / 1e3
+        return report, ended_at + apart_s + course.REPORT_S
+
+    def convergence(self) -> tuple[RankReport, float, list[tuple[float, EpochRecord]]]:
+        """The same, and each epoch with the time at which it was over."""
+        config, (train, _) = self._config, learning.images(self._config)
+        began_at = clock = self._entered_at + self._build_s
+        told: list[tuple[float, EpochRecord]] = []
+        is_reached = False
+        step_ms = self._level(self._step.step_ms)
+        for number in range(1, config.epochs + 1):
+            train_s = self._scattered(course.epoch_s(config, step_ms))
+            record = EpochRecord(
+                epoch=number,
+                images=train,
+                loss=learning.loss(config, number),
+                rate=learning.rate(config, number),
+                train_s=train_s,
+            )
+            clock += train_s
+            if number % config.evaluate_every == 0 or number == config.epochs:
+                top1 = min(max(learning.top1(config, number) + UNSURE * float(self._rng.standard_normal()), 0.0), 1.0)
+                evaluate_s = self._scattered(course.judging_s(config, step_ms))
+                record = dataclasses.replace(record, evaluate_s=evaluate_s, top1=top1, top5=learning.top5(top1))
+                is_reached = learning.is_reached(config, top1)
+                clock += evaluate_s
+            told.append((clock, record))
+            if is_reached:
+                break
+        epochs = tuple(record for _, record in told)
+        report = self._report(
+            images=len(epochs) * train // config.gpus,
+            window_s=sum(epoch.train_s for epoch in epochs),
+            window_at=(began_at, clock),
+            epochs=epochs,
+            reached_target=is_reached,
+        )
+        return report, clock + course.REPORT_S, told
+
+    def _trace(self) -> list[float]:
+        """As many steps as there may be, in milliseconds; the first builds the step."""
+        import numpy as np
+
+        n = np.arange(self._config.steps)
+        slow = 1 + SLOW_START * np.exp(-n / SETTLING)
+        steps = self._noisy(self._level(self._step.step_ms), len(n)) * slow
+        steps[0] = 1e3 * self._build_s
+        return steps.round(4).tolist()  # type: ignore[no-any-return]
+
+    def _without(self, steps: int) -> dict[Without, tuple[float, ...]]:
+        from workers import explain
+
+        parts = explain.parts(self._config, self._config.gpus) if self._config.explain else []
+        length = explain.block(steps, len(parts))
+        found: dict[Without, tuple[float, ...]] = {}
+        for part in parts if length else []:
+            times = self._noisy(self._level(self._step.without(part)), length)
+            found[part] = tuple(times.round(4).tolist()[explain.settling(length) :])
+        return found
+
+    def _report(self, **figures: Any) -> RankReport:
+        config, bench = self._config, self._bench
+        read = figures["images"] * JPEG_MIB if model.decode_threads(config, 1, bench.cores) else 0.0
+        is_alone = config.gpus == 1
+        known_s = 0.0 if is_alone else model.reduction_ms(KNOWN_MIB * model.MIB, config, bench.kind, bench.ranks) / 1e3
+        return RankReport(
+            rank=0,
+            entered_at=self._entered_at,
+            build_s=self._build_s,
+            peak_memory_mib=1024 * model.host_memory_gib(config),
+            parameters=round(1e6 * model.parameters_m(config)),
+            flops=model.flops(config),
+            decode_threads=model.decode_threads(config, max(bench.ranks), bench.cores),
+            allreduce_mib_per_s=0.0 if is_alone else KNOWN_MIB / known_s,
+            read_mib=read,
+            **figures,
+        )
+
+    def _level(self, ms: float) -> float:
+        return ms * math.exp(LEVEL * self._bench.noise * float(self._rng.standard_normal()))
+
+    def _scattered(self, seconds: float) -> float:
+        return float(self._noisy(seconds, 1)[0])
+
+    def _noisy(self, mean: float, n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Log-normal, so that none is zero; its mean is the one given."""
+        import numpy as np
+
+        sigma = self._bench.noise
+        drawn: np.ndarray[Any, np.dtype[np.float64]] = mean * np.exp(
+            sigma * self._rng.standard_normal(n) - sigma**2 / 2
+        )
+        return drawn
+
+
+def taken(config: TrialConfig, trace: list[float], at: float) -> tuple[list[Block], list[Block], Window]:
+    """The blocks of steps that a trial takes of these, those that count, and why: as `workers.throughput.measure`
+    goes about it. The first step is over at `at`."""
+    from workers import steady, throughput
+
+    blocks = [throughput.Block(at - trace[0] / 1e3, trace[:1])]
+
+    def take(steps: int) -> throughput.Block:
+        done = sum(len(block.step_ms) for block in blocks)
+        begun = blocks[-1].at + sum(blocks[-1].step_ms) / 1e3
+        blocks.append(throughput.Block(begun, trace[done : done + steps]))
+        return blocks[-1]
+
+    if config.measured_steps:
+        if config.warmup_steps > 1:
+            take(config.warmup_steps - 1)
+        counted = [take(config.measured_steps)]
+        return blocks, counted, throughput.fixed_window(counted[0].step_ms, config.warmup_steps)
+    rule = steady.Rule(
+        ci=config.ci, max_steps=config.max_steps, min_warmup=config.warmup_steps, min_window=config.min_window
+    )
+    done = 1
+    while (decision := steady.decide(trace[:done], rule)).kind == "go on":
+        done += len(take(min(rule.block - done % rule.block, rule.max_steps - done)).step_ms)
+    counted, window = throughput.steady_blocks(blocks, decision)
+    return blocks, counted, window

@@ -1,0 +1,233 @@
+"""How long a step takes and how much memory a rank needs, from a few parameters that each mean something. Pure.
+
+    step     = max(input, compute + wait + exposed)
+    compute  = (batch + STARTING) × pace / (the network's images/s × the GPU's speed)
+    wait     = compute × SYNC × (ranks − 1)
+    exposed  = max(reduction − OVERLAP × backward, TAIL × reduction) + half a cycle of Horovod's
+    reduction: a ring over the slowest link between its ranks, 2 (N − 1) / N of the gradients' bytes each way
+
+Fitted to references/throughput.csv and the tensorflow-horovod rows of speedups.csv: a rate per network, a pace per
+platform, one speed for the P100, SYNC, and what InfiniBand carries: 12 numbers for 27 rows, whose error is at most 5%
+(tests/unit/test_simulator_model.py). Taken from precision.csv: fp32 against fp16, PCIe against SXM2, P100 fp32.
+
+Assumed, because nothing published says it: that a rate grows with the batch as b / (b + 12); that ResNets beyond the
+50-layer one compute as many FLOP/s as it does; what hides behind the backward pass and what NVLink, PCIe, decoding and
+a CPU's core do; memory as the activations that the backward pass needs, with a fifth on top. That fp32 was measured
+at batch 64 in the 32-GPU speed-ups makes no difference: waiting grows with the step. Frameworks are not told apart,
+so the speed-ups of MXNet and Caffe2 are not reproduced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, Model, Precision, TrialConfig, Without
+
+MIB, GIB = 1 << 20, 1 << 30
+TRAINING = 3  # forward passes that a training step costs
+
+STARTING = 12.0  # images that a device could have trained while a step gets going
+SYNC = 0.0126  # of a step, for each further rank: the slowest is waited for, and there is one coordinator
+OVERLAP = 0.5  # of the backward pass hides reduction
+TAIL = 0.1  # of a reduction has nothing left to hide behind: the first layers' gradients come last
+XLA_GAIN = 1.1
+DECODED_PER_S = 250.0  # images by a thread
+CPU_GFLOPS = 25.0  # of a core, in fp32
+SPARE_CORES = 4  # that `decode_threads: auto` leaves to a rank, as workers.pinning does
+RUNTIME_GIB = 0.8  # of a device, before there is any network
+HOST_GIB = 4.0  # of the host, that a rank on a GPU holds
+MARGIN = 1.2  # of activations: temporaries, and what fragments
+USABLE = 0.95  # of a device's memory
+HOST_SHARE = 0.9  # of a node's memory, for all its ranks
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """What one image costs at the published size, and how fast the reference GPU trains it."""
+
+    gflops: float  # forward, two per multiply-add
+    parameters_m: float  # millions, with 1000 classes
+    activations_m: float  # millions of values: outputs of convolutions, dense layers and normalisations
+    features: int  # inputs of the last layer
+    images_per_s: float  # of a V100-SXM2 alone, fp16, batch 128
+
+
+RESNET_TFLOPS = 833 * 7.716e-3  # forward, of the reference GPU
+
+
+NETWORKS: dict[Model, Network] = {
+    "alexnet": Network(1.428, 61.10, 0.494, 4096, 2990),
+    "googlenet": Network(2.997, 6.64, 6.453, 1024, 1480),
+    "inception_v3": Network(11.43, 23.85, 17.94, 2048, 526),
+    "inception_v4": Network(24.51, 42.74, 30.18, 1536, 280),
+    "vgg16": Network(30.94, 138.36, 13.56, 4096, 511),
+    "vgg19": Network(39.26, 143.67, 14.86, 4096, 442),
+    "resnet50": Network(7.716, 25.61, 21.18, 2048, 833),
+    "resnet50_v1.5": Network(8.178, 25.61, 22.23, 2048, 1e3 * RESNET_TFLOPS / 8.178),
+    "resnet101": Network(15.14, 44.65, 31.41, 2048, 1e3 * RESNET_TFLOPS / 15.14),
+    "resnet152": Network(22.56, 60.34, 44.06, 2048, 1e3 * RESNET_TFLOPS / 22.56),
+    "tiny": Network(0.00618, 0.606, 0.0153, 512, 50_000),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of node: its GPUs, its links, and how fast its host and the software of its time drive them."""
+
+    what: str
+    speed: Mapping[Precision, float]  # of a GPU; the reference's fp16 is 1
+    pace: float  # times that a step takes on this platform; the reference's is 1
+    capability: tuple[int, int]  # CUDA's
+    gpus: int
+    gpu_gib: float
+    cores: int
+    memory_gib: float
+    inside_gb_per_s: float
+    between_gb_per_s: float = 11.2  # InfiniBand EDR; its wire carries 12.5
+    inside_us: float = 5.0  # a message, one hop
+    between_us: float = 15.0
+
+
+V100: dict[Precision, float] = {"fp16": 1.0, "fp32": 1 / 1.8}
+V100_PCIE: dict[Precision, float] = {name: speed / 1.06 for name, speed in V100.items()}
+P100: dict[Precision, float] = {"fp16": 0.443, "fp32": V100_PCIE["fp32"] / 1.26}
+NVLINK, PCIE = 40.0, 10.0
+
+KINDS: dict[str, Kind] = {
+    "v100": Kind(
+        what="PowerEdge C4140-M, Xeon 6148, V100-SXM2: the reference",
+        speed=V100, pace=1.0, capability=(7, 0), gpus=4, gpu_gib=16, cores=40, memory_gib=384, inside_gb_per_s=NVLINK,
+    ),
+    "v100-k": Kind(
+        what="PowerEdge C4140-K, Xeon 4116, V100-SXM2",
+        speed=V100, pace=1.29, capability=(7, 0), gpus=4, gpu_gib=16, cores=24, memory_gib=256, inside_gb_per_s=NVLINK,
+    ),
+    "v100-8x": Kind(
+        what="eight V100-SXM2 in a node",
+        speed=V100, pace=1.31, capability=(7, 0), gpus=8, gpu_gib=16, cores=40, memory_gib=512, inside_gb_per_s=NVLINK,
+    ),
+    "v100-pcie": Kind(
+        what="PowerEdge C4140, V100-PCIe",
+        speed=V100_PCIE, pace=1.29, capability=(7, 0), gpus=4, gpu_gib=16, cores=40, memory_gib=384,
+        inside_gb_per_s=PCIE,
+    ),
+    "p100": Kind(
+        what="PowerEdge C4130, P100-PCIe",
+        speed=P100, pace=1.29, capability=(6, 0), gpus=4, gpu_gib=16, cores=28, memory_gib=256, inside_gb_per_s=PCIE,
+    ),
+    "none": Kind(
+        what="a node without GPUs",
+        speed={}, pace=1.0, capability=(0, 0), gpus=0, gpu_gib=0, cores=16, memory_gib=64,
+        inside_gb_per_s=2.0, between_gb_per_s=1.0, inside_us=30, between_us=60,
+    ),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a step is made of, in milliseconds."""
+
+    compute_ms: float
+    input_ms: float  # hides behind the rest, or the rest behind it
+    wait_ms: float
+    exposed_ms: float  # of the reduction
+
+    @property
+    def step_ms(self) -> float:
+        return max(self.input_ms, self.compute_ms + self.wait_ms + self.exposed_ms)
+
+    def without(self, part: Without) -> float:
+        """A rank that reduces nothing waits for nobody."""
+        gone = {"input": ("input_ms",), "comm": ("wait_ms", "exposed_ms")}
+        gone["both"] = (*gone["input"], *gone["comm"])
+        return dataclasses.replace(self, **dict.fromkeys(gone[part], 0.0)).step_ms
+
+
+def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0) -> Step:
+    """A step of a trial with so many ranks on each of its nodes, which have so many cores (else the kind's own)."""
+    compute_ms = _compute_ms(config, kind)
+    size = sum(ranks)
+    exposed_ms = 0.0
+    if size > 1:
+        gradients = 1e6 * parameters_m(config) * (2 if config.compression == "fp16" else 4)
+        whole_ms = reduction_ms(gradients, config, kind, ranks)
+        backward_ms = compute_ms * (TRAINING - 1) / TRAINING
+        exposed_ms = max(whole_ms - OVERLAP * backward_ms, TAIL * whole_ms) + config.cycle_ms / 2
+    return Step(
+        compute_ms=compute_ms,
+        input_ms=_input_ms(config, max(ranks), cores or kind.cores),
+        wait_ms=compute_ms * SYNC * (size - 1),
+        exposed_ms=exposed_ms,
+    )
+
+
+def _compute_ms(config: TrialConfig, kind: Kind) -> float:
+    network = NETWORKS[config.model]
+    images = config.batch_size * area(config) + STARTING
+    gain = XLA_GAIN if config.xla else 1.0
+    if config.device == "cpu":
+        return 1e3 * images * TRAINING * network.gflops / (CPU_GFLOPS * config.cores_per_worker * gain)
+    speed = kind.speed.get(config.precision, kind.speed["fp32"])
+    return 1e3 * images * kind.pace / ((1 + STARTING / 128) * network.images_per_s * speed * gain)
+
+
+def reduction_ms(sent: float, config: TrialConfig, kind: Kind, ranks: Sequence[int]) -> float:
+    """Of so many bytes, over rings of all the ranks."""
+    size, nodes, local = sum(ranks), len(ranks), max(ranks)
+    inside = kind.inside_gb_per_s, kind.inside_us
+    between = kind.between_gb_per_s, kind.between_us
+    if nodes == 1:
+        rings = [(size, *inside)]
+    elif config.hierarchical:
+        rings = [(local, *inside), (nodes, *between)]
+    else:
+        rings = [(size, *between)]
+    messages = math.ceil(sent / MIB / max(config.fusion_mib, 1.0))
+    return sum(2 * (n - 1) * (sent / n / (1e6 * gb_per_s) + messages * us / 1e3) for n, gb_per_s, us in rings if n > 1)
+
+
+def _input_ms(config: TrialConfig, local: int, cores: int) -> float:
+    if config.data in WITHOUT_JPEGS:
+        return 0.0
+    return 1e3 * local * config.batch_size / (DECODED_PER_S * decode_threads(config, local, cores))
+
+
+def decode_threads(config: TrialConfig, local: int, cores: int) -> int:
+    """Of a node; 0 where nothing is decoded."""
+    if config.data in WITHOUT_JPEGS:
+        return 0
+    wanted = config.decode_threads
+    return max(1, cores - SPARE_CORES * local) if isinstance(wanted, str) else min(wanted, cores)
+
+
+def area(config: TrialConfig) -> float:
+    """Of an image, beside the published size."""
+    return (config.image_size / IMAGE_SIZES[config.model][1]) ** 2
+
+
+def parameters_m(config: TrialConfig) -> float:
+    """Millions. A last layer of fewer classes is smaller; that dense layers shrink with the image is left out."""
+    network = NETWORKS[config.model]
+    return network.parameters_m + network.features * (config.classes - 1000) / 1e6
+
+
+def flops(config: TrialConfig) -> int:
+    """Of one image's forward pass."""
+    return round(1e9 * NETWORKS[config.model].gflops * area(config))
+
+
+def memory_gib(config: TrialConfig) -> float:
+    """That a rank needs, of its GPU or of its host: it grows with every image of the batch."""
+    is_half = config.precision in ("fp16", "bf16")
+    copies = 4 + 4 + 4 * (2 if config.optimizer == "adamw" else 1) + 2 * is_half  # weights, gradients, moments
+    weights = 1e6 * parameters_m(config) * copies
+    activations = 1e6 * NETWORKS[config.model].activations_m * area(config) * (2 if is_half else 4)
+    fusion_gib = config.fusion_mib / 1024 if config.gpus > 1 else 0.0
+    return RUNTIME_GIB + fusion_gib + (weights + MARGIN * config.batch_size * activations) / GIB
+
+
+def host_memory_gib(config: TrialConfig) -> float:
+    """That a rank holds of its host; one that computes on it holds all there."""
+    return memory_gib(config) if config.device == "cpu" else HOST_GIB

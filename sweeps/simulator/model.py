@@ -12,9 +12,8 @@ platform, one speed for the P100, SYNC, and what InfiniBand carries: 12 numbers 
 
 Assumed, because nothing published says it: that a rate grows with the batch as b / (b + 12); that ResNets beyond the
 50-layer one compute as many FLOP/s as it does; what hides behind the backward pass and what NVLink, PCIe, decoding and
-a CPU's core do; memory as the activations that the backward pass needs, with a fifth on top. That fp32 was measured
-at batch 64 in the 32-GPU speed-ups makes no difference: waiting grows with the step. Frameworks are not told apart,
-so the speed-ups of MXNet and Caffe2 are not reproduced.
+a CPU's core do; memory as the activations that the backward pass needs, with a fifth on top. Frameworks are not told
+apart, so the speed-ups of MXNet and Caffe2 are not reproduced.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Finding = tuple[Status, str, str]  # and its kind and message
 
 def why(config: TrialConfig, cluster: SimulatedCluster, local: int) -> Finding | None:
     """What a real rank would say; None where it would train."""
-    return _precision(config, cluster) or _memory(config, cluster, local) or _learning(config)
+    return _precision(config, cluster) or _memory(config, cluster, local) or _data(config) or _rate(config)
 
 
 def _precision(config: TrialConfig, cluster: SimulatedCluster) -> Finding | None:
@@ -43,13 +43,15 @@ def _memory(config: TrialConfig, cluster: SimulatedCluster, local: int) -> Findi
     return "infeasible", kind, f"{needed_gib:.2f} GiB are needed, but {whose} has {limit_gib:.2f} GiB to give"
 
 
-def _learning(config: TrialConfig) -> Finding | None:
-    if config.protocol != "convergence":
-        return None
+def _data(config: TrialConfig) -> Finding | None:
     images, _ = learning.images(config)
-    if config.global_batch > images:
-        asked = f"{config.gpus} ranks with a batch of {config.batch_size}"
-        return "infeasible", "batch larger than the data", f"{images} images for {asked}"
-    if learning.rate_ratio(config) > learning.DIVERGES:
-        return "failed", "diverged", "the loss is nan; lower lr_schedule, or warm up longer"
-    return None
+    if config.data == "synthetic" or config.global_batch <= images:
+        return None
+    asked = f"{config.gpus} ranks with a batch of {config.batch_size}"
+    return "infeasible", "batch larger than the data", f"{config.data} has {images} images for {asked}"
+
+
+def _rate(config: TrialConfig) -> Finding | None:
+    if config.protocol != "convergence" or learning.rate_ratio(config) <= learning.DIVERGES:
+        return None
+    return "failed", "diverged", "the loss is nan; lower lr_schedule, or warm up longer"

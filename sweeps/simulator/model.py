@@ -67,7 +67,7 @@ NETWORKS: dict[Model, Network] = {
     "resnet50_v1.5": Network(8.178, 25.61, 22.23, 2048, 1e3 * RESNET_TFLOPS / 8.178),
     "resnet101": Network(15.14, 44.65, 31.41, 2048, 1e3 * RESNET_TFLOPS / 15.14),
     "resnet152": Network(22.56, 60.34, 44.06, 2048, 1e3 * RESNET_TFLOPS / 22.56),
-    "tiny": Network(0.00618, 0.606, 0.0153, 512, 50_000),
+    "tiny": Network(0.006185, 0.6065, 0.0153, 512, 50_000),
 }
 
 
@@ -164,7 +164,8 @@ def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0) 
 
 def _compute_ms(config: TrialConfig, kind: Kind) -> float:
     network = NETWORKS[config.model]
-    images = config.batch_size * area(config) + STARTING
+    size = flops(config) / (1e9 * network.gflops)  # of an image, beside the published one
+    images = config.batch_size * size + STARTING
     gain = XLA_GAIN if config.xla else 1.0
     if config.device == "cpu":
         return 1e3 * images * TRAINING * network.gflops / (CPU_GFLOPS * config.cores_per_worker * gain)
@@ -209,12 +210,14 @@ def area(config: TrialConfig) -> float:
 def parameters_m(config: TrialConfig) -> float:
     """Millions. A last layer of fewer classes is smaller; that dense layers shrink with the image is left out."""
     network = NETWORKS[config.model]
-    return network.parameters_m + network.features * (config.classes - 1000) / 1e6
+    return network.parameters_m + (network.features + 1) * (config.classes - 1000) / 1e6
 
 
 def flops(config: TrialConfig) -> int:
     """Of one image's forward pass."""
-    return round(1e9 * NETWORKS[config.model].gflops * area(config))
+    network = NETWORKS[config.model]
+    last = 2 * network.features
+    return round((1e9 * network.gflops - last * 1000) * area(config) + last * config.classes)
 
 
 def memory_gib(config: TrialConfig) -> float:

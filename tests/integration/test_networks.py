@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import pytest
 
+from sweeps.simulator import model
 from workers.contract import IMAGE_SIZES, Model
 
 ROOT = Path(__file__).parents[2]
@@ -67,10 +68,18 @@ def flops_by_hand() -> dict[str, int]:
 
 
 def at_published_size(name: Model) -> dict[str, Any]:
+    from keras import layers
+
     from workers import models
 
     network = models.build(name, image_size=IMAGE_SIZES[name][1], classes=1000)
-    return {"parameters": network.count_params(), "multiply_adds": models.flops(network) / 2}
+    kept = (layers.Conv2D, layers.Dense, layers.BatchNormalization)
+    return {
+        "parameters": network.count_params(),
+        "multiply_adds": models.flops(network) / 2,
+        "activations": sum(math.prod(layer.output.shape[1:]) for layer in network.layers if isinstance(layer, kept)),
+        "features": network.layers[-1].kernel.shape[0],
+    }
 
 
 def at_smallest_size(name: Model) -> dict[str, Any]:
@@ -144,6 +153,15 @@ def test_a_network_has_the_published_number_of_parameters(found: Any, name: Mode
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_network_costs_the_published_multiply_adds(found: Any, name: Model) -> None:
     assert found[name]["multiply_adds"] / 1e9 == pytest.approx(PUBLISHED[name][1], rel=0.02)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_simulator_knows_what_a_network_costs(found: Any, name: Model) -> None:
+    known = model.NETWORKS[name]
+    assert known.parameters_m == pytest.approx(found[name]["parameters"] / 1e6, rel=0.01)
+    assert known.gflops == pytest.approx(2 * found[name]["multiply_adds"] / 1e9, rel=0.01)
+    assert known.activations_m == pytest.approx(found[name]["activations"] / 1e6, rel=0.01)
+    assert known.features == found[name]["features"]
 
 
 def test_flops_agree_with_a_count_by_hand(found: Any) -> None:

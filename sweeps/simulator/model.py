@@ -7,7 +7,7 @@
     reduction: a ring over the slowest link between its ranks, 2 (N − 1) / N of the gradients' bytes each way
 
 Fitted to references/throughput.csv and the tensorflow-horovod rows of speedups.csv: a rate per network, a pace per
-platform, one speed for the P100, SYNC, and what InfiniBand carries: 12 numbers for 27 rows, whose error is at most 5%
+platform, one speed for the P100, SYNC, and what InfiniBand carries: 12 numbers for 28 rows, whose error is at most 5%
 (tests/unit/test_simulator_model.py). Taken from precision.csv: fp32 against fp16, PCIe against SXM2, P100 fp32.
 
 Assumed, because nothing published says it: that a rate grows with the batch as b / (b + 12); that ResNets beyond the

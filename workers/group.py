@@ -272,6 +272,8 @@ class Group:
         keepers = [
             ray.remote(Keeper)
             .options(
+                # Else an actor waits 30 s for a call that was cancelled before it was sent, and then fails the next.
+                allow_out_of_order_execution=True,
                 num_cpus=bundle.get("CPU", 0),
                 num_gpus=bundle.get("GPU", 0),
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement, index),

@@ -30,6 +30,7 @@ SWEEPS_MAY_USE = {
 
 SIMULATOR_MAY_USE = {  # what judges a real rank's steps, so that it judges simulated ones too; none needs TensorFlow
     "workers.explain",
+    "workers.pinning",
     "workers.precision",
     "workers.rank",
     "workers.steady",

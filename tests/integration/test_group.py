@@ -15,7 +15,7 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
-from sweeps import broom, runner
+from sweeps import broom, cluster
 from tests.integration import bad_ranks
 from tests.unit.records import config
 from workers import contract
@@ -34,7 +34,7 @@ def shows_its_gpu(_: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory, left_behind: Callable[[], list[str]]) -> Iterator[SweepPaths]:
     """A private Ray with two (logical) GPUs and a nursery."""
-    os.environ.update(runner.QUIET)
+    os.environ.update(cluster.QUIET)
     paths = SweepPaths("group", tmp_path_factory.mktemp("results"))
     with broom.swept() as folder:
         ray.init("local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)

@@ -28,7 +28,7 @@ import ours
 import psutil
 from verdicts import conclude
 
-from sweeps import analysis
+from sweeps import analysis, plan, spec
 from workers import contract, train
 from workers.rank import Seat, Voice
 

@@ -117,7 +117,7 @@ def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     found = analysis.frontier(trials)
     others = [axis for axis in planned.axes if axis in found and axis != "batch_size"]
     for axis in reversed(others):
-        points = planned.axes[axis]
+        points = planned.axes[axis].points()
         places = found[axis].map(lambda at, points=points: points.index(at) if at in points else -1)
         found = found.loc[places.sort_values(kind="stable").index]
     made = found[others].map(shown)

@@ -57,7 +57,7 @@ def drive(file: Path, overrides: tuple[str, ...], terms: Terms) -> int:
     planned = plan.plan(spec, str(file))
     _check(spec, str(file), terms)
     console = Console(stderr=True)
-    console.print(f"[bold]{spec.name}[/]: {escape(plan.summary(planned))}", highlight=False)
+    console.print(f"[bold]{spec.name}[/]: {escape(plan.summary(planned))}", highlight=False, soft_wrap=True)
     with _earlier(planned, terms) as cached, _site(terms, console) as site:
         planned = _possible(planned, site, terms, str(file), console)
         known = Cache(cached.result())
@@ -348,13 +348,20 @@ def _conclude(facts: SweepFacts, planned: Plan, records: Sequence[TrialRecord], 
     from sweeps import findings, query, rows
 
     trials = query.frame([rows.row(record) for record in records])
-    simulated = f" on a simulated cluster ({facts.simulated})" if facts.simulated else ""
-    tables.show(findings.table(trials, planned), "table", f"\n{facts.name}: what was found{simulated}")
+    where = f" on a simulated cluster ({facts.simulated})" if facts.simulated else ""
+    tables.show(findings.table(trials, planned), "table", f"\n{facts.name}: what was found{where}")
+    if planned.spec.search.method == "frontier":
+        tables.show(findings.frontier(trials, planned), "table", "\nthe largest batch that fits")
     for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
         print(explained(record))
     if best := findings.best(trials, planned):
         print(f"\n{best}")
+    for line in findings.front(trials, planned):
+        print(line)
     print(f"\n  look    {terms.me} ui")
     print(f"  query   {terms.me} trials {facts.name} --format csv")
+    if facts.simulated:
+        print(f"  next    {terms.me} run {file} --address HOST:PORT   (nothing was measured yet)\n")
+        return
     more = "repeats=10" if planned.spec.protocol == "convergence" else "batch_size=[64,256] repeats=5"
     print(f"  next    {terms.me} run {file} --set {more}\n")

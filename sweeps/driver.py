@@ -47,6 +47,7 @@ class Terms:
     simulate: str = ""  # the shape of a cluster that is made up
     is_fresh: bool = False  # measure again what earlier sweeps have measured
     skips_impossible: bool = False
+    budget: float | None = None  # GPU-hours; else the file's
     me: str = "sweep"  # how the user called this command
 
 
@@ -264,7 +265,7 @@ def _conduct(
         cost.learned(machine, is_real=not terms.simulate),
         Feasibility(spec.seed, are_nodes_alike=len({(n.cpus, n.gpus, n.kind) for n in site.nodes}) == 1),
         known,
-        budget_gpu_hours=(spec.budget and spec.budget.gpu_hours) or math.inf,
+        budget_gpu_hours=terms.budget or (spec.budget and spec.budget.gpu_hours) or math.inf,
         wait_for_nodes_s=max(NODES_MAY_COME_BACK_S, 60 * spec.wait_for_nodes_min),
     )
     engine.resumed(done)
@@ -289,6 +290,8 @@ def _conduct(
     if left:
         count = f"{left} of {progress.done} trials"
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
+    spent = f"{engine.spent.gpu_hours:.3g} {cost.unit(spec)}"
+    console.print(f"[dim]spent {spent}[/]", highlight=False)
     why = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
     return _told(book.facts, planned, refusals, file, why, console, terms)
 

@@ -31,6 +31,8 @@ from workers.seats import Bench, seated, side_by_side
 
 ENTRY = "workers.train:run"
 COVER_EVERY_S = 10.0
+LOOK_EVERY_S = 5.0
+SURE_WITHIN_S = 60.0  # is Ray of a node's end
 ECHO_S = 2.0  # how long the rest of a gang may take to end by itself once one rank has
 
 
@@ -176,6 +178,14 @@ class Keeper:
         yield from keep(order, nursery_key(), ray.get_runtime_context().is_canceled)
 
 
+class NodeGoneError(Exception):
+    """Before a rank could sit there."""
+
+    def __init__(self, rank: int, node_id: str) -> None:
+        super().__init__(f"node {node_id[:8]} of its placement group had gone before it started")
+        self.rank = rank
+
+
 class Group:
     """The ranks of one trial at a time, one in each bundle of a placement group."""
 
@@ -196,8 +206,10 @@ class Group:
 
     def probe(self, paths: SweepPaths, every_s: float, config: contract.TrialConfig) -> list[dict[str, Any]]:
         """Test each node that was not tested lately. The gang has its nodes to itself, and its trial waits."""
-        if not self._keepers:
+        try:
             self._seat_keepers()
+        except NodeGoneError:  # the trial's start will say so
+            return []
         first = {bench.nursery: keeper for keeper, bench in zip(self._keepers, self._benches, strict=True)}
         tests = [
             keeper.probe.remote(str(paths.last_probe(nursery)), every_s, config.deadlines.nursery_s)
@@ -210,8 +222,14 @@ class Group:
     ) -> None:
         """Have every rank forked. Returns at once; `wait` tells how it went. When, and how often before, is for
         gangs that only pretend."""
-        if not self._keepers:
+        self._ends, self._give_up = [], float("inf")
+        self.progress = Progress("start", 0)  # of rank 0
+        try:
             self._seat_keepers()
+        except NodeGoneError as gone:
+            self._granted = []
+            self._ends = [RankEnd(rank=gone.rank, what="lost", kind="node lost", message=str(gone), at=time.time())]
+            return
         seats = seated(self._benches)
         if config.gpus > 1:
             alone = len({bench.nursery for bench in self._benches} | {nursery_key()}) == 1
@@ -220,12 +238,15 @@ class Group:
         checkpoint = str(paths.checkpoint(config.trial))
         self._granted = [
             contract.Granted(
-                rank=rank, node=bench.node, gpu=bench.gpu, hardware=bench.hardware, software=bench.software
+                rank=rank,
+                node=bench.node,
+                gpu=bench.gpu,
+                node_id=bench.node_id,
+                hardware=bench.hardware,
+                software=bench.software,
             )
             for rank, bench in enumerate(self._benches)
         ]
-        self._ends, self._give_up = [], float("inf")
-        self.progress = Progress("start", 0)  # of rank 0
         for keeper, bench, seat in zip(self._keepers, self._benches, seats, strict=True):
             order = Order(
                 config=config,
@@ -269,6 +290,8 @@ class Group:
         self._keepers, self._benches = [], []
 
     def _seat_keepers(self) -> None:
+        if self._keepers:
+            return
         keepers = [
             ray.remote(Keeper)
             .options(
@@ -281,7 +304,15 @@ class Group:
             .remote()
             for index, bundle in enumerate(self._bundles)
         ]
-        benches = ray.get([keeper.where.remote() for keeper in keepers])
+        calls = [keeper.where.remote() for keeper in keepers]
+        while ray.wait(calls, num_returns=len(calls), timeout=LOOK_EVERY_S)[1]:
+            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            for rank, node in enumerate(self._node_ids):
+                if node not in alive:  # Ray would wait for it for ever
+                    for keeper in keepers:
+                        ray.kill(keeper)
+                    raise NodeGoneError(rank, node)
+        benches = ray.get(calls)
         for bench, node in zip(benches, self._node_ids, strict=False):
             if bench.node_id != node:
                 raise RuntimeError(
@@ -299,7 +330,7 @@ class Group:
         except ray.exceptions.TaskCancelledError:
             heard = RankEnd(rank=rank, what="stopped", at=time.time())
         except ray.exceptions.RayError as error:
-            message = str(error).strip().splitlines()[0]
+            message = self._why_gone(self._keepers[rank], error)
             heard = RankEnd(rank=rank, what="lost", kind="node lost", message=message, at=time.time())
         if isinstance(heard, Progress):
             if rank == 0:
@@ -310,6 +341,19 @@ class Group:
         if heard.what != "measured":
             self._give_up = min(self._give_up, time.monotonic() + ECHO_S)
 
+    def _why_gone(self, keeper: Any, error: Exception) -> str:
+        """Once Ray is sure that it is: until then its node would seem fit for the next attempt."""
+        until = time.monotonic() + SURE_WITHIN_S
+        while time.monotonic() < until:
+            try:
+                ray.get(keeper.where.remote(), timeout=SURE_WITHIN_S)
+                break  # it was only away for a moment
+            except ray.exceptions.ActorDiedError as death:
+                return _reason(death)
+            except ray.exceptions.RayError:
+                time.sleep(0.5)
+        return _reason(error)
+
     def _call_off(self) -> None:
         for run in self._running:
             ray.cancel(run)
@@ -318,3 +362,9 @@ class Group:
         if self._rendezvous:
             self._rendezvous.close()
             self._rendezvous = None
+
+
+def _reason(error: Exception) -> str:
+    """The line of what Ray says of an actor's death that says why."""
+    lines = str(error).strip().splitlines()
+    return next((line.strip() for line in lines if "because" in line), lines[0])

@@ -162,7 +162,7 @@ def growing(cpus: int, head: str) -> dict[str, Any]:
         "max_workers": 2,
         "idle_timeout_minutes": 10,
         "upscaling_speed": 1.0,
-        "provider": {"type": "fake_multinode", "gcs_address": head},
+        "provider": {"type": "fake_multinode", "gcs_address": head, "disable_node_updaters": True},
         "available_node_types": {"ray.head.default": kind(0, 0), "ray.worker.cpu": kind(cpus, 2)},
         "head_node_type": "ray.head.default",
         "auth": {},

@@ -114,3 +114,17 @@ def test_ranks_sit_on_uneven_nodes_as_their_placement_asks(cluster: Cluster) -> 
     both = [cluster.id("b")] * 2
     assert trials["pack"] == trials["1x2"] == both
     assert len(set(trials["spread"])) == len(set(trials["2x1"])) == 2
+
+
+def test_a_cluster_that_grows_is_asked_for_the_nodes_of_a_gang(workplace: Path) -> None:
+    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 2}\nwait_for_nodes_min: 10\n")
+    growing = Cluster(cpus=0, grows_by=1)
+    try:
+        assert growing.driver("run", "small.yaml").wait(300) == 0, said()
+        (trial,) = ledger.read("small").trials
+        assert trial.outcome.status == "completed"
+        assert len(set(nodes_of(trial))) == 2
+        request = "ray.experimental.internal_kv._internal_kv_get(b'autoscaler_resource_request').decode()"
+        assert json.loads(growing.ask(request)) == []  # it may shrink again
+    finally:
+        growing.close()

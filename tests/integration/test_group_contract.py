@@ -13,7 +13,7 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
-from sweeps import broom, rows, runner
+from sweeps import broom, cluster, rows
 from sweeps.ledger import TrialRecord
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup
@@ -42,15 +42,14 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> SweepPaths:
 
 @pytest.fixture(scope="module")
 def real(paths: SweepPaths, left_behind: Callable[[], list[str]]) -> Iterator[Group]:
-    os.environ.update(runner.QUIET)
+    os.environ.update(cluster.QUIET)
     with broom.swept() as folder:
         ray.init("local", num_cpus=RANKS, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
         nurses = Nurses(paths)
         nurses.cover()
-        bundles = [{"CPU": 1.0}] * RANKS
-        placement = placement_group(bundles)
+        placement = placement_group([{"CPU": RANKS}])
         ray.get(placement.ready())
-        group = Group(placement, bundles)
+        group = Group(placement, [RANKS])
         yield group
         group.close()
         remove_placement_group(placement)

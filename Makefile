@@ -15,7 +15,7 @@ setup: $(READY)
 
 demo: $(READY)
 	@.venv/bin/sweep data make data/demo --images 512 --shards 4 --size 160x120 --classes 10
-	@.venv/bin/sweep run search_spaces/demo.yaml
+	@.venv/bin/sweep run search_spaces/demo.yaml --fresh
 
 test: $(READY)
 	@.venv/bin/pytest

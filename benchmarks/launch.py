@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
+from ours import swept
 from verdicts import conclude
 
-from sweeps import ledger, plan, spec
 from workers.contract import RankReport, StepRecord, TrialConfig
 from workers.rank import Seat, Voice
 from workers.ring import joined
@@ -54,14 +52,7 @@ def ready(config: TrialConfig, seat: Seat, voice: Voice) -> None:
 
 def ours(trials: int) -> tuple[list[float], list[float]]:
     """Seconds from the start of each trial, and from the end of the one before."""
-    from sweeps import runner
-
-    planned = plan.plan(spec.parse(SWEEP, "launch", [f"repeats={trials}"]))
-    with tempfile.TemporaryDirectory() as folder, runner.cluster(None) as nodes:
-        os.environ["SWEEP_RESULTS"] = folder
-        book = ledger.create(planned, SWEEP)
-        assert runner.run(planned, book, nodes, [], entry="launch:ready")
-        records = ledger.read("launch").trials
+    records = swept(SWEEP, "launch:ready", [f"repeats={trials}"])
     entered = [max(rank.entered_at for rank in record.outcome.measurement.ranks) for record in records]
     starts = [at - record.started_at for at, record in zip(entered, records, strict=True)]
     turns = [at - before.ended_at for at, before in zip(entered[1:], records, strict=False)]

@@ -1,9 +1,9 @@
 """How near the packing comes to the shortest possible sweep: 500 trials of mixed gangs on 4, 8 and 32 GPUs.
 
 Each sweep has 125 cells of 4 repeats, in the order that `plan` gives them. A cell's gang has 1 to 32 ranks, as many as
-the cluster's nodes of 4 hold at most, placed as pack, spread or NxM. Its seconds are log-normal around two minutes (one
-cell in six more than twice or less than half), its repeats vary by 10%. The packing knows none of that: it predicts a
-repeat by those of its cell that have ended, and any other trial by the mean of all that have.
+the cluster holds at most, on nodes of 4, placed as pack, spread or NxM. Its seconds are log-normal around two minutes
+(a third of the cells more than twice that, or less than half), its repeats vary by 10%. The packing knows none of it:
+it predicts a repeat by those of its cell that have ended, and any other trial by the mean of all that have.
 
 The figure is the makespan over a lower bound (see `bound`) that takes the work as a fluid, or the longest trial where
 that is more. Exclusive gangs have their nodes to themselves, shared ones their GPUs.

@@ -24,10 +24,11 @@ import time
 from pathlib import Path
 
 import odometer
+import ours
 import psutil
 from verdicts import conclude
 
-from sweeps import analysis, ledger, plan, spec
+from sweeps import analysis, plan, spec
 from workers import contract, train
 from workers.rank import Seat, Voice
 
@@ -67,12 +68,7 @@ def counted(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
 
 def sweep(folder: Path) -> None:
     """Our side, as a process of its own: one endless trial."""
-    from sweeps import runner
-
-    text = (folder / "parity.yaml").read_text()
-    planned = plan.plan(spec.parse(text, "parity"))
-    with runner.cluster(None) as nodes:
-        runner.run(planned, ledger.create(planned, text), nodes, [], entry="parity:counted")
+    ours.swept((folder / "parity.yaml").read_text(), entry="parity:counted")
 
 
 class Side:

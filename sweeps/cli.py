@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     somewhere(running)
     resuming = command("resume", _resume, "run what a sweep that stopped has not measured yet")
     resuming.add_argument("name", help="of the sweep, as in results/NAME")
+    resuming.add_argument("--budget", type=float, metavar="GPU_HOURS", help="of the whole sweep, instead of the file's")
     somewhere(resuming)
     retrying = command("retry", _retry, "run those trials of a sweep again that ended in some way")
     retrying.add_argument("name", help="of the sweep, as in results/NAME")
@@ -118,7 +119,7 @@ def _run(args: argparse.Namespace) -> int:
 def _resume(args: argparse.Namespace) -> int:
     from sweeps import driver
 
-    return driver.resume(args.name, _terms(args))
+    return driver.resume(args.name, dataclasses.replace(_terms(args), budget=args.budget))
 
 
 def _retry(args: argparse.Namespace) -> int:

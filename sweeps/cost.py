@@ -11,7 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from sweeps import durations, shape
+from sweeps import durations, gantt, plan, shape
 from sweeps.durations import Durations
 from sweeps.packing import Packing
 from sweeps.shape import Node, Seats
@@ -59,6 +59,7 @@ def unit(spec: SweepSpec) -> str:
 
 def told(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], known: Durations) -> list[str]:
     """Hours, GPU-hours, from what they are predicted, and when each trial would run where."""
+    name = plan.namer(spec)
     made = forecast(trials, nodes, lambda config: known.predict(config).seconds)
     sources = Counter(known.predict(slot.config).source for slot in made.slots)
     words = {"trials": "earlier trials", "model": "a model"}
@@ -67,7 +68,10 @@ def told(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], 
     where = f"on {shape.described(nodes)}"
     budget = spec.budget.gpu_hours if spec.budget else None
     over = f", of a budget of {budget:g}" if budget else ""
-    return [f"about {cost}{over} {where} (predicted: {predicted})"]
+    bars = [gantt.Bar(name(slot.config), slot.seats, slot.begin, slot.end) for slot in made.slots]
+    slots = {node.name: shape.slots(trials[0], node) for node in nodes}
+    drawn = gantt.gantt(bars, slots) if len(slots) <= gantt.MOST_ROWS else []
+    return [f"about {cost}{over} {where} (predicted: {predicted})", *drawn]
 
 
 def _hours(hours: float) -> str:

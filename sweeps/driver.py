@@ -47,6 +47,7 @@ class Terms:
     simulate: str = ""  # the shape of a cluster that is made up
     is_fresh: bool = False  # measure again what earlier sweeps have measured
     skips_impossible: bool = False
+    budget: float | None = None  # GPU-hours; else the file's
     me: str = "sweep"  # how the user called this command
 
 
@@ -57,7 +58,7 @@ def drive(file: Path, overrides: tuple[str, ...], terms: Terms) -> int:
     planned = plan.plan(spec, str(file))
     _check(spec, str(file), terms)
     console = Console(stderr=True)
-    console.print(f"[bold]{spec.name}[/]: {escape(plan.summary(planned))}", highlight=False)
+    console.print(f"[bold]{spec.name}[/]: {escape(plan.summary(planned))}", highlight=False, soft_wrap=True)
     with _earlier(planned, terms) as cached, _site(terms, console) as site:
         planned = _possible(planned, site, terms, str(file), console)
         known = Cache(cached.result())
@@ -264,7 +265,7 @@ def _conduct(
         cost.learned(machine, is_real=not terms.simulate),
         Feasibility(spec.seed, are_nodes_alike=len({(n.cpus, n.gpus, n.kind) for n in site.nodes}) == 1),
         known,
-        budget_gpu_hours=(spec.budget and spec.budget.gpu_hours) or math.inf,
+        budget_gpu_hours=terms.budget or (spec.budget and spec.budget.gpu_hours) or math.inf,
         wait_for_nodes_s=max(NODES_MAY_COME_BACK_S, 60 * spec.wait_for_nodes_min),
     )
     engine.resumed(done)
@@ -289,6 +290,8 @@ def _conduct(
     if left:
         count = f"{left} of {progress.done} trials"
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
+    spent = f"{engine.spent.gpu_hours:.3g} {cost.unit(spec)}"
+    console.print(f"[dim]spent {spent}[/]", highlight=False)
     why = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
     return _told(book.facts, planned, refusals, file, why, console, terms)
 
@@ -348,13 +351,20 @@ def _conclude(facts: SweepFacts, planned: Plan, records: Sequence[TrialRecord], 
     from sweeps import findings, query, rows
 
     trials = query.frame([rows.row(record) for record in records])
-    simulated = f" on a simulated cluster ({facts.simulated})" if facts.simulated else ""
-    tables.show(findings.table(trials, planned), "table", f"\n{facts.name}: what was found{simulated}")
+    where = f" on a simulated cluster ({facts.simulated})" if facts.simulated else ""
+    tables.show(findings.table(trials, planned), "table", f"\n{facts.name}: what was found{where}")
+    if planned.spec.search.method == "frontier":
+        tables.show(findings.frontier(trials, planned), "table", "\nthe largest batch that fits")
     for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
         print(explained(record))
     if best := findings.best(trials, planned):
         print(f"\n{best}")
+    for line in findings.front(trials, planned):
+        print(line)
     print(f"\n  look    {terms.me} ui")
     print(f"  query   {terms.me} trials {facts.name} --format csv")
+    if facts.simulated:
+        print(f"  next    {terms.me} run {file} --address HOST:PORT   (nothing was measured yet)\n")
+        return
     more = "repeats=10" if planned.spec.protocol == "convergence" else "batch_size=[64,256] repeats=5"
     print(f"  next    {terms.me} run {file} --set {more}\n")

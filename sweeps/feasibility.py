@@ -22,7 +22,7 @@ import random
 from typing import Any
 
 from sweeps.ledger import TrialRecord
-from workers.contract import WITHOUT_JPEGS, TrialConfig, TrialOutcome
+from workers.contract import WITHOUT_JPEGS, TrialConfig, TrialOutcome, nodes_by_ranks
 
 INFERRED = " (inferred)"  # ends the kind of an outcome that nobody measured
 ONE_IN = 8  # cells that are ruled out and run all the same
@@ -186,9 +186,7 @@ def _rules_out(kind: str, witness: TrialConfig, config: TrialConfig) -> bool:
 
 def _is_at_least(placement: str, other: str) -> bool:
     """Neither fewer nodes nor fewer ranks on each, at no fewer GPUs: `4x4` beside `2x4`."""
-    if placement == other:
-        return True
-    if "x" not in placement or "x" not in other:
-        return False
-    (nodes, ranks), (fewer_nodes, fewer_ranks) = (map(int, each.split("x")) for each in (placement, other))
-    return nodes >= fewer_nodes and ranks >= fewer_ranks
+    form, fewer = nodes_by_ranks(placement), nodes_by_ranks(other)
+    if form and fewer:
+        return form[0] >= fewer[0] and form[1] >= fewer[1]
+    return placement == other

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis, limits, tables
-from sweeps.plan import Plan
+from sweeps.plan import Plan, rank
 from sweeps.space import shown
 
 if TYPE_CHECKING:
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     """One row a cell."""
-    order = {cell: n for n, cell in enumerate(planned.cells)}  # the file's; trials ran in a random one
     is_strong = "global_batch" in planned.spec.axes
-    found = analysis.scaling(trials, is_strong).sort_values("cell", key=lambda cells: cells.map(order), kind="stable")
+    found = _in_order(analysis.scaling(trials, is_strong), planned)
     made = found.reindex(columns=[*planned.axes], fill_value="").map(shown)  # a variable may have been set nowhere
     if planned.spec.protocol == "convergence":
         _convergence(made, found)
@@ -114,12 +113,8 @@ def front(trials: pd.DataFrame, planned: Plan) -> list[str]:
 
 def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     """What a frontier sweep is for: the largest batch that fits, a row for each combination of the other axes."""
-    found = analysis.frontier(trials)
+    found = _in_order(analysis.frontier(trials), planned)
     others = [axis for axis in planned.axes if axis in found and axis != "batch_size"]
-    for axis in reversed(others):
-        points = planned.axes[axis]
-        places = found[axis].map(lambda at, points=points: points.index(at) if at in points else -1)
-        found = found.loc[places.sort_values(kind="stable").index]
     made = found[others].map(shown)
     made["largest batch"] = [f"{batch:g}" if batch == batch else "none" for batch in found["batch_size"]]
     made["images/s"] = _with_interval(found, "images_per_s")
@@ -127,6 +122,15 @@ def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
         f"{batch:g}: {kind}" if kind else "–" for batch, kind in zip(found["too_large"], found["kind"], strict=True)
     ]
     return made
+
+
+def _in_order(found: pd.DataFrame, planned: Plan) -> pd.DataFrame:
+    """The file's; trials ran in another one."""
+    for name, axis in reversed(planned.axes.items()):
+        if name in found:
+            places = found[name].map(lambda at, axis=axis: rank(axis, at))
+            found = found.loc[places.sort_values(kind="stable").index]
+    return found
 
 
 def _named(cell: Any, planned: Plan) -> str:

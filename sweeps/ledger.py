@@ -77,6 +77,7 @@ class SweepRecord:
     trials: tuple[TrialRecord, ...]
     nodes: tuple[Mapping[str, Any], ...] = ()
     probes: tuple[Mapping[str, Any], ...] = ()
+    is_complete: bool = False  # its last driver came to the end
 
 
 class Ledger:
@@ -193,6 +194,7 @@ def read(name: str) -> SweepRecord:
     facts: SweepFacts | None = None
     trials: dict[str, TrialRecord] = {}
     noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": []}
+    is_complete = False
     for entry in _entries(at):
         if entry["kind"] == "sweep":
             if entry["version"] != VERSION:
@@ -203,9 +205,10 @@ def read(name: str) -> SweepRecord:
             trials[entry["trial"]] = _record(entry)
         elif entry["kind"] in noted:
             noted[entry["kind"]].append(entry)
+        is_complete = entry["kind"] == "end" and entry["why"] == "complete"
     if facts is None:
         raise InputError(str(at), [Mistake("", "a ledger begins with its sweep", "none")])
-    return SweepRecord(facts, tuple(trials.values()), tuple(noted["node"]), tuple(noted["probe"]))
+    return SweepRecord(facts, tuple(trials.values()), tuple(noted["node"]), tuple(noted["probe"]), is_complete)
 
 
 def names() -> list[str]:

@@ -54,7 +54,7 @@ class Plan:
 
     def _place(self, trial: TrialConfig) -> list[float]:
         """Of a cell in the file's order, which a reader expects."""
-        return [_rank(axis, value(trial, name)) for name, axis in self.spec.axes.items()]
+        return [rank(axis, value(trial, name)) for name, axis in self.spec.axes.items()]
 
     @property
     def axes(self) -> dict[str, Axis]:
@@ -66,7 +66,8 @@ def is_varied(axis: Axis) -> bool:
     return axis.is_varied or bool(axis.when)
 
 
-def _rank(axis: Axis, at: Any) -> float:
+def rank(axis: Axis, at: Any) -> float:
+    """Where a value stands on its axis."""
     if isinstance(axis, Uniform):
         return float(at)
     points = axis.points()

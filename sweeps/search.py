@@ -11,17 +11,18 @@ are dense and the others are not (a tree of Parzen estimators, Optuna's).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 import statistics
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from sweeps import plan, rows
 from sweeps.ledger import TrialRecord
 from sweeps.plan import Plan
 from sweeps.space import Axis, Uniform
-from sweeps.spec import LOWER_IS_BETTER
+from sweeps.spec import LOWER_IS_BETTER, SweepSpec
 from workers.contract import Status, TrialConfig
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 FINDINGS: tuple[Status, ...] = ("completed", "infeasible", "pruned")  # that say something of the cell
 MOST_FAILURES = 2  # of a batch size, until its combination is left
-FEWEST_AT_ONCE = 4  # cells in flight that tpe draws without waiting for them
-AT_ONCE = 8  # beyond that, one in so many of all its cells
+FEWEST_OUT, MOST_OUT = 4, 8  # cells that tpe draws before it is told of the first of them
+OUT = 12  # between those, one in so many of all its cells
 STARTUP = 10  # cells that tpe draws at random
 DRAWS = 20  # of a cell that can be run, until one is taken at random
 
@@ -158,21 +159,18 @@ class Parzen:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            # Axes that apply together are drawn together.
-            sampler = optuna.samplers.TPESampler(
-                seed=planned.spec.seed, n_startup_trials=STARTUP, multivariate=True, group=True, constant_liar=True
-            )
+        # The best of 24 draws; where that is taken, one draw, which goes further afield.
+        self._samplers = [_sampler(planned.spec, 0, candidates=24), _sampler(planned.spec, 1, candidates=1)]
         directions = ["minimize" if goal in LOWER_IS_BETTER else "maximize" for goal in planned.spec.goals]
-        self._study = optuna.create_study(sampler=sampler, directions=directions)
+        self._study = optuna.create_study(sampler=self._samplers[0], directions=directions)
         self._states = optuna.trial.TrialState
         self._spec = planned.spec
         self._is_ruled_out = is_ruled_out
         self._random = random.Random(f"{self._spec.seed} tpe")
         self._rest = plan.grid(self._spec) if plan.is_enumerable(self._spec) else iter(())
-        self._ended: dict[str, dict[int, TrialRecord]] = {}  # by cell and repeat; none yet of a cell that is out
+        self._ended: dict[str, dict[int, _End]] = {}  # by cell and repeat; none yet of a cell that is out
         self._out: dict[str, Trial] = {}  # by cell
+        self._before: dict[str, TrialConfig] = {}  # cells that were told of before anything was proposed
         self._is_begun = self._is_exhausted = False
         self.total = planned.most
 
@@ -184,30 +182,32 @@ class Parzen:
     def propose(self) -> list[TrialConfig]:
         proposed = [] if self._is_begun else self._left_over()
         self._is_begun = True
-        at_once = max(FEWEST_AT_ONCE, self.total // self._spec.repeats // AT_ONCE)
-        while not self.is_over and (len(self._out) < at_once or len(self._ended) < STARTUP):
+        most_out = min(max(FEWEST_OUT, self.total // self._spec.repeats // OUT), MOST_OUT)
+        while not self.is_over and (len(self._out) < most_out or len(self._ended) < STARTUP):
             proposed += self._next()
         return proposed
 
     def told(self, record: TrialRecord) -> None:
-        cell = record.config.cell
+        config, cell = record.config, record.config.cell
+        if not self._is_begun:
+            self._before[cell] = config
         ended = self._ended.setdefault(cell, {})
-        ended[record.config.repeat] = record
+        ended[config.repeat] = _end(record, self._spec.goals)
         if len(ended) == self._spec.repeats:
-            trial = self._out.pop(cell, None) or self._asked(record.config)
+            trial = self._out.pop(cell, None) or self._asked(config)
             self._study.tell(trial, *self._verdict(ended.values()))
 
     def _left_over(self) -> list[TrialConfig]:
-        """The repeats that are missing of cells that were measured before."""
-        known = [next(iter(ended.values())).config for ended in self._ended.values()]
-        trials = (trial for cell in known for trial in plan.repeats_of(self._spec, cell))
+        """The repeats that are missing of cells that were told of before."""
+        trials = (trial for config in self._before.values() for trial in plan.repeats_of(self._spec, config))
         return [trial for trial in trials if trial.repeat not in self._ended[trial.cell]]
 
     def _next(self) -> list[TrialConfig]:
         """The repeats of one more cell; none where there is no other."""
-        for _ in range(DRAWS):
+        for n in range(DRAWS):
+            self._study.sampler = self._samplers[n > 0]
             trial = self._study.ask()
-            drawn = self._at(trial)
+            drawn = plan.cell_at(self._spec, plan.draw(self._spec, functools.partial(_suggested, trial)))
             if self._is_new(drawn):
                 return self._send(drawn, trial)
             self._study.tell(trial, state=self._states.FAIL)
@@ -232,33 +232,58 @@ class Parzen:
                 return cell
         return next(filter(self._is_new, self._rest), None)
 
-    def _at(self, trial: Trial) -> TrialConfig | str:
-        return plan.cell_at(self._spec, plan.draw(self._spec, lambda name, axis: _suggested(trial, name, axis)))
-
     def _asked(self, cell: TrialConfig) -> Trial:
         """Optuna's trial of a cell that it did not draw."""
         parameters: dict[str, Any] = {}
 
-        def pick(name: str, axis: Axis) -> Any:
+        def known(name: str, axis: Axis) -> Any:
             at = plan.value(cell, name)
             parameters.update(_parameter(name, axis, at))
             return at
 
-        plan.draw(self._spec, pick)
+        plan.draw(self._spec, known)
         self._study.enqueue_trial(parameters)
         trial = self._study.ask()
-        self._at(trial)
+        for name in parameters:
+            _suggested(trial, name, self._spec.axes[name])
         return trial
 
-    def _verdict(self, records: Iterable[TrialRecord]) -> tuple[list[float] | None, TrialState]:
-        ended = [record for record in records if record.outcome.status in FINDINGS]
-        figures = [rows.metrics(record) for record in ended if record.outcome.status == "completed"]
-        measured = [each for each in figures if all(goal in each for goal in self._spec.goals)]
+    def _verdict(self, ends: Collection[_End]) -> tuple[list[float] | None, TrialState]:
+        """The goals' means over the repeats that have them."""
+        measured = [end.figures for end in ends if end.figures]
         if measured:
-            return [
-                statistics.fmean(each[goal] for each in measured) for goal in self._spec.goals
-            ], self._states.COMPLETE
-        return None, self._states.PRUNED if ended else self._states.FAIL
+            return [statistics.fmean(values) for values in zip(*measured, strict=True)], self._states.COMPLETE
+        return None, self._states.PRUNED if any(end.is_finding for end in ends) else self._states.FAIL
+
+
+@dataclasses.dataclass(frozen=True)
+class _End:
+    """What counts of a trial's end. A whole record holds every step of every rank."""
+
+    is_finding: bool
+    figures: tuple[float, ...]  # of the goals; none where one of them is missing
+
+
+def _end(record: TrialRecord, goals: Sequence[str]) -> _End:
+    figures = rows.metrics(record) if record.outcome.status == "completed" else {}
+    values = tuple(figures[goal] for goal in goals if goal in figures)
+    return _End(record.outcome.status in FINDINGS, values if len(values) == len(goals) else ())
+
+
+def _sampler(spec: SweepSpec, number: int, candidates: int) -> Any:
+    import optuna
+
+    is_joint = len(spec.goals) == 1  # axes that apply together are drawn together; for two goals each is better alone
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.TPESampler(
+            seed=spec.seed + number,
+            n_startup_trials=STARTUP,
+            n_ei_candidates=candidates,
+            multivariate=is_joint,
+            group=is_joint,
+            constant_liar=True,
+        )
 
 
 def _suggested(trial: Trial, name: str, axis: Axis) -> Any:

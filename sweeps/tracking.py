@@ -56,7 +56,9 @@ class Store:
         self._experiment = self._experiment_id()
         self._runs = self._existing_runs()
         overrides = f"\nwith `{' '.join(facts.overrides)}`" if facts.overrides else ""
-        note = f"{len(facts.trials)} trials of\n```yaml\n{facts.file[:LONGEST_NOTE]}\n```{overrides}"
+        where = f"**simulated** on {facts.simulated}\n\n" if facts.simulated else ""
+        counted = f"{len(facts.trials)} trials of" if facts.trials else f"A {facts.spec.search.method} search:"
+        note = f"{where}{counted}\n```yaml\n{facts.file[:LONGEST_NOTE]}\n```{overrides}"
         self._parent = self._run("", facts.name, facts.created_at, {"mlflow.note.content": note})
 
     def log(self, record: TrialRecord) -> None:
@@ -151,6 +153,7 @@ class Store:
                     "mlflow.source.name": "sweep",
                     "mlflow.user": getpass.getuser(),
                     **({"sweep.trial": trial} if trial else {}),
+                    **({"sweep.simulated": self._facts.simulated} if self._facts.simulated else {}),
                     **tags,
                 },
             )
@@ -235,7 +238,7 @@ def sync(record: SweepRecord) -> None:
             store.describe(node)
         for trial in record.trials:
             store.log(trial)
-        store.close("FINISHED" if len(record.trials) == len(record.facts.trials) else "KILLED")
+        store.close("FINISHED" if record.is_complete else "KILLED")
     except Exception as error:
         raise refused("be writable", error) from None
 

@@ -266,9 +266,8 @@ class Group:
 
     def _seat(self, config: contract.TrialConfig) -> list[Any]:
         """A keeper for each rank, in the order of the ranks; those that are there already sit where they sat."""
-        options = {"num_cpus": 0, "num_gpus": int(config.device == "gpu")}  # the bundle holds the cores
         missing = [
-            (bundle, ray.remote(Keeper).options(**options, scheduling_strategy=self._strategy(bundle)).remote())
+            (bundle, self._keeper(config, bundle))
             for bundle, ranks in enumerate(self.seats)
             for _ in range(ranks - len(self._pools[bundle]))
         ]
@@ -281,8 +280,15 @@ class Group:
         self._benches = [bench for _, bench in seated]
         return [keeper for keeper, _ in seated]
 
-    def _strategy(self, bundle: int) -> PlacementGroupSchedulingStrategy:
-        return PlacementGroupSchedulingStrategy(self._placement, bundle)
+    def _keeper(self, config: contract.TrialConfig, bundle: int) -> Any:
+        options = {
+            # Else an actor waits 30 s for a call that was cancelled before it was sent, and then fails the next.
+            "allow_out_of_order_execution": True,
+            "num_cpus": 0,  # its bundle has the cores
+            "num_gpus": int(config.device == "gpu"),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
+        }
+        return ray.remote(Keeper).options(**options).remote()
 
     def _check(self, bench: Bench, bundle: int) -> None:
         wanted = self._node_ids[bundle] if self._node_ids else bench.node_id

@@ -7,7 +7,7 @@
     reduction: a ring over the slowest link between its ranks, 2 (N − 1) / N of the gradients' bytes each way
 
 Fitted to references/throughput.csv and the tensorflow-horovod rows of speedups.csv: a rate per network, a pace per
-platform, one speed for the P100, SYNC, and what InfiniBand carries: 12 numbers for 27 rows, whose error is at most 5%
+platform, one speed for the P100, SYNC, and what InfiniBand carries: 12 numbers for 28 rows, whose error is at most 5%
 (tests/unit/test_simulator_model.py). Taken from precision.csv: fp32 against fp16, PCIe against SXM2, P100 fp32.
 
 Assumed, because nothing published says it: that a rate grows with the batch as b / (b + 12); that ResNets beyond the
@@ -22,6 +22,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from workers import pinning
 from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, Model, Precision, TrialConfig, Without
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -34,7 +35,6 @@ TAIL = 0.1  # of a reduction has nothing left to hide behind: the first layers' 
 XLA_GAIN = 1.1
 DECODED_PER_S = 250.0  # images by a thread
 CPU_GFLOPS = 25.0  # of a core, in fp32
-SPARE_CORES = 4  # that `decode_threads: auto` leaves to a rank, as workers.pinning does
 RUNTIME_GIB = 0.8  # of a device, before there is any network
 HOST_GIB = 4.0  # of the host, that a rank on a GPU holds
 MARGIN = 1.2  # of activations: temporaries, and what fragments
@@ -191,15 +191,14 @@ def reduction_ms(sent: float, config: TrialConfig, kind: Kind, ranks: Sequence[i
 def _input_ms(config: TrialConfig, local: int, cores: int) -> float:
     if config.data in WITHOUT_JPEGS:
         return 0.0
-    return 1e3 * local * config.batch_size / (DECODED_PER_S * decode_threads(config, local, cores))
+    return 1e3 * local * config.batch_size / (DECODED_PER_S * min(cores, decode_threads(config, local, cores)))
 
 
 def decode_threads(config: TrialConfig, local: int, cores: int) -> int:
     """Of a node; 0 where nothing is decoded."""
     if config.data in WITHOUT_JPEGS:
         return 0
-    wanted = config.decode_threads
-    return max(1, cores - SPARE_CORES * local) if isinstance(wanted, str) else min(wanted, cores)
+    return pinning.decode_threads(config.decode_threads, cores, local)
 
 
 def area(config: TrialConfig) -> float:

@@ -16,6 +16,7 @@ HOMES = {
     "ray.tune": {"sweeps.runner"},
     "ray": {"sweeps.cluster", "sweeps.runner", "workers.group"},
     "mlflow": {"sweeps.tracking"},
+    "optuna": {"sweeps.search"},
     "horovod": {"workers.ring", "workers.nursery", "workers.probe"},
 }
 SWEEPS_MAY_USE = {
@@ -30,6 +31,7 @@ SWEEPS_MAY_USE = {
 
 SIMULATOR_MAY_USE = {  # what judges a real rank's steps, so that it judges simulated ones too; none needs TensorFlow
     "workers.explain",
+    "workers.pinning",
     "workers.precision",
     "workers.rank",
     "workers.steady",
@@ -90,4 +92,4 @@ def test_planning_loads_no_heavy_library(command: list[str]) -> None:
     )
     loaded = {line.rsplit("|", 1)[-1].strip() for line in ran.stderr.splitlines() if line.startswith("import time:")}
     assert loaded
-    assert not loaded & {"ray", "tensorflow", "mlflow", "pandas", "horovod", "numpy"}
+    assert not loaded & {"ray", "tensorflow", "mlflow", "pandas", "horovod", "numpy", "optuna"}

@@ -1,8 +1,9 @@
 """What the trials mean: pure functions from DataFrame to DataFrame.
 
 A cell's figure is the mean over its repeats with a 95% t-interval, given as its half-width; one repeat has none.
-Scaling efficiency is X(N) ÷ (N · X(1)) at the same cell in all but the GPU count, a weak scaling since the batch
-is per GPU. Its relative interval adds those of both sides in squares, which assumes independent repeats.
+Scaling efficiency is X(N) ÷ (N · X(1)) at the same cell in all but the GPU count and the placement, of which one GPU
+has only one: weak scaling where the batch of a GPU stays the same, strong scaling where that of all GPUs does. Its
+relative interval adds those of both sides in squares, which assumes independent repeats.
 """
 
 from __future__ import annotations
@@ -76,11 +77,13 @@ def _counted(outcomes: pd.Series) -> str:
     return counts.index[0] if len(counts) == 1 else ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
-def scaling(trials: pd.DataFrame) -> pd.DataFrame:
+def scaling(trials: pd.DataFrame, is_strong: bool = False) -> pd.DataFrame:
     """The cells with their efficiency against one GPU at the same settings; NaN where that was not measured."""
     table = cells(trials)
-    same = [*(name for name in parameters(trials) if name != "gpus"), *FINGERPRINTS]
-    single = table[table["gpus"] == 1].set_index(same)[["images_per_s", "images_per_s_ci"]]
+    table["global_batch"] = table["batch_size"] * table["gpus"]
+    varies = ("gpus", "placement", "batch_size" if is_strong else "global_batch")
+    same = [name for name in (*parameters(trials), "global_batch", *FINGERPRINTS) if name not in varies]
+    single = table[table["gpus"] == 1].drop_duplicates(same).set_index(same)[["images_per_s", "images_per_s_ci"]]
     joined = table.join(single, on=same, rsuffix="_1")
     table["efficiency"] = joined["images_per_s"] / (joined["gpus"] * joined["images_per_s_1"])
     relative = (

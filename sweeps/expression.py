@@ -89,28 +89,32 @@ class Expression:
         """What it comes to; None where that is unknown."""
         return self._step(values)
 
-    def holds(self, values: Mapping[str, Any]) -> bool:
+    def told(self, values: Mapping[str, Any]) -> bool | None:
+        """Does it hold? None where that is unknown."""
         found = self._step(values)
-        if found is not None and not isinstance(found, bool):
-            raise ExpressionError(f"must be a condition such as {EXAMPLE}", found, self.text, 0)
-        return bool(found)
+        if found is None or isinstance(found, bool):
+            return found
+        raise ExpressionError(f"must be a condition such as {EXAMPLE}", found, self.text, 0)
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        return bool(self.told(values))
 
     def rows(self, frame: pd.DataFrame) -> pd.Series:
-        """For each row of a table whose columns are the names: does it hold? Raises where that can be told of none."""
+        """For each row of a table whose columns are the names: does it hold? Raises where it makes sense for none."""
         import pandas as pd
 
         columns = {name: frame[name].astype(object).where(frame[name].notna(), None) for name in sorted(self.names)}
-        told: list[bool] = []
+        told: list[bool | None] = []
         errors: list[ExpressionError] = []
         for n in range(len(frame)):
             try:
-                told.append(self.holds({name: column.iat[n] for name, column in columns.items()}))
+                told.append(self.told({name: column.iat[n] for name, column in columns.items()}))
             except ExpressionError as error:
-                told.append(False)
+                told.append(None)
                 errors.append(error)
-        if errors and len(errors) == len(told):
+        if errors and not any(one is not None for one in told):
             raise errors[0]
-        return pd.Series(told, index=frame.index, dtype=bool)
+        return pd.Series([bool(one) for one in told], index=frame.index, dtype=bool)
 
     def __reduce__(self) -> Any:
         return parse, (self.text, self.names)

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     """One row a cell."""
     order = {cell: n for n, cell in enumerate(planned.cells)}  # the file's; trials ran in a random one
-    found = analysis.scaling(trials).sort_values("cell", key=lambda cells: cells.map(order), kind="stable")
-    made = found[[*planned.axes]].map(shown)
+    is_strong = "global_batch" in planned.spec.axes
+    found = analysis.scaling(trials, is_strong).sort_values("cell", key=lambda cells: cells.map(order), kind="stable")
+    made = found.reindex(columns=[*planned.axes], fill_value="").map(shown)  # a variable may have been set nowhere
     if planned.spec.protocol == "convergence":
         _convergence(made, found)
     else:
@@ -79,7 +80,7 @@ def _times(found: pd.DataFrame, figure: str) -> list[str]:
 
 def best(trials: pd.DataFrame, planned: Plan) -> str:
     """The cell to train with, in a sentence; empty where nothing was measured."""
-    found = analysis.cells(trials)
+    found = analysis.scaling(trials)
     measured = found[found["n"] > 0]
     if measured.empty:
         return ""
@@ -130,4 +131,4 @@ def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
 
 def _named(cell: Any, planned: Plan) -> str:
     axes = [*planned.axes] or ["batch_size", "gpus"]
-    return ", ".join(f"{axis} {shown(cell[axis])}" for axis in axes)
+    return ", ".join(f"{axis} {shown(cell.get(axis, ''))}" for axis in axes)

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from sweeps import conditions
 from sweeps.errors import InputError, Mistake
 from sweeps.expression import ExpressionError
 from sweeps.rules import DIGITS_CLASSES, NEEDED_BY
@@ -20,7 +21,7 @@ from sweeps.spec import MOST_TRIALS, SweepSpec
 from workers import contract, schedules
 from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, TrialConfig, nodes_by_ranks
 
-MOST_POINTS = 1_000_000  # of a grid, those that it leaves out among them
+MOST_POINTS = 300_000  # of a grid, those that it leaves out among them
 MOST_LOOKED_AT = 20_000  # to draw some of them
 VAIN_DRAWS = 5000  # until there seems to be no other cell
 FEWEST_WARMUP = 10
@@ -179,19 +180,9 @@ def _applies(spec: SweepSpec, axis: str, values: Mapping[str, Any]) -> bool:
     if condition is None:
         return True
     try:
-        return condition.holds(_known(values))
+        return condition.holds(conditions.known(values))
     except ExpressionError:  # told by the rules, where it is so everywhere
         return False
-
-
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a condition may refer to, as far as it is decided: a batch is that of a rank and of all ranks."""
-    known = dict(values)
-    if "gpus" in values and "batch_size" in values:
-        known["global_batch"] = values["batch_size"] * values["gpus"]
-    elif "gpus" in values and "global_batch" in values:
-        known["batch_size"] = values["global_batch"] / values["gpus"]
-    return known
 
 
 def cell_at(spec: SweepSpec, point: Mapping[str, Any]) -> TrialConfig | str:
@@ -205,8 +196,8 @@ def _cell(spec: SweepSpec, values: Mapping[str, Any]) -> TrialConfig | str:
         return "global_batch is not a multiple of gpus"
     form = nodes_by_ranks(values["placement"])
     if form and form[0] * form[1] != gpus:
-        return "placement is not for so many gpus"
-    known = _known(values)
+        return "placement is for another number of gpus"
+    known = conditions.known(values)
     for constraint in spec.constraints:
         try:
             if not constraint.holds(known):

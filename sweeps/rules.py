@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import graphlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from sweeps import expression
+from sweeps import conditions
 from sweeps.errors import Mistake
-from sweeps.expression import ExpressionError
 from sweeps.space import Uniform
 from workers import schedules
 from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, nodes_by_ranks
@@ -32,7 +30,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 DIGITS_CLASSES = 10
 FEWEST_STEPS = 30
-NO_DEFAULT = ("model", "batch_size", "global_batch", "gpus")  # always given, so that no condition may stand with them
 NEEDED_BY = {"trust": "lars", "beta2": "adamw"}  # a setting of one optimiser only
 OWN_VARIABLES = {  # of the environment: who sets them
     "HOROVOD_FUSION_THRESHOLD": "the axis fusion_mib",
@@ -67,7 +64,7 @@ def _fill_in(content: dict[str, Any], preset: dict[str, Any], name: str, prefix:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Something that must hold between keys; it is not asked where one of them is wrong already."""
+    """Something that must hold between keys; it is not asked where one of them is wrong already. No keys: all."""
 
     keys: tuple[str, ...]
     broken: Callable[[SweepSpec], Iterator[Mistake]]
@@ -77,6 +74,8 @@ def broken(spec: SweepSpec, wrong: set[str]) -> list[Mistake]:
     """Every rule that does not hold, but for those about keys that are wrong already."""
 
     def is_sound(rule: Rule) -> bool:
+        if not rule.keys:
+            return not wrong
         return not any(at == key or at.startswith((f"{key}.", f"{key}[")) for key in rule.keys for at in wrong)
 
     return [mistake for rule in filter(is_sound, RULES) for mistake in rule.broken(spec)]
@@ -199,7 +198,7 @@ def _search(spec: SweepSpec) -> Iterator[Mistake]:
         for name, axis in spec.axes.items():
             if isinstance(axis, Uniform):
                 rule = f"must be a list with search: {search.method}: random and tpe alone draw from an interval"
-                yield Mistake(_key(name), rule, axis)
+                yield Mistake(conditions.key(name), rule, axis)
 
 
 def _asha(spec: SweepSpec) -> Iterator[Mistake]:
@@ -231,48 +230,6 @@ def _goal(spec: SweepSpec) -> Iterator[Mistake]:
             yield Mistake("search.goal", "hours_to_target must have a target", "none")
 
 
-def _key(axis: str) -> str:
-    """Where the file says it."""
-    return axis if axis in ("model", "data") else f"space.{axis}"
-
-
-def _conditions(spec: SweepSpec) -> Iterator[Mistake]:
-    """What `when` and `where` say can be read, and no axis waits for itself."""
-    found = []
-    for name, axis in spec.axes.items():
-        if axis.when:
-            if name in NO_DEFAULT:
-                rule = "has no default and can't stand with a condition; `where` leaves cells out"
-                found.append(Mistake(f"{_key(name)}.when", rule, axis.when))
-            found += _misread(f"{_key(name)}.when", axis.when, spec, name)
-    for n, text in enumerate(spec.where):
-        found += _misread(f"where[{n}]" if len(spec.where) > 1 else "where", text, spec)
-    yield from found
-    if not found:
-        try:
-            in_order(spec)
-        except graphlib.CycleError as error:
-            circle = [name for name in reversed(error.args[1]) if name in spec.axes]
-            yield Mistake(f"{_key(circle[0])}.when", "must not come back to itself", " → ".join(circle))
-
-
-def _misread(key: str, text: str, spec: SweepSpec, axis: str = "") -> list[Mistake]:
-    try:
-        names = expression.condition(text, spec.names).names
-    except ExpressionError as error:
-        return [Mistake(key, error.rule, error.got, error.pointer)]
-    return [Mistake(key, "must be a condition on other axes, not on its own", text)] if axis in names else []
-
-
-def in_order(spec: SweepSpec) -> tuple[str, ...]:
-    """The axes, each behind those that its condition refers to; raises `graphlib.CycleError`."""
-    after: dict[str, list[str]] = {name: sorted(made.names) for name, made in spec.conditions.items()}
-    batch, follows = ("batch_size", "global_batch") if spec.space.batch_size else ("global_batch", "batch_size")
-    after[follows] = [batch, "gpus"]
-    ordered = graphlib.TopologicalSorter({name: after.get(name, []) for name in spec.names})
-    return tuple(name for name in ordered.static_order() if name in spec.axes)
-
-
 RULES = (
     Rule(("space.batch_size", "space.global_batch", "space.gpus"), _batch),
     Rule(("space.placement", "space.gpus"), _placement),
@@ -280,7 +237,8 @@ RULES = (
     Rule(("search", "protocol", "epochs"), _asha),
     Rule(("search", "repeats", "space.batch_size"), _frontier),
     Rule(("search", "protocol", "target"), _goal),
-    Rule(("space.env", "where"), _conditions),
+    Rule(("space.env", "where"), conditions.unreadable),
+    Rule((), conditions.untenable),
     Rule(("protocol", "steps", "stop", "explain", "epochs", "evaluate_every", "checkpoint_every", "target"), _protocol),
     Rule(("steps", "stop"), _steps),
     Rule(("protocol", "epochs", "data"), _convergence),

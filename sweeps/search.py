@@ -45,7 +45,7 @@ class Strategy(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Nothing will be proposed, whatever is told of the trials that are out."""
+        """Nothing more will be proposed, unless an inference falls. Ask for proposals once before."""
 
     def propose(self) -> list[TrialConfig]:
         """Trials to run now, each once; none while an outcome has to be awaited."""

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, findings, query, rows
+from sweeps import analysis, findings, plan, query, rows, spec
 from sweeps.ledger import TrialRecord
-from sweeps.plan import plan
-from sweeps.spec import SweepSpec
 from tests.unit.records import config, converged, record, report
 from workers.contract import Measurement, TrialOutcome
 
@@ -161,12 +159,12 @@ def test_every_row_that_is_not_on_the_front_is_beaten_by_one_that_is(values: lis
         assert (n in on_it) != any(beats(each, value) for each in front)
 
 
-def study(**space: object) -> SweepSpec:
-    return SweepSpec.model_validate({"name": "x", "model": "tiny", "device": "cpu", "space": space})
+def study(**space: object) -> spec.SweepSpec:
+    return spec.SweepSpec.model_validate({"name": "x", "model": "tiny", "device": "cpu", "space": space})
 
 
 def test_the_front_in_words_needs_two_cells_that_do_not_beat_each_other() -> None:
-    planned = plan(study(batch_size=[8, 16], gpus=[1, 4]))
+    planned = plan.plan(study(batch_size=[8, 16], gpus=[1, 4]))
     measured = [
         record(config(batch_size=8), 90.0),
         record(config(batch_size=16), 100.0),
@@ -184,7 +182,7 @@ def test_a_frontier_is_the_largest_batch_that_fits_and_the_smallest_that_does_no
     def short(kind: str = "device memory", **at: object) -> TrialRecord:
         return record(config(**at), outcome=TrialOutcome(status="infeasible", kind=kind))
 
-    planned = plan(study(batch_size=[8, 16, 32, 64], gpus=[2, 1], precision=["fp32", "fp16"]))
+    planned = plan.plan(study(batch_size=[8, 16, 32, 64], gpus=[2, 1], precision=["fp32", "fp16"]))
     trials = frame(
         record(config(batch_size=8), 80.0),
         record(config(batch_size=16), 90.0),
@@ -204,3 +202,41 @@ def test_a_frontier_is_the_largest_batch_that_fits_and_the_smallest_that_does_no
 def test_a_frontier_over_the_batch_alone_is_one_row() -> None:
     table = analysis.frontier(frame(record(config(batch_size=8), 80.0), record(config(batch_size=16), 90.0)))
     assert table["batch_size"].tolist() == [16]
+
+
+def test_strong_scaling_compares_with_one_gpu_at_the_same_global_batch() -> None:
+    trials = frame(
+        record(config(gpus=1, batch_size=32), 100.0),
+        record(config(gpus=4, batch_size=8), 300.0),
+        record(config(gpus=4, batch_size=32), 390.0),
+    )
+    strong = analysis.scaling(trials, is_strong=True).set_index(["gpus", "batch_size"])["efficiency"]
+    assert strong[4, 8] == pytest.approx(0.75)
+    assert math.isnan(strong[4, 32])
+    weak = analysis.scaling(trials).set_index(["gpus", "batch_size"])["efficiency"]
+    assert weak[4, 32] == pytest.approx(0.975)
+    assert math.isnan(weak[4, 8])
+
+
+def test_one_gpu_is_the_base_of_every_placement() -> None:
+    trials = frame(
+        record(config(gpus=1), 100.0),
+        record(config(gpus=4, placement="pack"), 380.0),
+        record(config(gpus=4, placement="spread"), 340.0),
+    )
+    found = analysis.scaling(trials).set_index(["gpus", "placement"])["efficiency"].to_dict()
+    assert found == {(1, "pack"): 1.0, (4, "pack"): pytest.approx(0.95), (4, "spread"): pytest.approx(0.85)}
+
+
+def test_a_table_of_strong_scaling_shows_the_global_batch_and_its_efficiency() -> None:
+    text = "{name: x, model: tiny, device: cpu, repeats: 1, space: {global_batch: [16, 32], gpus: [1, 2]}}"
+    planned = plan.plan(spec.parse(text, "x"))
+    trials = frame(*(record(trial, 50.0 * (1 + trial.gpus)) for trial in planned.trials))
+    table = findings.table(trials, planned)
+    assert table[["global_batch", "gpus", "efficiency"]].to_numpy().tolist() == [
+        ["16", "1", "100%"],
+        ["16", "2", "75%"],
+        ["32", "1", "100%"],
+        ["32", "2", "75%"],
+    ]
+    assert findings.best(trials, planned) == "Fastest: global_batch 16, gpus 2: 150 images/s"

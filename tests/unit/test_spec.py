@@ -191,6 +191,13 @@ def test_range_includes_its_ends() -> None:
     assert space.axis({"range": [1, 3]}) == space.Range(1, 3)
 
 
+def test_the_scaling_study_is_of_some_size() -> None:
+    made = plan.plan(spec.load(ROOT / "search_spaces/scaling.yaml"))
+    assert len(made.cells) == 88
+    assert {trial.gpus for trial in made.trials} == {1, 2, 4, 8, 16, 32}
+    assert {trial.placement for trial in made.trials} == {"pack", "spread", "4x2"}
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "search_spaces").glob("*.yaml")), ids=lambda path: path.name)
 def test_every_shipped_sweep_can_be_planned(path: Path) -> None:
     made = plan.plan(spec.load(path))

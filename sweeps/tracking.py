@@ -16,6 +16,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sweeps import rows
@@ -30,10 +31,11 @@ LARGEST_BATCH = 1000  # metrics a call, MLflow's own limit
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "top1", "top5")
 LONGEST_NOTE = 4000  # characters; a tag holds 5,000
 RETRY_S = 2.0
+SQLITE = "sqlite:///"
 
 
-def client() -> Any:
-    """MLflow's client on the store of its own rules: MLFLOW_TRACKING_URI, else its default in this folder."""
+def client(store: str | None = None) -> Any:
+    """MLflow's client; on the store of its own rules, MLFLOW_TRACKING_URI or its default here, unless one is named."""
     # MLflow's own patience is eight minutes; ours is a thread that tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
@@ -42,7 +44,7 @@ def client() -> Any:
 
     for chatty in ("mlflow", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    return MlflowClient()
+    return MlflowClient(store)
 
 
 class Store:
@@ -51,6 +53,7 @@ class Store:
     def __init__(self, facts: SweepFacts) -> None:
         self._facts = facts
         self._name = namer(facts.spec)
+        _made_whole(store_name())
         _never_locked(store_name())
         self._client = client()
         self._experiment = self._experiment_id()
@@ -261,12 +264,28 @@ def _first_line(error: Exception | str) -> str:
     return line.rsplit("Caused by", 1)[-1].strip("() ")[:300]  # of a chain of HTTP errors, the one that began it
 
 
+def _made_whole(uri: str) -> None:
+    """An SQLite store that is new appears at once or not at all: MLflow takes no step with one that it had half made
+    when it was killed."""
+    path = Path(uri.removeprefix(SQLITE))
+    if not uri.startswith(SQLITE) or path.exists():
+        return
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.touch()  # what can't be written says so at once; MLflow would try for two minutes
+    try:
+        client(f"{SQLITE}{partial}").search_experiments(max_results=1)
+        with contextlib.suppress(FileExistsError):  # another sweep has just made it
+            os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def _never_locked(uri: str) -> None:
     """A write-ahead log lets readers and writers of an SQLite store work at once; it stays with the file.
 
     A file that can't be written says so here, at once; MLflow would try for two minutes.
     """
-    if uri.startswith("sqlite:///"):
-        with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"), timeout=20)) as database:
+    if uri.startswith(SQLITE):
+        with contextlib.closing(sqlite3.connect(uri.removeprefix(SQLITE), timeout=20)) as database:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("BEGIN IMMEDIATE")

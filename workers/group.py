@@ -95,7 +95,7 @@ class Nurses:
 
     def cover(self) -> None:
         """Send a nurse to each node that has none yet: at the start, and when a node has joined."""
-        nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
         for gone in self._nurses.keys() - nodes:
             del self._nurses[gone]
         for node in nodes - self._nurses.keys():

@@ -64,7 +64,7 @@ def ours(trials: int) -> dict[str, Any]:
     """All that `sweep run --simulate` does, but for its table."""
     from rich.console import Console
 
-    from sweeps import cost, ledger, plan, runner, spec, tracking
+    from sweeps import cost, ledger, plan, runner, spec
     from sweeps.cache import Cache
     from sweeps.engine import Engine
     from sweeps.feasibility import Feasibility
@@ -72,6 +72,7 @@ def ours(trials: int) -> dict[str, Any]:
     from sweeps.progress import Progress
     from sweeps.search import Listed
     from sweeps.simulator import cluster as simulated
+    from sweeps.tracker import Tracker
 
     class Watch(Observer):
         def ended(self, record: Any) -> None:
@@ -87,7 +88,7 @@ def ours(trials: int) -> dict[str, Any]:
         durations = cost.learned(machine, is_real=False)
         engine = Engine(lambda _: Listed(planned.trials), durations, Feasibility(), Cache())
         progress = Progress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
-        tracker = tracking.Tracker(book.facts)
+        tracker = Tracker(book.facts)
         site = cluster.Simulated(machine.nodes)
         assert runner.run(engine, planned.spec, book, site, [progress, tracker, Watch()])
         assert not tracker.close(is_complete=True)

@@ -13,10 +13,13 @@ import logging
 import os
 import queue
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sweeps import rows
 from sweeps.errors import RefusedError
@@ -30,19 +33,20 @@ LARGEST_BATCH = 1000  # metrics a call, MLflow's own limit
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "top1", "top5")
 LONGEST_NOTE = 4000  # characters; a tag holds 5,000
 RETRY_S = 2.0
+TIMEOUT_S = 20
 
 
-def client() -> Any:
+def client(uri: str | None = None) -> Any:
     """MLflow's client on the store of its own rules: MLFLOW_TRACKING_URI, else its default in this folder."""
     # MLflow's own patience is eight minutes; ours is a thread that tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     from mlflow import MlflowClient
 
     for chatty in ("mlflow", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    return MlflowClient()
+    return MlflowClient(uri)
 
 
 class Store:
@@ -251,6 +255,13 @@ def refused(must: str, error: Exception | str) -> RefusedError:
 
 
 def store_name() -> str:
+    """The store by MLflow's own rules; says so without loading MLflow, which takes seconds, where they are plain."""
+    if "mlflow" not in sys.modules:
+        if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+            return uri
+        default = Path("mlflow.db").absolute()
+        if default.exists() and not any(Path("mlruns").glob("*/meta.yaml")):
+            return f"sqlite:///{quote(str(default))}"
     import mlflow
 
     return str(mlflow.get_tracking_uri())

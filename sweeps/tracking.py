@@ -29,15 +29,15 @@ from sweeps.plan import namer
 from sweeps.spec import AXES
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
-LARGEST_BATCH = 1000  # metrics a call, MLflow's own limit
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "top1", "top5")
 LONGEST_NOTE = 4000  # characters; a tag holds 5,000
 RETRY_S = 2.0
 TIMEOUT_S = 20
+SQLITE = "sqlite:///"
 
 
-def client(uri: str | None = None) -> Any:
-    """MLflow's client on the store of its own rules: MLFLOW_TRACKING_URI, else its default in this folder."""
+def client(store: str | None = None) -> Any:
+    """MLflow's client; on the store of its own rules, MLFLOW_TRACKING_URI or its default here, unless one is named."""
     # MLflow's own patience is eight minutes; ours is a thread that tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
@@ -46,7 +46,7 @@ def client(uri: str | None = None) -> Any:
 
     for chatty in ("mlflow", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    return MlflowClient(uri)
+    return MlflowClient(store)
 
 
 class Store:
@@ -55,25 +55,30 @@ class Store:
     def __init__(self, facts: SweepFacts) -> None:
         self._facts = facts
         self._name = namer(facts.spec)
+        _made_whole(store_name())
         _never_locked(store_name())
         self._client = client()
         self._experiment = self._experiment_id()
         self._runs = self._existing_runs()
+        self._unsure: set[str] = set()  # trials whose run the store may have made without our hearing of it
+        self._described: set[str] = set()
         overrides = f"\nwith `{' '.join(facts.overrides)}`" if facts.overrides else ""
         where = f"**simulated** on {facts.simulated}\n\n" if facts.simulated else ""
         counted = f"{len(facts.trials)} trials of" if facts.trials else f"A {facts.spec.search.method} search:"
         note = f"{where}{counted}\n```yaml\n{facts.file[:LONGEST_NOTE]}\n```{overrides}"
-        self._parent = self._run("", facts.name, facts.created_at, {"mlflow.note.content": note})
+        tags = {"mlflow.note.content": note}
+        self._parent = self._runs.get("") or self._made("", facts.name, facts.created_at, tags)
 
     def log(self, record: TrialRecord) -> None:
-        """A trial with all it measured, as one finished run. Doing it twice is doing it once."""
-        from mlflow.entities import Metric, Param
+        """A trial with all it measured, as one finished run, in three calls. Doing it twice is doing it once."""
+        from mlflow.entities import Metric, Param, RunTag
 
         config, outcome = record.config, record.outcome
         at = int(record.ended_at * 1000)
         tags = {
             "mlflow.parentRunId": self._parent,
             "sweep.cell": config.cell,
+            "sweep.repeat": str(config.repeat),
             "sweep.outcome": outcome.status,
         }
         note = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
@@ -82,7 +87,7 @@ class Store:
             "sweep.message": outcome.message[:LONGEST_NOTE],
             "mlflow.note.content": note,
         }
-        is_known = config.trial in self._runs  # what was told of an earlier attempt holds no longer
+        is_known = self._is_known(config.trial)  # what was told of an earlier attempt holds no longer
         tags |= {name: text for name, text in told.items() if text or is_known}
         fingerprints = {f"sweep.{side}": rows.fingerprint(record, side) for side in rows.SIDES}
         tags |= {name: digest for name, digest in fingerprints.items() if digest}
@@ -90,7 +95,8 @@ class Store:
             tags["sweep.limited_by"] = limited_by
         if outcome.measurement:
             tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
-        run = self._run(config.trial, f"{self._name(config)} #{config.repeat}", record.started_at, tags)
+        name = f"{self._name(config)} #{config.repeat}"
+        run = self._runs.get(config.trial) or self._made(config.trial, name, record.started_at, tags)
         # Parameters are text in MLflow; as metrics the axes can be axes of a chart.
         axes = {f"axis/{name}": value for name in AXES if type(value := getattr(config, name)) in (int, float)}
         figures = {rows.METRICS[name]: value for name, value in rows.metrics(record).items()}
@@ -107,15 +113,19 @@ class Store:
                 if (value := getattr(epoch, name)) is not None
             ]
         params = [Param(name, str(value)) for name, value in rows.params(config).items()]
-        for start in range(0, len(metrics), LARGEST_BATCH):
-            self._client.log_batch(run, metrics[start : start + LARGEST_BATCH], params if start == 0 else [])
+        again = [RunTag(*tag) for tag in tags.items()] if is_known else []
+        self._client.log_batch(run, metrics, params, again)  # as many calls as MLflow's limits ask for
         self._client.set_terminated(run, RUN_STATUS.get(outcome.status, "FINISHED"), at)
 
     def describe(self, node: Mapping[str, Any]) -> None:
         """What a node is made of, at the sweep's own run, under its fingerprints."""
-        for side in rows.SIDES:
-            facts = json.dumps(node[side], sort_keys=True)[:LONGEST_NOTE]
-            self._client.set_tag(self._parent, f"sweep.{side}.{node[side]['digest']}", facts)
+        from mlflow.entities import RunTag
+
+        facts = {f"sweep.{side}.{node[side]['digest']}": node[side] for side in rows.SIDES}
+        new = {name: json.dumps(of, sort_keys=True)[:LONGEST_NOTE] for name, of in facts.items()}
+        if tags := [RunTag(*tag) for tag in new.items() if tag[0] not in self._described]:
+            self._client.log_batch(self._parent, tags=tags)
+            self._described |= {*new}
 
     def close(self, status: str) -> None:
         self._client.set_terminated(self._parent, status)
@@ -143,27 +153,32 @@ class Store:
             if not token:
                 return found
 
-    def _run(self, trial: str, name: str, started_at: float, tags: dict[str, str]) -> str:
-        from mlflow.entities import RunTag
+    def _is_known(self, trial: str) -> bool:
+        """Has it a run? After a call that went astray the store is asked."""
+        if trial in self._unsure:
+            self._runs = self._existing_runs()
+            self._unsure.clear()
+        return trial in self._runs
 
-        if trial not in self._runs:
-            run = self._client.create_run(
-                self._experiment,
-                start_time=int(started_at * 1000),
-                run_name=name,
-                tags={
-                    "sweep.id": self._facts.id,
-                    "sweep.name": self._facts.name,
-                    "mlflow.source.name": "sweep",
-                    "mlflow.user": getpass.getuser(),
-                    **({"sweep.trial": trial} if trial else {}),
-                    **({"sweep.simulated": self._facts.simulated} if self._facts.simulated else {}),
-                    **tags,
-                },
-            )
-            self._runs[trial] = run.info.run_id
-        else:  # of an earlier attempt, or written before
-            self._client.log_batch(self._runs[trial], tags=[RunTag(*tag) for tag in tags.items()])
+    def _made(self, trial: str, name: str, started_at: float, tags: dict[str, str]) -> str:
+        """A new run."""
+        self._unsure.add(trial)
+        run = self._client.create_run(
+            self._experiment,
+            start_time=int(started_at * 1000),
+            run_name=name,
+            tags={
+                "sweep.id": self._facts.id,
+                "sweep.name": self._facts.name,
+                "mlflow.source.name": "sweep",
+                "mlflow.user": getpass.getuser(),
+                **({"sweep.trial": trial} if trial else {}),
+                **({"sweep.simulated": self._facts.simulated} if self._facts.simulated else {}),
+                **tags,
+            },
+        )
+        self._unsure.discard(trial)
+        self._runs[trial] = str(run.info.run_id)
         return self._runs[trial]
 
 
@@ -272,12 +287,28 @@ def _first_line(error: Exception | str) -> str:
     return line.rsplit("Caused by", 1)[-1].strip("() ")[:300]  # of a chain of HTTP errors, the one that began it
 
 
+def _made_whole(uri: str) -> None:
+    """An SQLite store that is new appears at once or not at all: MLflow takes no step with one that it had half made
+    when it was killed."""
+    path = Path(uri.removeprefix(SQLITE))
+    if not uri.startswith(SQLITE) or path.exists():
+        return
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.touch()  # what can't be written says so at once; MLflow would try for two minutes
+    try:
+        client(f"{SQLITE}{partial}").search_experiments(max_results=1)
+        with contextlib.suppress(FileExistsError):  # another sweep has just made it
+            os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def _never_locked(uri: str) -> None:
     """A write-ahead log lets readers and writers of an SQLite store work at once; it stays with the file.
 
     A file that can't be written says so here, at once; MLflow would try for two minutes.
     """
-    if uri.startswith("sqlite:///"):
-        with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"), timeout=20)) as database:
+    if uri.startswith(SQLITE):
+        with contextlib.closing(sqlite3.connect(uri.removeprefix(SQLITE), timeout=20)) as database:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("BEGIN IMMEDIATE")

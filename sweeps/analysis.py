@@ -51,9 +51,9 @@ def cells(trials: pd.DataFrame) -> pd.DataFrame:
     """
     trials = trials.assign(**{side: _known(trials, side) for side in FINGERPRINTS})
     key = ["cell", *FINGERPRINTS]
-    grouped = trials.groupby(key, sort=False)
+    grouped = trials.groupby(key, sort=False, observed=True)
     table = grouped[parameters(trials)].first()
-    completed = trials[trials["outcome"] == "completed"].groupby(key)
+    completed = trials[trials["outcome"] == "completed"].groupby(key, observed=True)
     for count, figure in (("n", "images_per_s"), ("reached", "epochs_to_target")):
         table[count] = completed[figure].count().reindex(table.index, fill_value=0)
     for figure in FIGURES:
@@ -68,12 +68,12 @@ def cells(trials: pd.DataFrame) -> pd.DataFrame:
 def _known(trials: pd.DataFrame, side: str) -> pd.Series:
     """Each trial's fingerprint; a trial that never ran anywhere counts with the others of its cell."""
     known = trials[side].where(trials[side] != "")
-    return known.fillna(known.groupby(trials["cell"]).transform("first")).fillna("")
+    return known.fillna(known.groupby(trials["cell"], observed=True).transform("first")).fillna("")
 
 
 def _counted(outcomes: pd.Series) -> str:
     """`completed`, or `2 completed, 1 failed` where the repeats differ."""
-    counts = outcomes.value_counts()
+    counts = outcomes.astype(str).value_counts()
     return counts.index[0] if len(counts) == 1 else ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
@@ -127,9 +127,9 @@ def frontier(trials: pd.DataFrame) -> pd.DataFrame:
     table = cells(trials)
     others = [name for name in varied(trials) if name != "batch_size"]
     is_infeasible = trials["outcome"] == "infeasible"
-    kinds = trials[is_infeasible].groupby("cell")["kind"].first()
+    kinds = trials[is_infeasible].groupby("cell", observed=True)["kind"].first()
     rows = []
-    for _, combination in table.groupby(others or (lambda row: 0), sort=False, dropna=False):
+    for _, combination in table.groupby(others or (lambda row: 0), sort=False, dropna=False, observed=True):
         ran = combination[combination["n"] > 0]
         row = combination.iloc[0][others].to_dict() | dict.fromkeys(FRONTIER, nan) | {"kind": ""}
         if not ran.empty:

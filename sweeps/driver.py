@@ -33,7 +33,7 @@ from workers.contract import WITHOUT_JPEGS, TrialConfig
 
 if TYPE_CHECKING:
     from sweeps.cluster import Site
-    from sweeps.tracking import Tracker
+    from sweeps.tracker import Tracker
 
 INTERRUPTED = 130
 SOME = 200  # cells of a search that stand for all
@@ -258,6 +258,7 @@ def _conduct(
     """Run what the strategy proposes, and say what was found; the exit code. Raises if the ledger or the store
     refused before the first trial."""
     from sweeps import runner, tracking
+    from sweeps.tracker import Tracker
 
     spec = planned.spec
     machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(site.nodes)
@@ -270,10 +271,8 @@ def _conduct(
         wait_for_nodes_s=NODES_MAY_COME_BACK_S if spec.wait_for_nodes_min is None else 60 * spec.wait_for_nodes_min,
     )
     engine.resumed(done)
-    progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec))
-    tracker = tracking.Tracker(book.facts)
-    for record in done:  # a driver that was killed may not have told the store of its last trials
-        tracker.ended(record)
+    progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), done)
+    tracker = Tracker(book.facts)
     refusals: list[RefusedError] = []
     is_complete = False
     try:
@@ -301,7 +300,11 @@ def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why:
     """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will."""
     tracker.close(is_complete=False)
     console.print(f"[red]{why}[/]", highlight=False, soft_wrap=True)
-    console.print(f"  to go on once it is there: {terms.me} resume {name} --address HOST:PORT", highlight=False)
+    console.print(
+        f"  to go on on it, or on another: {terms.me} resume {name} --address HOST:PORT",
+        highlight=False,
+        soft_wrap=True,
+    )
     os._exit(errors.REFUSED)
 
 

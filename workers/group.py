@@ -1,13 +1,14 @@
 """A trial's gang of ranks over its Ray placement group: seats, rendezvous, deadlines, the outcome as a value.
 
-One keeper actor holds each bundle and outlives trials, so that a gang of the same shape starts at once. One
-nurse actor a node keeps that node's nursery alive for as long as the sweep runs.
+A bundle is a node's part of the gang. The keepers in it, one actor a rank, outlive trials: whatever gang comes next on
+the same nodes starts at once. One nurse actor a node keeps that node's nursery alive for as long as the sweep runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import subprocess
@@ -27,7 +28,7 @@ from workers.contract import Progress
 from workers.keeper import Order, RankEnd, is_answering, keep
 from workers.paths import SweepPaths, nursery_address
 from workers.ring import Rendezvous
-from workers.seats import Bench, seated, side_by_side
+from workers.seats import Bench, seated
 
 ENTRY = "workers.train:run"
 COVER_EVERY_S = 10.0
@@ -140,7 +141,7 @@ class Nurses:
 
 
 class Keeper:
-    """Holds a bundle, and keeps one rank in it at a time."""
+    """Sits in a bundle, and keeps one rank at a time."""
 
     def where(self) -> Bench:
         address = ray.util.get_node_ip_address()
@@ -187,17 +188,16 @@ class NodeGoneError(Exception):
 
 
 class Group:
-    """The ranks of one trial at a time, one in each bundle of a placement group."""
+    """The ranks of one trial at a time, in a placement group with a bundle for each of their nodes."""
 
-    def __init__(
-        self, placement: PlacementGroup, bundles: Sequence[dict[str, float]], node_ids: Sequence[str] = ()
-    ) -> None:
-        """The bundles must lie on the nodes named, where they are."""
+    def __init__(self, placement: PlacementGroup, seats: Sequence[int], node_ids: Sequence[str] = ()) -> None:
+        """`seats` ranks in each bundle. The bundles must lie on the nodes named, where they are."""
+        self.seats = seats  # of the next trial
         self._placement = placement
-        self._bundles = bundles
         self._node_ids = node_ids
-        self._keepers: list[Any] = []
-        self._benches: list[Bench] = []
+        self._pools: list[list[tuple[Any, Bench]]] = [[] for _ in seats]  # by bundle: keepers, and where they sit
+        self._keepers: list[Any] = []  # by rank, of the latest trial
+        self._benches: list[Bench] = []  # likewise
         self._running: dict[Any, int] = {}  # what a keeper's run yields: its rank
         self._granted: list[contract.Granted] = []
         self._ends: list[RankEnd] = []
@@ -207,13 +207,12 @@ class Group:
     def probe(self, paths: SweepPaths, every_s: float, config: contract.TrialConfig) -> list[dict[str, Any]]:
         """Test each node that was not tested lately. The gang has its nodes to itself, and its trial waits."""
         try:
-            self._seat_keepers()
+            self._seat(config)
         except NodeGoneError:  # the trial's start will say so
             return []
-        first = {bench.nursery: keeper for keeper, bench in zip(self._keepers, self._benches, strict=True)}
         tests = [
-            keeper.probe.remote(str(paths.last_probe(nursery)), every_s, config.deadlines.nursery_s)
-            for nursery, keeper in first.items()
+            keeper.probe.remote(str(paths.last_probe(bench.nursery)), every_s, config.deadlines.nursery_s)
+            for (keeper, bench), *_ in self._pools
         ]
         return [probe for probe in ray.get(tests) if probe]
 
@@ -225,7 +224,7 @@ class Group:
         self._ends, self._give_up = [], float("inf")
         self.progress = Progress("start", 0)  # of rank 0
         try:
-            self._seat_keepers()
+            self._keepers = self._seat(config)
         except NodeGoneError as gone:
             self._granted = []
             self._ends = [RankEnd(rank=gone.rank, what="lost", kind="node lost", message=str(gone), at=time.time())]
@@ -285,42 +284,52 @@ class Group:
 
     def close(self) -> None:
         self.stop()
-        for keeper in self._keepers:
+        for keeper, _ in itertools.chain(*self._pools):
             ray.kill(keeper)
-        self._keepers, self._benches = [], []
+        self._pools = [[] for _ in self._pools]
 
-    def _seat_keepers(self) -> None:
-        if self._keepers:
-            return
-        keepers = [
-            ray.remote(Keeper)
-            .options(
-                # Else an actor waits 30 s for a call that was cancelled before it was sent, and then fails the next.
-                allow_out_of_order_execution=True,
-                num_cpus=bundle.get("CPU", 0),
-                num_gpus=bundle.get("GPU", 0),
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement, index),
-            )
-            .remote()
-            for index, bundle in enumerate(self._bundles)
+    def _seat(self, config: contract.TrialConfig) -> list[Any]:
+        """A keeper for each rank, in the order of the ranks; those that are there already sit where they sat."""
+        missing = [
+            (bundle, self._keeper(config, bundle))
+            for bundle, ranks in enumerate(self.seats)
+            for _ in range(ranks - len(self._pools[bundle]))
         ]
-        calls = [keeper.where.remote() for keeper in keepers]
-        while ray.wait(calls, num_returns=len(calls), timeout=LOOK_EVERY_S)[1]:
-            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            for rank, node in enumerate(self._node_ids):
-                if node not in alive:  # Ray would wait for it for ever
-                    for keeper in keepers:
-                        ray.kill(keeper)
-                    raise NodeGoneError(rank, node)
+        calls = [keeper.where.remote() for _, keeper in missing]
+        while calls and ray.wait(calls, num_returns=len(calls), timeout=LOOK_EVERY_S)[1]:
+            self._check_nodes([keeper for _, keeper in missing])
         benches = ray.get(calls)
-        for bench, node in zip(benches, self._node_ids, strict=False):
-            if bench.node_id != node:
-                raise RuntimeError(
-                    f"a rank was to sit on node {node[:8]}, but sits on {bench.node} {bench.node_id[:8]}"
-                )
-        order = side_by_side(benches)
-        self._keepers = [keepers[i] for i in order]
-        self._benches = [benches[i] for i in order]
+        for (bundle, keeper), bench in zip(missing, benches, strict=True):
+            self._check(bench, bundle)
+            self._pools[bundle].append((keeper, bench))
+            self._pools[bundle].sort(key=lambda one: (len(one[1].gpu), one[1].gpu))  # a gang has its node's first
+        seated = [one for pool, ranks in zip(self._pools, self.seats, strict=True) for one in pool[:ranks]]
+        self._benches = [bench for _, bench in seated]
+        return [keeper for keeper, _ in seated]
+
+    def _keeper(self, config: contract.TrialConfig, bundle: int) -> Any:
+        options = {
+            # Else an actor waits 30 s for a call that was cancelled before it was sent, and then fails the next.
+            "allow_out_of_order_execution": True,
+            "num_cpus": 0,  # its bundle has the cores
+            "num_gpus": int(config.device == "gpu"),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
+        }
+        return ray.remote(Keeper).options(**options).remote()
+
+    def _check_nodes(self, waiting: Sequence[Any]) -> None:
+        """Ray would wait for ever for a node that has gone."""
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        for bundle, node in enumerate(self._node_ids):
+            if node not in alive:
+                for keeper in waiting:
+                    ray.kill(keeper)
+                raise NodeGoneError(sum(self.seats[:bundle]), node)
+
+    def _check(self, bench: Bench, bundle: int) -> None:
+        wanted = self._node_ids[bundle] if self._node_ids else bench.node_id
+        if bench.node_id != wanted:
+            raise RuntimeError(f"a rank was to sit on node {wanted[:8]}, but sits on {bench.node} {bench.node_id[:8]}")
 
     def _hear(self, run: Any) -> None:
         """What a keeper yields next: progress, or the end of its rank."""

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
-import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import ray
+from ray import _raylet
 from ray._private import worker
 from ray.autoscaler import sdk
 
-from sweeps import broom
+from sweeps import broom, guard
 from sweeps.errors import RefusedError
 from sweeps.shape import Node
 
 LOOK_EVERY_S = 2.0
-HEAD_MAY_BE_AWAY_S = 20.0
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
@@ -130,26 +129,9 @@ class Cluster:
 
     @contextlib.contextmanager
     def guarded(self, gone: Callable[[str], None]) -> Iterator[None]:
-        """Ray itself would wait a minute for its head, and then end this process where it stands."""
         head: str = ray.get_runtime_context().gcs_address
-        is_over = threading.Event()
-
-        def look() -> None:
-            answered_at = time.monotonic()
-            while not is_over.wait(LOOK_EVERY_S):
-                try:
-                    _knock(head)
-                    answered_at = time.monotonic()
-                except RefusedError as refusal:
-                    if time.monotonic() - answered_at > HEAD_MAY_BE_AWAY_S:
-                        gone(f"{refusal}, for {HEAD_MAY_BE_AWAY_S:g} s")
-                        return
-
-        threading.Thread(target=look, name="guard", daemon=True).start()
-        try:
+        with guard.guarded(head, functools.partial(_identity, head), gone):
             yield
-        finally:
-            is_over.set()
 
     def close(self) -> None:
         """The cluster may shrink again."""
@@ -195,11 +177,18 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]
         yield site
 
 
+def _identity(head: str) -> object:
+    """Of the cluster: a head that was started anew knows nothing of the one before."""
+    try:
+        return _raylet.GcsClient(address=head).cluster_id  # type: ignore[attr-defined]
+    except ray.exceptions.RpcError as error:
+        raise OSError(str(error)) from None
+
+
 def _knock(address: str) -> None:
     """Ray itself would wait most of a minute for a head that isn't there."""
-    host, _, port = address.rpartition("//")[-1].rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        guard.connected(address).close()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise RefusedError(f"a Ray head must answer at HOST:PORT, but {address} gives: {why}") from None

@@ -298,13 +298,13 @@ def _conduct(
 
 def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why: str) -> None:
     """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will."""
-    tracker.close(is_complete=False)
     console.print(f"[red]{why}[/]", highlight=False, soft_wrap=True)
     console.print(
         f"  to go on on it, or on another: {terms.me} resume {name} --address HOST:PORT",
         highlight=False,
         soft_wrap=True,
     )
+    tracker.close(is_complete=False)
     os._exit(errors.REFUSED)
 
 

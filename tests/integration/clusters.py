@@ -43,13 +43,19 @@ class Cluster:
             "RAY_AUTH_TOKEN_PATH": str(self._folder / "token"),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
+        self._cpus = cpus
+        self._options: list[str] = []
+        if grows_by:
+            growth = self._folder / "growth.yaml"
+            growth.write_text(json.dumps(growing(grows_by, self.address)))
+            self._options.append(f"--autoscaling-config={growth}")
         with self._cleared_if_it_fails():
-            head = ["--head", f"--port={self._port}", f"--dashboard-port={free_port()}", "--include-dashboard=false"]
-            if grows_by:
-                growth = self._folder / "growth.yaml"
-                growth.write_text(json.dumps(growing(grows_by, self.address)))
-                head.append(f"--autoscaling-config={growth}")
-            self._start("head", cpus, *head, f"--temp-dir={self._folder}/ray")
+            self.start()
+
+    def start(self) -> None:
+        """The head; once more at its address, if it was killed."""
+        place = [f"--port={self._port}", f"--dashboard-port={free_port()}", f"--temp-dir={self._folder}/{free_port()}"]
+        self._start("head", self._cpus, "--head", "--include-dashboard=false", *place, *self._options)
 
     def join(self, name: str, cpus: int) -> None:
         """A node more; returns when Ray has it."""

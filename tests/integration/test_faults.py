@@ -84,30 +84,29 @@ def test_a_rank_that_is_killed_and_one_that_hangs_are_tried_once_more(cluster: C
     assert sum(trial.attempts for trial in trials) == 4
 
 
-def test_a_head_that_is_killed_ends_the_driver_in_words_and_the_sweep_goes_on_elsewhere(workplace: Path) -> None:
+def test_a_head_that_is_killed_ends_the_driver_in_words_and_the_sweep_goes_on_with_the_next(workplace: Path) -> None:
     Path("small.yaml").write_text(LONG + "space: {batch_size: [8, 16], gpus: 1}\nrepeats: 1\n")
-    first = Cluster(cpus=1)
+    cluster = Cluster(cpus=1)
     try:
-        driver = first.driver("run", "small.yaml")
+        driver = cluster.driver("run", "small.yaml")
         assert eventually(lambda: Path("results/small").exists() and entries("trial")), said()
-        first.kill("head")
+        cluster.kill("head")
+        cluster.start()
         assert driver.wait(300) == 3, said()
+        assert f":{cluster.address.split(':')[1]} has gone" in said()
+        assert "sweep resume small" in said()
+        assert cluster.driver("resume", "small").wait(300) == 0, said()
     finally:
-        first.close()
-    assert "a Ray head must answer" in said()
-    assert "sweep resume small" in said()
+        cluster.close()
     assert "Traceback" not in said()
-    second = Cluster(cpus=1)
-    try:
-        assert second.driver("resume", "small").wait(300) == 0, said()
-    finally:
-        second.close()
     assert [trial.outcome.status for trial in ledger.read("small").trials] == ["completed"] * 2
     assert len(entries("trial")) == 2
     assert stored("SELECT status, count(*) FROM runs GROUP BY status") == [("FINISHED", 3)]
 
 
-def test_a_retry_runs_what_failed_and_nothing_else_into_the_same_runs(cluster: Cluster) -> None:
+def test_a_retry_runs_what_failed_and_nothing_else_into_the_same_runs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("small.yaml").write_text(SHORT + f"space: {{batch_size: [8, {bad_ranks.RAISES}], gpus: 2}}\nrepeats: 1\n")
     drive = (
         "import sys; from sweeps import runner; runner.run.__defaults__ = ('tests.integration.bad_ranks:run',);"
@@ -121,6 +120,11 @@ def test_a_retry_runs_what_failed_and_nothing_else_into_the_same_runs(cluster: C
     )
     ((run, outcome),) = stored(tagged.format("sweep.outcome"))
     assert outcome == "failed"
+
+    with monkeypatch.context() as refusing:
+        refusing.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/nowhere/mlflow.db")
+        assert cluster.driver("retry", "small", "--status", "failed").wait(300) == 3
+    assert len(ledger.read("small").trials) == 2  # what there was stays
 
     with Path("results/small/ledger.jsonl").open("ab") as torn:
         torn.write(b'{"kind":"trial","trial":"8')

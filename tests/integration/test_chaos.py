@@ -78,7 +78,7 @@ def test_a_driver_that_is_killed_thirty_times_loses_and_doubles_nothing(workplac
         assert store.execute(statuses).fetchall() == [("FINISHED", TRIALS + 1)]
 
     assert eventually(lambda: {process.pid for process in cluster.processes()} <= before), cluster.processes()
-    assert cluster.placement_groups() == 0
+    assert eventually(lambda: cluster.placement_groups() == 0)
     assert cluster.ask("ray.available_resources()")["CPU"] == 2
 
 

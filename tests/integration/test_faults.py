@@ -47,7 +47,7 @@ def cluster(node: Cluster, workplace: Path) -> Iterator[Cluster]:
     before = {process.pid for process in node.processes()}
     yield node
     assert eventually(lambda: {process.pid for process in node.processes()} <= before), node.processes()
-    assert node.placement_groups() == 0
+    assert eventually(lambda: node.placement_groups() == 0)
 
 
 def entries(kind: str, sweep: str = "small") -> list[dict[str, object]]:

@@ -42,7 +42,7 @@ def cluster(head: Cluster, workplace: Path) -> Iterator[Cluster]:
     for node in "abc":
         head.kill(node)
     assert eventually(lambda: head.nodes() == 1)
-    assert head.placement_groups() == 0
+    assert eventually(lambda: head.placement_groups() == 0)
 
 
 def written(entry: str) -> list[dict[str, object]]:

@@ -176,8 +176,9 @@ def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
 class _Watcher(tune.Callback):
     """Tune's events, told to the conductor."""
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: Conductor, site: Site) -> None:
         self._conductor = conductor
+        self._site = site
         self.stopped_for: dict[str, TrialOutcome] = {}  # by trial: why we have had Tune stop it
 
     def __getstate__(self) -> dict[str, Any]:
@@ -190,8 +191,11 @@ class _Watcher(tune.Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         config = _config(trial)
-        if outcome := result.pop("outcome", None):  # Tune would keep it
-            self._conductor.answered(config, contract.trial_outcome(json.loads(outcome)), result.get("took_s"))
+        if told := result.pop("outcome", None):  # Tune would keep it
+            outcome = contract.trial_outcome(json.loads(told))
+            if outcome.status == "lost":
+                self._site.look_again()
+            self._conductor.answered(config, outcome, result.get("took_s"))
         elif probes := result.pop("probes", None):
             self._conductor.tested(config, json.loads(probes))
             self._conductor.begun(config)
@@ -200,7 +204,9 @@ class _Watcher(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         lines = str(trial.get_error() or "no message").strip().splitlines()
-        self._over(trial, TrialOutcome(status="lost", kind="trial actor lost", message=lines[-1]))
+        self._site.look_again()
+        kind = "node lost" if _has_gone(trial, self._site) else "trial actor lost"
+        self._over(trial, TrialOutcome(status="lost", kind=kind, message=lines[-1]))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if outcome := self.stopped_for.pop(_config(trial).trial, None):
@@ -225,9 +231,8 @@ class _Stranded(schedulers.FIFOScheduler):
         return {}
 
     def choose_trial_to_run(self, controller: Any) -> Any:
-        ids = {self.site.id(node.name) for node in self.site.nodes}
         for trial in controller.get_live_trials():
-            if trial.status == "PENDING" and not set(trial.config["node_ids"]) <= ids:
+            if trial.status == "PENDING" and _has_gone(trial, self.site):
                 message = "a node of its placement group had gone before it started"
                 self.watcher.stopped_for[_config(trial).trial] = TrialOutcome(
                     status="lost", kind="node lost", message=message
@@ -294,6 +299,11 @@ class _Patient(RayActorManager):
         return bool(super().next(timeout and max(timeout, LOOK_EVERY_S)))
 
 
+def _has_gone(trial: Any, site: Site) -> bool:
+    """A node that it was to run on."""
+    return not set(trial.config["node_ids"]) <= {site.id(node.name) for node in site.nodes}
+
+
 def _config(trial: Any) -> TrialConfig:
     return contract.trial_config(trial.config["trial"])
 
@@ -320,7 +330,7 @@ def run(
         "probe_every_s": 0.0 if facts.simulated else 60 * spec.probe_every_min,
         "is_judged": is_judged,
     }
-    watcher, feed = _Watcher(conductor), _Feed(conductor, site, nurses, same)
+    watcher, feed = _Watcher(conductor, site), _Feed(conductor, site, nurses, same)
     scheduler = _Hopeless(spec) if is_judged else _Stranded()
     scheduler.watcher, scheduler.site = watcher, site
     tuner = tune.Tuner(

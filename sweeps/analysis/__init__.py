@@ -5,13 +5,12 @@ quotients  one figure over another: precisions, or any two values of an axis
 speedup    over GPU counts, inside a node × between nodes
 curves     how the rate saturates along an axis, and its knee: batch size, decode threads
 target     time to an accuracy as throughput × statistical efficiency
-costs      GPU-hours and joules an epoch, the front, the largest batch that fits, what is feasible
+price      GPU-hours and joules an epoch, the front, the largest batch that fits, what is feasible
 axes       how much of the differences each axis explains, alone and with another
 strays     repeats that don't agree with the others, ranks that hold up theirs
 """
 
 from sweeps.analysis.axes import effects, interactions
-from sweeps.analysis.costs import FRONTIER, cost, feasibility, frontier, pareto
 from sweeps.analysis.curves import batch_curve, decode_curve, knees
 from sweeps.analysis.means import (
     CONFIDENCE,
@@ -25,6 +24,7 @@ from sweeps.analysis.means import (
     parameters,
     varied,
 )
+from sweeps.analysis.price import FRONTIER, costs, feasible, frontier, pareto
 from sweeps.analysis.quotients import precision_ratios, ratio_ci, ratios
 from sweeps.analysis.speedup import scaling
 from sweeps.analysis.strays import outliers, stragglers
@@ -41,10 +41,10 @@ __all__ = [
     "best",
     "cells",
     "convergence",
-    "cost",
+    "costs",
     "decode_curve",
     "effects",
-    "feasibility",
+    "feasible",
     "frontier",
     "half_width",
     "interactions",

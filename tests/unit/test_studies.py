@@ -166,7 +166,7 @@ def test_schedules_are_lines_of_their_own_and_those_that_missed_are_left_out() -
 
 
 def test_an_epoch_costs_gpu_hours_and_joules() -> None:
-    table = analysis.cost(
+    table = analysis.costs(
         frame(trial(1_281_167 / 3600, joules_per_image=0.5), trial(1_281_167 / 1800, gpus=4), trial(100.0, gpus=8))
     ).set_index("gpus")
     assert table["gpu_hours_per_epoch"].to_dict() == pytest.approx({1: 1.0, 4: 2.0, 8: 28.47038}, rel=1e-4)
@@ -232,7 +232,7 @@ def test_a_gang_that_one_rank_holds_up_is_a_straggler() -> None:
 
 def test_the_map_of_what_fits_tells_tried_from_inferred_and_failed_from_infeasible() -> None:
     short = {"outcome": "infeasible", "kind": "device memory"}
-    table = analysis.feasibility(
+    table = analysis.feasible(
         frame(
             trial(100.0, batch_size=8, peak_memory_mib=700.0),
             trial(batch_size=16, **short),
@@ -255,7 +255,7 @@ def test_studies_of_nothing_are_empty() -> None:
     assert analysis.effects(nothing).empty
     assert analysis.interactions(nothing).empty
     assert analysis.outliers(nothing).empty
-    assert analysis.cost(nothing).empty
+    assert analysis.costs(nothing).empty
     assert analysis.precision_ratios(nothing).empty
     assert analysis.scaling(nothing)["intra"].isna().all()
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FRONTIER = ("batch_size", "images_per_s", "images_per_s_ci", "too_large")
 
 
-def cost(trials: pd.DataFrame) -> pd.DataFrame:
+def costs(trials: pd.DataFrame) -> pd.DataFrame:
     """The cells that measured something with what an epoch of ImageNet costs, GPU-hours and joules, cheapest first.
 
     `is_on_front`: no cell on the same machine is both faster and cheaper. Joules are empty where no power was read.
@@ -74,7 +74,7 @@ def frontier(trials: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*others, *FRONTIER, "kind"])
 
 
-def feasibility(trials: pd.DataFrame) -> pd.DataFrame:
+def feasible(trials: pd.DataFrame) -> pd.DataFrame:
     """A row a cell: the parameters that vary, whether it `fits`, if not why (`kind`), and the peak of its memory.
 
     `fits` is true where a repeat completed, false where one was infeasible and none completed, and missing where all

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         stragglers,
     )
     from sweeps.query import readings, trials
+    from sweeps.sides import diff
 
 __all__ = [
     "batch_curve",
@@ -40,6 +41,7 @@ __all__ = [
     "convergence",
     "costs",
     "decode_curve",
+    "diff",
     "effects",
     "feasible",
     "frontier",
@@ -62,6 +64,10 @@ def __getattr__(name: str) -> object:
         from sweeps import query
 
         return getattr(query, name)
+    if name == "diff":
+        from sweeps import sides
+
+        return sides.diff
     if name in __all__:
         from sweeps import analysis
 

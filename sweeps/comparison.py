@@ -201,9 +201,10 @@ def _row(cell: dict[str, Any], figure: str) -> dict[str, Any]:
 
 def _obstacle(cell: dict[str, Any], n: list[int]) -> str:
     """Why a cell can't be compared; empty where it can."""
-    for side, count in zip("ab", n, strict=True):
+    for side, other in ("aB", "bA"):
         if not isinstance(cell[f"outcomes_{side}"], str):
-            return ONLY_IN["B" if side == "a" else "A"]
+            return ONLY_IN[other]
+    for side, count in zip("ab", n, strict=True):
         if not count:
             return f"{side.upper()}: {cell[f'outcomes_{side}']}, no figure"
     for name, place in zip(FINGERPRINTS, range(len(FINGERPRINTS)), strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from sweeps import comparison, errors, references, tables
@@ -78,20 +79,27 @@ def show(found: Comparison, names: tuple[str, str], form: tables.Format) -> None
     print(f"B against A, {found.figure}\n  A  {a}\n  B  {b}")
     for name, (mine, its) in found.differs.items():
         print(f"  {name}: {mine} | {its}")
-    made = found.cells[[*found.axes]].map(shown)
-    for side in "ab":
-        made[side.upper()] = [tables.cell(value) for value in found.cells[side]]
-    made["B ÷ A"] = [_interval(row) for row in found.cells.to_dict("records")]
-    made["verdict"] = [
-        f"{verdict}: {why}" if why else verdict
-        for verdict, why in zip(found.cells["verdict"], found.cells["why"], strict=True)
-    ]
-    tables.show(made, "table")
+    both = found.cells[~found.cells["why"].isin(comparison.ONLY_IN.values())]
+    if len(both):
+        tables.show(_written(both, found.axes), "table")
     print(f"\n{summary(found)}")
+    for side, why in comparison.ONLY_IN.items():
+        if alone := int((found.cells["why"] == why).sum()):
+            print(f"{alone} of them are in {side} alone, and not shown; --format csv has them")
     for one in found.crossovers[:MOST_NAMED]:
         print(f"crossover: {one}")
     if len(found.crossovers) > MOST_NAMED:
         print(f"and {len(found.crossovers) - MOST_NAMED} crossovers more")
+
+
+def _written(cells: pd.DataFrame, axes: Sequence[str]) -> pd.DataFrame:
+    made = cells[[*axes]].map(lambda value: "–" if value != value else shown(value))
+    for side in "ab":
+        made[side.upper()] = [tables.cell(value) for value in cells[side]]
+    made["B ÷ A"] = [_interval(row) for row in cells.to_dict("records")]
+    verdicts = zip(cells["verdict"], cells["why"], strict=True)
+    made["verdict"] = [f"{verdict}: {why}" if why else verdict for verdict, why in verdicts]
+    return made
 
 
 def _interval(row: dict[str, float]) -> str:

@@ -72,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
 
     planning = command("plan", _plan, "what a sweep would run, and what it would cost; starts nothing")
     sweep_file(planning)
+    planning.add_argument(
+        "--next", default="", metavar="SWEEP", help="which trial would tell most, after those of SWEEP"
+    )
     simulated(planning)
     somewhere(planning)
     formatted(planning)
@@ -109,6 +112,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(args: argparse.Namespace) -> int:
+    if args.next:
+        from sweeps import advice
+
+        return advice.show(args.file, tuple(args.set), args.next, args.format)
     from sweeps import driver
 
     terms = dataclasses.replace(_terms(args), simulate=args.simulate)

@@ -188,7 +188,10 @@ def _row(cell: dict[str, Any], figure: str) -> dict[str, Any]:
     n = [len(found) if isinstance(found, np.ndarray) else 0 for found in logs]
     means = [float(found.mean()) if count else math.nan for found, count in zip(logs, n, strict=True)]
     made: dict[str, Any] = {"n_a": n[0], "n_b": n[1], "ratio": math.exp(means[1] - means[0]) if min(n) else math.nan}
-    made |= {side: math.exp(mean) if mean == mean else math.nan for side, mean in zip("ab", means, strict=True)}
+    made |= {
+        side: float(f"{math.exp(mean):.10g}") if mean == mean else math.nan
+        for side, mean in zip("ab", means, strict=True)
+    }
     made["why"] = _obstacle(cell, n)
     if made["why"]:
         return made | {"verdict": "not comparable"}

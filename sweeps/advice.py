@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweeps import errors, plan, predict, space, tables
-from sweeps.analysis import FINGERPRINTS
+from sweeps.analysis import FINGERPRINTS, plain
 from sweeps.errors import InputError, Mistake
 from sweeps.reading import read
 from sweeps.spec import parse
@@ -19,7 +19,7 @@ def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format
 
     spec = parse(read(file), str(file), overrides)
     planned = plan.plan(spec, str(file))
-    trials = query.trials(sweep)
+    trials = plain(query.trials(sweep))
     cells = [*planned.cells.values()] or [*plan.grid(spec)]
     models = predict.fit(trials)
     if not models:

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from sweeps.analysis import FINGERPRINTS, cells, parameters, scaling, varied
+from sweeps.analysis import FINGERPRINTS, cells, parameters, plain, scaling, varied
 from sweeps.comparison import CACHED
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Claim:
 
 def check(trials: pd.DataFrame, is_strong: bool = False) -> list[Claim]:
     """What is doubtful about these trials' table of cells, scaling and best cell."""
+    trials = plain(trials)
     measured = trials[(trials["outcome"] == "completed") & (trials["images_per_s"] > 0)]
     if measured.empty:
         return []

@@ -92,8 +92,22 @@ def _parser() -> argparse.ArgumentParser:
     retrying.add_argument("--status", default="failed,lost", help="how they ended (failed,lost)")
     somewhere(retrying)
     trials = command("trials", _trials, "a sweep's trials, from MLflow")
-    trials.add_argument("name", help="of the sweep")
-    formatted(trials)
+    trials.add_argument("name", nargs="+", help="of the sweep, or of several")
+    trials.add_argument(
+        "--where", default="", metavar="CONDITION", help="such as \"gpus >= 4 and precision == 'fp16'\""
+    )
+    trials.add_argument("--sort", default="", metavar="COLUMN[:desc],…", help="such as gpus,images_per_s:desc")
+    trials.add_argument("--columns", default="", metavar="COLUMN,…", help="such as trial,gpus,images_per_s")
+    trials.add_argument(
+        "--store", action="append", default=[], metavar="URI", help="another tracking store, or several"
+    )
+    trials.add_argument("--rebuild", action="store_true", help="read everything anew, not what has changed")
+    trials.add_argument("--format", choices=("table", "csv", "json", "parquet"), default="table")
+    listing = command("list", _list, "the sweeps in the tracking store, and those whose ledger lies here")
+    listing.add_argument(
+        "--store", action="append", default=[], metavar="URI", help="another tracking store, or several"
+    )
+    formatted(listing)
     differing = command("diff", _diff, "one sweep, machine or published system against another, cell by cell")
     differing.add_argument("a", metavar="A", help="NAME, NAME@FINGERPRINT, or reference:SYSTEM")
     differing.add_argument("b", metavar="B", help="what is held against it")
@@ -149,13 +163,32 @@ def _terms(args: argparse.Namespace) -> Terms:
 
 
 def _trials(args: argparse.Namespace) -> int:
+    import warnings
+
     from sweeps import analysis, query, tables
 
-    found = query.trials(args.name)
-    if args.format == "table":
+    with warnings.catch_warnings(record=True, action="always", category=query.LeftOut) as left_out:
+        found = query.trials(args.name, args.where, store=args.store, rebuild=args.rebuild)
+    for warning in left_out:
+        print(warning.message, file=sys.stderr)
+    found = query.ordered(found, args.sort)
+    if args.columns:
+        found = query.chosen(found, args.columns.split(","))
+    elif args.format == "table":
         figures = [name for name in query.HEADLINE if found[name].notna().any()]
         words = ["limited_by"] if found["limited_by"].any() else []
-        found = found[["trial", *analysis.varied(found), "repeat", "outcome", *figures, *words]]
+        of = [name for name in ("sweep", "store") if name in found]
+        found = found[[*of, "trial", *analysis.varied(found), "repeat", "outcome", *figures, *words]]
+    tables.show(found, args.format)
+    return errors.DONE
+
+
+def _list(args: argparse.Namespace) -> int:
+    from sweeps import query, tables
+
+    found = query.list_sweeps(store=args.store)
+    if args.format == "table":
+        found = found.drop(columns=[name for name in found if name != "sweep" and not query.tells(found[name])])
     tables.show(found, args.format)
     return errors.DONE
 

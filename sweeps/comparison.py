@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from sweeps.analysis import CONFIDENCE, FINGERPRINTS, parameters, varied
+from sweeps.analysis import CONFIDENCE, FINGERPRINTS, parameters, plain, varied
 from sweeps.analysis.noise import holm, moderated
 from sweeps.errors import InputError, Mistake, shown
 from sweeps.references import PUBLISHED
@@ -93,7 +93,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, figure: str = "images_per_s") -> C
 
     if figure not in FIGURES:
         raise InputError("diff", [Mistake("figure", f"must be one of {', '.join(FIGURES)}", figure)])
-    a, b = _with_variables(a, b)
+    a, b = _with_variables(plain(a), plain(b))
     keys, differs = _matched(a, b)
     of_a, of_b = _side(a, keys, figure), _side(b, keys, figure)
     shared = [name for name in keys if name in of_a and name in of_b]

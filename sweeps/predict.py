@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeps.analysis import FINGERPRINTS, cells, varied
+from sweeps.analysis import FINGERPRINTS, cells, plain, varied
 from workers.contract import TrialConfig, nodes_by_ranks
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def shapes(planned: Sequence[TrialConfig], trials: pd.DataFrame) -> pd.DataFrame
 
     from sweeps import rows
 
-    known = trials[trials["nodes"] > 0]
+    known = plain(trials)[trials["nodes"] > 0]
     ran = known.groupby(["gpus", "placement"])["nodes"].max().to_dict()
     full = max((known["gpus"] / known["nodes"]).max(), 1.0) if len(known) else math.nan
     most = known["nodes"].max() if len(known) else math.nan

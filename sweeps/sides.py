@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from sweeps import comparison, errors, references, tables
-from sweeps.analysis import FINGERPRINTS
+from sweeps.analysis import FINGERPRINTS, plain
 from sweeps.comparison import Comparison, Verdict
 from sweeps.errors import InputError, Mistake, shown
 
@@ -48,7 +48,7 @@ def trials(name: str) -> pd.DataFrame:
     if name.startswith(REFERENCE):
         return references.trials(name.removeprefix(REFERENCE))
     sweep, at, digest = name.partition("@")
-    found = query.trials(sweep)
+    found = plain(query.trials(sweep))
     return on_machine(found, digest, name) if at else found
 
 

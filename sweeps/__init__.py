@@ -13,20 +13,57 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sweeps.analysis import best, cells, frontier, pareto, scaling
+    from sweeps.analysis import (
+        batch_curve,
+        best,
+        cells,
+        convergence,
+        costs,
+        decode_curve,
+        effects,
+        feasible,
+        frontier,
+        interactions,
+        outliers,
+        pareto,
+        precision_ratios,
+        ratios,
+        scaling,
+        stragglers,
+    )
     from sweeps.query import readings, trials
 
-__all__ = ["best", "cells", "frontier", "pareto", "readings", "scaling", "trials"]
+__all__ = [
+    "batch_curve",
+    "best",
+    "cells",
+    "convergence",
+    "costs",
+    "decode_curve",
+    "effects",
+    "feasible",
+    "frontier",
+    "interactions",
+    "outliers",
+    "pareto",
+    "precision_ratios",
+    "ratios",
+    "readings",
+    "scaling",
+    "stragglers",
+    "trials",
+]
+_OF_STORES = ("readings", "trials")
 
 
 def __getattr__(name: str) -> object:
     """The names above, loaded at first use: pandas and MLflow take seconds that `sweep plan` doesn't have."""
-    if name in ("best", "cells", "frontier", "pareto", "scaling"):
-        from sweeps import analysis
-
-        return getattr(analysis, name)
-    if name in ("readings", "trials"):
+    if name in _OF_STORES:
         from sweeps import query
 
         return getattr(query, name)
+    if name in __all__:
+        from sweeps import analysis
+
+        return getattr(analysis, name)
     raise AttributeError(f"module 'sweeps' has no attribute {name!r}")

@@ -128,7 +128,8 @@ def in_order(found: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     """The file's; trials ran in another one."""
     for name, axis in reversed(planned.axes.items()):
         if name in found:
-            places = found[name].map(lambda at, axis=axis: rank(axis, at))
+            # a column of threads is text, since `auto` stands among them
+            places = found[name].map(lambda at, axis=axis: rank(axis, int(at) if str(at).isdecimal() else at))
             found = found.loc[places.sort_values(kind="stable").index]
     return found
 

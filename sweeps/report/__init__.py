@@ -50,16 +50,29 @@ def html(study: Study) -> str:
 
 def sections(study: Study) -> list[Section]:
     """Those whose data exist, in the order of the page."""
-    from sweeps.report import cost, curves, feasibility, learning, machines, precision, scaling, steps, telemetry, trials
+    from sweeps.report import (
+        cost,
+        curves,
+        effects,
+        feasibility,
+        learning,
+        machines,
+        precision,
+        scaling,
+        steps,
+        telemetry,
+        trials,
+    )
 
     made = [
-        scaling.section,
         learning.section,
+        scaling.section,
         steps.section,
         curves.batch,
         curves.threads,
         precision.section,
         cost.section,
+        effects.section,
         feasibility.section,
     ]
     rest = [telemetry.section, machines.section, trials.table, trials.ends, trials.again]

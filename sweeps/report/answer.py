@@ -14,7 +14,7 @@ from sweeps.report.study import Study
 if TYPE_CHECKING:
     import pandas as pd
 
-LIMITS = {"input_share": "its input", "comm_share": "communication", "compute_share": "computing"}
+LIMITS = {"input_share": "its input", "comm_share": "communication"}
 CLEARLY_CHEAPER = 0.02
 
 
@@ -70,7 +70,11 @@ def _speed(study: Study, kicker: str, cares: tuple[str, ...]) -> Answer:
     top = fastest(study)
     settings = study.described(top)
     rate, interval = _rounded(top["images_per_s"], top["images_per_s_ci"])
-    headline = f"{_upper(settings)} trains fastest: {rate} images/s" if settings else f"It trains {rate} images/s"
+    headline = f"It trains {rate} images/s"
+    if settings:
+        is_sure = ties(study, top).empty and (study.measured["n"] > 1).all()
+        verb = "trains fastest" if is_sure else "leads, if not clearly"
+        headline = f"{_upper(settings)} {verb}: {rate} images/s"
     return Answer(kicker, headline, tuple(_told(study, top)), tuple(_numbers(study, top, rate, interval)), cares)
 
 
@@ -85,11 +89,15 @@ def _told(study: Study, top: Any) -> Iterator[str]:
     if top["compute_share"] == top["compute_share"]:
         by = limits.limiting(top["input_share"], top["comm_share"])
         share = tables.percent(top[by], top[f"{by}_ci"])
-        verb = "goes to" if by == "compute_share" else "waits for"
-        sentences.append(f"**{share}** of each step {verb} {LIMITS[by]}.")
+        if by == "compute_share":
+            sentences.append(f"Computing takes **{share}** of each step.")
+        elif top[by] > top[f"{by}_ci"]:
+            sentences.append(f"What holds it back is {LIMITS[by]}: **{share}** of each step.")
+        else:
+            sentences.append(f"It may wait for {LIMITS[by]}: {share} of each step, which could be none.")
     if sentences:
         yield " ".join(sentences)
-    more = [*_cheaper(study, top), *_ties(study, top)]
+    more = [*_ties(study, top), *_cheaper(study, top)]
     if more:
         yield " ".join(more)
 
@@ -117,9 +125,11 @@ def ties(study: Study, top: Any) -> pd.DataFrame:
 def _ties(study: Study, top: Any) -> Iterator[str]:
     same = ties(study, top)
     if len(same) == 1:
-        yield f"{_upper(study.described(same.iloc[0]))} can't be told from it at 95%."
+        yield f"**{_upper(study.described(same.iloc[0]))}** can't be told from it at 95%."
     elif len(same) > 1:
-        yield f"{len(same)} other cells can't be told from it at 95%, {study.described(same.iloc[0])} among them."
+        nearest = study.described(same.loc[same["images_per_s"].idxmax()])
+        count = f"{len(same)} of the {len(study.measured) - 1} other cells"
+        yield f"**{count}** can't be told from it at 95%, {nearest} first."
 
 
 def _numbers(study: Study, top: Any, rate: str, interval: str) -> Iterator[Number]:
@@ -209,7 +219,7 @@ def _cares(study: Study) -> Iterator[str]:
         yield f"{len(wide)} of {len(study.measured)} cells have an interval wider than ±10%: repeat them before use."
     bad = int(trials["outcome"].isin(["failed", "lost"]).sum())
     if bad:
-        yield f"{bad} trials failed or were lost: see [what did not complete]."
+        yield f"{bad} trials failed or were lost: see “What stands out”."
     slow = [probe for probe in study.probes if probe.get("slow")]
     if slow:
         nodes = ", ".join(sorted({str(probe["node"]) for probe in slow}))
@@ -217,7 +227,8 @@ def _cares(study: Study) -> Iterator[str]:
 
 
 def _repeats(top: Any) -> str:
-    return f"{' · ' if top['images_per_s_ci'] == top['images_per_s_ci'] else ''}{top['n']} repeat{'s' * (top['n'] != 1)}"
+    begin = " · " if top["images_per_s_ci"] == top["images_per_s_ci"] else ""
+    return f"{begin}{top['n']} repeat{'s' * (top['n'] != 1)}"
 
 
 def _known(number: float, text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 Kind = Literal["linear", "log"]
-Style = Literal["line", "ideal", "marks", "band"]
+Style = Literal["line", "ideal", "marks", "faint", "band"]  # faint: marks that are there to compare with
 MOST_DECADES_LINEAR = 12.0  # the largest over the smallest value that a linear scale still shows both of
 
 
@@ -41,7 +41,8 @@ class Scale:
     ticks: tuple[float, ...] = ()  # else chosen
     names: tuple[str, ...] = ()  # of the ticks, where they are no numbers
     starts_at_zero: bool = False
-    ends_at: float = math.nan
+    begins_at: float = math.nan  # or below
+    ends_at: float = math.nan  # or above
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Chart:
     is_ordered: bool = False  # its series stand for an axis of numbers, and their colours for its order
     legend: str = ""  # what the series differ in
     note: str = ""
-    is_large: bool = True  # alone in its row
+    is_small: bool = False  # half as wide, beside another
 
     @property
     def names(self) -> list[str]:
@@ -131,6 +132,8 @@ def extent(scale: Scale, values: Sequence[float]) -> tuple[float, float]:
         low = min(low, 0.0)
     if math.isfinite(scale.ends_at):
         high = max(high, scale.ends_at)
+    if math.isfinite(scale.begins_at):
+        low = min(low, scale.begins_at)
     pad = (high - low or abs(high) or 1.0) * 0.04
     return (low if scale.starts_at_zero and low == 0 else low - pad), high + pad
 
@@ -171,6 +174,15 @@ def _step(rough: float, base: int) -> float:
     return next(digit * decade for digit in (1, 2, 2.5, 5, 10) if digit * decade >= rough * 0.999)
 
 
+def _clock(seconds: int) -> str:
+    """`40 s`, `1:30 min`, `6 h`."""
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= unit:
+            whole, rest = divmod(seconds * 60 // unit, 60)
+            return f"{whole}:{rest:02d} {name}" if rest else f"{whole} {name}"
+    return f"{seconds} s" if seconds else "0"
+
+
 def is_wide(values: Iterable[float]) -> bool:
     """Do these values ask for a logarithmic scale?"""
     known = [value for value in values if math.isfinite(value)]
@@ -178,12 +190,11 @@ def is_wide(values: Iterable[float]) -> bool:
 
 
 def written(value: float, form: str = "number") -> str:
-    """A figure on a scale: `20k`, `0.5`, `75%`, `1:30`."""
+    """A figure on a scale: `20k`, `0.5`, `75%`, `1:30 h`."""
     if form == "percent":
         return f"{100 * value:.4g}%"
     if form == "time":
-        hours, seconds = divmod(round(value), 3600)
-        return f"{hours}:{seconds // 60:02d} h" if hours else f"{seconds // 60}:{seconds % 60:02d}"
+        return _clock(round(value))
     if abs(value) >= 10_000:
         return f"{value / 1000:.4g}k" if abs(value) < 1e6 else f"{value / 1e6:.4g}M"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

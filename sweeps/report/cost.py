@@ -28,7 +28,7 @@ def section(study: Study) -> Section | None:
                 tuple(
                     series
                     for series in (
-                        Series("others", tuple(_mark(study, row) for _, row in rest.iterrows()), "marks"),
+                        Series("others", tuple(_mark(study, row) for _, row in rest.iterrows()), "faint"),
                         Series("the front", tuple(_mark(study, row) for _, row in front.iterrows())),
                     )
                     if series.marks
@@ -40,7 +40,7 @@ def section(study: Study) -> Section | None:
                 *(tables.cell(row[axis]) for axis in study.axes),
                 tables.plus_minus(row["images_per_s"], row["images_per_s_ci"]),
                 tables.plus_minus(row[COST], row[f"{COST}_ci"]),
-                tables.duration(analysis_epoch_s(row)),
+                tables.duration(3600 * row[COST] / row["gpus"]),
             )
             for _, row in front[::-1].iterrows()
         ]
@@ -55,23 +55,16 @@ def section(study: Study) -> Section | None:
         Scale("images/s", "log" if wide else "linear"),
         Scale(hours, "log" if is_wide(known[COST]) else "linear"),
         tuple(panels),
-        legend=" ",
         note="Right is faster, down is cheaper. The front compares means as they are.",
     )
     columns = (*map(study.word, study.axes), "images/s", f"{study.rank}-hours an epoch", "time an epoch")
-    numeric = frozenset(columns[len(study.axes) :])
+    numeric = study.numeric(columns[len(study.axes) :])
     table = Table("cost-table", "The front, fastest first", columns, tuple(rows), numeric)
     lead = (
         f"What an epoch of ImageNet (1,281,167 images) costs in {study.rank}-hours, and how fast it goes. "
         "Cells on the front are beaten by no other in both."
     )
     return Section("cost", "Cost", lead, (chart, table))
-
-
-def analysis_epoch_s(row: object) -> float:
-    from sweeps.rows import EPOCH_IMAGES
-
-    return float(EPOCH_IMAGES / row["images_per_s"])  # type: ignore[index]
 
 
 def _mark(study: Study, row: object) -> Mark:

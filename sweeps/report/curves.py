@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sweeps import tables
+from sweeps import analysis, tables
 from sweeps.report import layout
 from sweeps.report.chart import Chart, Mark, Scale, Section
 from sweeps.report.study import Study
@@ -57,6 +57,7 @@ def _section(study: Study, axis: str, name: str, title: str, lead: str) -> Secti
         return None
     best = known.loc[known[figure].idxmax()]
     alt = f"Best at {study.said(axis, best[axis])}: {tables.cell(float(best[figure]))} images/s."
+    lead += _knee(study, axis, best)
     up = Scale(f"images/s per {study.rank}" if is_each else "images/s", starts_at_zero=True)
     heading = f"Throughput{f' of each {study.rank}' if is_each else ''} over {study.word(axis)}"
     chart = Chart(
@@ -69,6 +70,27 @@ def _section(study: Study, axis: str, name: str, title: str, lead: str) -> Secti
         found.is_ordered,
         found.legend,
         layout.left_out(more),
-        len(panels) == 1,
     )
     return Section(name, title, lead, (chart,))
+
+
+def _knee(study: Study, axis: str, best: Any) -> str:
+    """The least that is enough, at the settings that do best."""
+    if axis == "global_batch":
+        return ""
+    curve, found = (analysis.batch_curve if axis == "batch_size" else analysis.decode_curve)(study.trials)
+    for other in study.axes:
+        if other != axis and other in found:
+            found = found[found[other] == best[other]]
+    if curve.empty or len(found) != 1:
+        return ""
+    knee = found.iloc[0]
+    others = [other for other in study.axes if other != axis]
+    at = f" ({study.described(best, others)})" if others else ""
+    if not knee["is_reached"]:
+        return f" At the best settings{at} it still rises at {study.said(axis, best[axis])}, the most that was tried."
+    sure = "" if knee["is_sure"] else ", as far as the intervals tell"
+    return (
+        f" At the best settings{at} **{study.said(axis, tables.cell(knee['knee']))}** is enough for"
+        f" {analysis.curves.ENOUGH:.0%} of the most{sure}."
+    )

@@ -11,7 +11,7 @@ from sweeps.report.chart import Chart, Mark, Panel, Scale, Series, extent, ticks
 
 COLOURS = 8  # of the style sheet, --c0 to --c7 told apart by any eye, --s0 to --s7 a ramp from dark to light
 SIGNS = 6
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 18, 44
 SIZES = {1: (920, 380), 2: (460, 330), 3: (350, 290)}  # by the panels in a row
 
 
@@ -46,7 +46,7 @@ def sign(chart: Chart, name: str) -> int:
 
 
 def solid_names(chart: Chart) -> list[str]:
-    ideal = {series.name for panel in chart.panels for series in panel.series if series.style == "ideal"}
+    ideal = {series.name for panel in chart.panels for series in panel.series if series.style in ("ideal", "faint")}
     return [name for name in chart.names if name not in ideal]
 
 
@@ -55,7 +55,7 @@ class _Drawing:
         self, chart: Chart, panel: Panel, x: tuple[float, float], y: tuple[float, float], watermark: str
     ) -> None:
         self._chart, self._panel, self._watermark = chart, panel, watermark
-        self._width, self._height = SIZES[columns(chart)]
+        self._width, self._height = SIZES[2 if chart.is_small else columns(chart)]
         self._x, self._y = x, y
 
     def svg(self) -> str:
@@ -91,7 +91,7 @@ class _Drawing:
         )
         half = (TOP + foot) / 2
         words.append(
-            f'<text class="label" transform="translate(13 {half:.0f})rotate(-90)" text-anchor="middle">'
+            f'<text class="label" transform="translate(10 {half:.0f})rotate(-90)" text-anchor="middle">'
             f"{escape(self._chart.y.label)}</text>"
         )
         return (
@@ -107,17 +107,18 @@ class _Drawing:
             upper = [self._at(mark.x, mark.high) for mark in measured]
             lower = [self._at(mark.x, mark.low) for mark in reversed(measured)]
             shapes.append(f'<path class="band" d="{_path([*upper, *lower])}Z"/>')
-        if series.style != "marks" and len(measured) > 1:
+        if series.style not in ("marks", "faint") and len(measured) > 1:
             line = _path([self._at(mark.x, mark.y) for mark in measured])
             shapes.append(f'<path class="{"ideal" if series.style == "ideal" else "line"}" d="{line}"/>')
         if series.style not in ("ideal", "band"):
             whiskers = "".join(map(self._whisker, measured))
             shapes += [f'<path class="whisker" d="{whiskers}"/>'] if whiskers else []
         if series.style != "ideal":
-            is_small = len(measured) > 60
+            is_small = series.style in ("line", "band") and len(measured) > 40
             shapes += [self._mark(series, mark, is_small) for mark in marks]
         hue = colour(self._chart, series.name)
-        return f'<g class="series" data-s="{at}" style="color:var({hue})">{"".join(shapes)}</g>'
+        faint = " faint" * (series.style == "faint")
+        return f'<g class="series{faint}" data-s="{at}" style="color:var({hue})">{"".join(shapes)}</g>'
 
     def _whisker(self, mark: Mark) -> str:
         if not (math.isfinite(mark.low) and math.isfinite(mark.high)) or mark.high <= mark.low:
@@ -154,8 +155,8 @@ class _Drawing:
     def _stamp(self) -> str:
         if not self._watermark:
             return ""
-        x = self._width - RIGHT - 6
-        return f'<text class="stamp" x="{x}" y="{TOP + 14}" text-anchor="end">{escape(self._watermark)}</text>'
+        x = self._width - RIGHT
+        return f'<text class="stamp" x="{x}" y="{TOP - 6}" text-anchor="end">{escape(self._watermark)}</text>'
 
 
 def _share(scale: Scale, low: float, high: float, value: float) -> float:
@@ -194,7 +195,9 @@ def _sign(which: int, x: float, y: float) -> str:
 def key(chart: Chart, name: str) -> str:
     """A series' sign, for the legend."""
     if name not in solid_names(chart):
-        return '<svg viewBox="0 0 24 12" aria-hidden="true"><path class="ideal" d="M1 6H23"/></svg>'
+        shape = f'<path class="mark" d="{_sign(0, 12, 6)}"/>' if _only_marks(chart, name) else ""
+        shape = shape or '<path class="ideal" d="M1 6H23"/>'
+        return f'<svg viewBox="0 0 24 12" aria-hidden="true" style="color:var(--muted)">{shape}</svg>'
     line = "" if _only_marks(chart, name) else '<path class="line" d="M1 6H23"/>'
     return (
         f'<svg viewBox="0 0 24 12" aria-hidden="true" style="color:var({colour(chart, name)})">{line}'
@@ -203,4 +206,5 @@ def key(chart: Chart, name: str) -> str:
 
 
 def _only_marks(chart: Chart, name: str) -> bool:
-    return all(series.style == "marks" for panel in chart.panels for series in panel.series if series.name == name)
+    styles = {series.style for panel in chart.panels for series in panel.series if series.name == name}
+    return styles <= {"marks", "faint"}

@@ -12,9 +12,11 @@ from sweeps.report import drawing, page
 from sweeps.report.chart import Bars, Chart, Section, Table, written
 
 INK, MUTED, RULE = "#16191d", "#59636e", "#dfe3e8"
+TOLD_APART = ("#0072b2", "#d55e00", "#00805c", "#b3528a", "#b07d00", "#3d9bd1", "#4a4a4a", "#8f3b1b")
+RAMP = ("#35115c", "#46327e", "#365c8d", "#277f8e", "#1f9a82", "#3fae5e", "#7fae1d", "#b29a00")
 COLOURS = {  # those of the page by day
-    **{f"--c{n}": c for n, c in enumerate("#0072b2 #d55e00 #00805c #b3528a #b07d00 #3d9bd1 #4a4a4a #8f3b1b".split())},
-    **{f"--s{n}": c for n, c in enumerate("#35115c #46327e #365c8d #277f8e #1f9a82 #3fae5e #7fae1d #b29a00".split())},
+    **{f"--c{n}": colour for n, colour in enumerate(TOLD_APART)},
+    **{f"--s{n}": colour for n, colour in enumerate(RAMP)},
     "--muted": MUTED,
 }
 SIGNS = "osD^vP"
@@ -63,7 +65,9 @@ def _png(block: Chart | Bars, path: Path, is_simulated: bool) -> None:
         handles = {h.get_label(): h for p in places for h in p.get_legend_handles_labels()[0]}
         if len(handles) > 1:
             title = block.legend.strip() or None
-            figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, title=title, fontsize=8)
+            figure.legend(
+                handles.values(), handles.keys(), loc="outside lower center", ncols=4, title=title, fontsize=8
+            )
     else:
         _bars(places[0], block)
     figure.suptitle(f"{block.title}{' (simulated)' if is_simulated else ''}", fontsize=11, color=INK)
@@ -80,9 +84,11 @@ def _panel(place: Any, chart: Chart, panel: Any) -> None:
             continue
         if series.style == "band":
             place.fill_between(xs, [m.low for m in known], [m.high for m in known], color=hue, alpha=0.16, linewidth=0)
-        ends = [(m.y - m.low, m.high - m.y) if math.isfinite(m.low) and math.isfinite(m.high) else (0, 0) for m in known]
+        ends = [
+            (m.y - m.low, m.high - m.y) if math.isfinite(m.low) and math.isfinite(m.high) else (0, 0) for m in known
+        ]
         sign = SIGNS[drawing.sign(chart, series.name)] if len(known) <= 60 else ""
-        line = "" if series.style == "marks" else "-"
+        line = "" if series.style in ("marks", "faint") else "-"
         errors = None if series.style == "band" else [[max(a, 0) for a, _ in ends], [max(b, 0) for _, b in ends]]
         place.errorbar(
             xs, ys, errors, fmt=f"{sign}{line}" or ",", color=hue, markersize=4, capsize=2, lw=1.3, label=series.name

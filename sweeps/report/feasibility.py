@@ -37,7 +37,7 @@ def section(study: Study) -> Section | None:
         rows = [tuple(map(str, row)) for row in found.itertuples(index=False)]
         blocks.append(Table("frontier", "The largest batch that fits", tuple(map(str, found.columns)), tuple(rows)))
     kinds = unfit["kind"].value_counts()
-    reasons = ", ".join(f"{kind} ({n})" for kind, n in kinds.items())
+    reasons = ", ".join(f"{n} for {kind}" for kind, n in kinds.items())
     lead = f"{len(unfit)} of {len(table)} cells can't run here, which is a finding, not a failure: {reasons}."
     return Section("feasibility", "What fits", lead, tuple(blocks))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sweeps import space
-from sweeps.report.chart import Mark, Panel, Scale, Series, is_wide
+from sweeps.report.chart import Mark, Panel, Scale, Series, Style, is_wide
 from sweeps.report.study import Study
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Layout:
     def scale(self, cells: pd.DataFrame) -> Scale:
         """Of the axis along the width."""
         label = self.study.word(self.across)
-        label += " (per rank)" * (self.across == "batch_size" and self.study.cells["gpus"].max() > 1)
+        label += f" (per {self.study.rank})" * (self.across == "batch_size" and self.study.cells["gpus"].max() > 1)
         values = list(dict.fromkeys(self.study.in_axis_order(self.across)[self.across]))
         values = [value for value in values if value in set(cells[self.across])]
         if not self.study.is_number(self.across):
@@ -61,7 +61,8 @@ class Layout:
             for at, alike in _combinations(inside, (self.series,) if self.series else ()):
                 name = space.shown(at[0]) if at else self.study.word(self.across)
                 if made := tuple(marks(alike)):
-                    series.append(Series(name, made, "marks" if self.dense else "line"))
+                    style: Style = "marks" if self.dense else "line"
+                    series.append(Series(name, made, style))
             title = ", ".join(map(self.study.said, self.panels, key))
             if series:
                 largest = inside[height].max()

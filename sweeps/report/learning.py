@@ -77,7 +77,7 @@ def _curve(
         return None
     ends = [(series.marks[-1].y, series.name) for panel in panels for series in panel.series]
     best = max(ends) if figure == "top1" else min(ends)
-    alt = f"Best at the end: {best[1]}, {tables.percent(best[0], float('nan')) if figure == 'top1' else f'{best[0]:.3g}'}."
+    alt = f"Best at the end: {best[1]}, {f'{best[0]:.1%}' if figure == 'top1' else f'{best[0]:.3g}'}."
     across = Scale("training and validation", form="time") if by_hours else Scale("epoch", starts_at_zero=True)
     up = Scale(label, form="percent" if figure == "top1" else "number", starts_at_zero=figure == "top1")
     name = f"learning-{figure}{'-time' * by_hours}"
@@ -103,9 +103,9 @@ def _mean(alike: Sequence[TrialRecord], figure: str, by_hours: bool) -> list[Mar
             if (value := getattr(epoch, figure)) is not None:
                 at[epoch.epoch].append((spent if by_hours else float(epoch.epoch), float(value)))
     made = []
-    for epoch in sorted(at):
-        if len(at[epoch]) == len(alike):
-            xs, ys = zip(*at[epoch], strict=True)
+    for _, points in sorted(at.items()):
+        if len(points) == len(alike):
+            xs, ys = zip(*points, strict=True)
             made.append(Mark(statistics.fmean(xs), statistics.fmean(ys), min(ys), max(ys), f"{len(ys)} repeats"))
     return made
 
@@ -114,7 +114,8 @@ def _rates(study: Study, records: Sequence[TrialRecord]) -> Chart | None:
     """What the schedules ask for, at each global batch that changes them."""
     epochs = study.facts.spec.epochs or 1
     drawn: dict[tuple[str, tuple[float, ...]], int] = {}
-    for record in records:
+    cells = list(dict.fromkeys(study.cells["cell"]))
+    for record in sorted(records, key=lambda r: cells.index(r.config.cell)):
         config = record.config
         rates = schedules.curve(schedules.parse(config.lr_schedule), epochs, config.global_batch, RATE_POINTS)
         drawn.setdefault((config.lr_schedule, tuple(rates)), config.global_batch)
@@ -151,5 +152,5 @@ def _table(study: Study) -> list[Block]:
         )
         for _, row in found.iterrows()
     ]
-    numeric = frozenset(columns[len(study.axes) :])
+    numeric = study.numeric(columns[len(study.axes) :])
     return [Table("learning-table", "What each came to", tuple(columns), tuple(rows), numeric)]

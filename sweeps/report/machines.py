@@ -16,6 +16,7 @@ PROBES = {
     "gpu_gflops": "a GPU, GFLOP/s",
     "copy_gib_per_s": "memory, GiB/s",
     "decode_images_per_s": "JPEG decoding, images/s",
+    "allreduce_mib_per_s": "allreduce, MiB/s",
 }
 
 
@@ -60,8 +61,12 @@ def _flat(facts: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
         elif isinstance(value, (list, tuple)):
             made += _listed(said, value)
         else:
-            made.append((said, {True: "yes", False: "no", None: "–"}.get(value, str(value))))
+            made.append((said, _plain(value)))
     return made
+
+
+def _plain(value: object) -> str:
+    return "–" if value is None else ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 def _listed(said: str, values: list[Any] | tuple[Any, ...]) -> list[tuple[str, str]]:
@@ -75,19 +80,22 @@ def _listed(said: str, values: list[Any] | tuple[Any, ...]) -> list[tuple[str, s
 
 
 def _probes(study: Study) -> list[Block]:
-    found: dict[str, list[Mapping[str, Any]]] = collections.defaultdict(list)
+    """Tests of nodes alone, and those of the links between some."""
+    found: dict[tuple[str, ...], dict[str, list[Mapping[str, Any]]]] = {}
     for probe in study.probes:
-        found[str(probe["node"])].append(probe)
-    figures = [name for probe in study.probes for name in probe.get("figures", {})]
-    names = list(dict.fromkeys(figures))
-    if not names:
-        return []
-    rows = []
-    for node, probes in sorted(found.items()):
-        means = [[float(p["figures"][name]) for p in probes if name in p["figures"]] for name in names]
-        slow = sorted({str(what) for probe in probes for what in probe.get("slow", ())})
-        shown = [f"{statistics.fmean(one):,.4g}" if one else "–" for one in means]
-        rows.append((node, len(probes), *shown, "; ".join(slow) or "–"))
-    columns = ("node", "tests", *(PROBES.get(name, name.replace("_", " ")) for name in names), "slow in")
-    note = "Five seconds before a node's first trial, and then every hour. Means over a node's tests."
-    return [Table("machines-probes", "Self-tests", columns, tuple(rows), frozenset(columns[1:-1]), note)]
+        names = tuple(probe.get("figures", {}))
+        if names:
+            found.setdefault(names, {}).setdefault(str(probe["node"]), []).append(probe)
+    note = "Five seconds before a node's first trial, and then every hour. Means over its tests."
+    blocks: list[Block] = []
+    for n, (names, nodes) in enumerate(found.items(), 1):
+        rows = []
+        for node, probes in sorted(nodes.items()):
+            slow = sorted({str(what) for probe in probes for what in probe.get("slow", ())})
+            means = (statistics.fmean(float(probe["figures"][name]) for probe in probes) for name in names)
+            rows.append((node, len(probes), *(f"{mean:,.4g}" for mean in means), "; ".join(slow) or "–"))
+        columns = ("node", "tests", *(PROBES.get(name, name.replace("_", " ")) for name in names), "slow in")
+        title = "Self-tests" if n == 1 else f"Self-tests: {columns[2].split(',')[0]}"
+        blocks.append(Table(f"machines-probes-{n}", title, columns, tuple(rows), frozenset(columns[1:-1]), note))
+        note = ""
+    return blocks

@@ -76,7 +76,7 @@ for (const table of all("table.sortable")) {
       fit += fits;
     }
     more.hidden = isAll || fit <= few;
-    count.textContent = words.length ? `${fit} of ${rows.length} trials` : `${rows.length} trials`;
+    count.textContent = words.length ? `${fit} of ${rows.length} rows` : `${rows.length} rows`;
     if (!more.hidden) { more.textContent = `Show all ${fit}`; count.textContent += `, the first ${few} shown`; }
   };
   for (const button of all("th button", table)) {

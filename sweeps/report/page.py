@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -25,11 +26,8 @@ def html(title: str, answer: Answer, sections: Sequence[Section], simulated: str
     """The page. `simulated` is the cluster that was made up, if one was; `made` says when and by what."""
     style, script = _file("page.css"), _file("page.js")
     watermark = WATERMARK if simulated else ""
-    marked = (
-        f'<div class="simulated" role="note">Simulated on {escape(simulated)}: a model answered, nothing was measured</div>'
-        if simulated
-        else ""
-    )
+    says = f"Simulated on {escape(simulated)}: a model answered, nothing was measured"
+    marked = f'<div class="simulated" role="note">{says}</div>' if simulated else ""
     links = "".join(f'<a href="#{section.name}">{escape(section.title)}</a>' for section in sections)
     body = "".join(_section(section, watermark) for section in sections)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_digest(script)}'; img-src data:"
@@ -57,14 +55,15 @@ def _digest(script: str) -> str:
 
 def rich(text: str) -> str:
     """Escaped, then **strong** and `code`."""
-    strong = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escape(text))
+    strong = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escape(text).replace(" ± ", "\u00a0±\u00a0"))
     return re.sub(r"`(.+?)`", r"<code>\1</code>", strong)
 
 
 def _answer(answer: Answer) -> str:
     numbers = "".join(
         f'<div><dt>{escape(number.says)}</dt><dd><span class="value">{escape(number.value)}'
-        f'<span class="unit">{escape(number.unit)}</span></span></dd><dd class="beside">{escape(number.beside)}</dd></div>'
+        f'<span class="unit">{escape(number.unit)}</span></span></dd>'
+        f'<dd class="beside">{escape(number.beside)}</dd></div>'
         for number in answer.numbers
     )
     cares = "".join(f"<li>{rich(care)}</li>" for care in answer.cares)
@@ -77,7 +76,11 @@ def _answer(answer: Answer) -> str:
 
 
 def _section(section: Section, watermark: str) -> str:
-    body = "".join(_block(block, watermark) for block in section.blocks)
+    body = "".join(
+        f'<div class="pair">{drawn}</div>' if is_small else drawn
+        for is_small, alike in itertools.groupby(section.blocks, lambda b: isinstance(b, Chart) and b.is_small)
+        for drawn in ["".join(_block(block, watermark) for block in alike)]
+    )
     return (
         f'<section id="{section.name}" aria-labelledby="{section.name}-h">'
         f'<h2 id="{section.name}-h">{escape(section.title)}</h2><p>{rich(section.lead)}</p>{body}</section>'
@@ -111,7 +114,7 @@ def _chart(chart: Chart, watermark: str) -> str:
 
 
 def _legend(chart: Chart) -> str:
-    if len(chart.names) == 1 and not chart.legend:
+    if len(chart.names) == 1:
         return ""
     buttons = "".join(
         f'<button type="button" aria-pressed="true" data-s="{n}">{drawing.key(chart, name)}{escape(name)}</button>'
@@ -199,8 +202,9 @@ def _table(table: Table) -> str:
     kind = " ".join(filter(None, ["sortable" * table.is_sortable, "tinted" * table.is_tinted]))
     note = f'<p class="note">{rich(table.note)}</p>' if table.note else ""
     find = (
-        f'<div class="find"><label>Find <input type="search" placeholder="fp16 ×8, failed, a trial\'s id …"></label>'
-        f'<output aria-live="polite">{len(table.rows)} trials</output><button class="more" type="button" hidden></button></div>'
+        f'<div class="find"><label>Find <input type="search" placeholder="any words of a row"></label>'
+        f'<output aria-live="polite">{len(table.rows)} rows</output>'
+        '<button class="more" type="button" hidden></button></div>'
         if table.is_sortable
         else ""
     )
@@ -220,6 +224,6 @@ def _cell(table: Table, value: object, kind: str) -> str:
     text = escape(str(value))
     if table.is_tinted and (tint := TINTS.get(str(value).split(" ")[0].rstrip(":"))):
         return f'<td class="{tint}">{text}'
-    if len(text) > 60 and not kind:
+    if len(text) > 40 and not kind:
         return f'<td class="w">{text}'
     return f"<td{kind}>{text}"

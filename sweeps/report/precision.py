@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
-from sweeps import tables
+from sweeps import analysis, tables
 from sweeps.report.chart import Section, Table
 from sweeps.report.study import Study
 
@@ -34,9 +34,7 @@ def section(study: Study) -> Section | None:
                 row.append("–")
                 continue
             ratio = cell["images_per_s"] / one["images_per_s"]
-            within = ratio * math.hypot(
-                cell["images_per_s_ci"] / cell["images_per_s"], one["images_per_s_ci"] / one["images_per_s"]
-            )
+            within = analysis.ratio_ci(*_pair(cell), *_pair(one))
             ratios.append((ratio, at))
             row.append(f"{ratio:.2f}×" if within != within else f"{ratio:.2f}× ± {within:.2f}")
         rows.append(tuple(row))
@@ -46,14 +44,18 @@ def section(study: Study) -> Section | None:
     if ratios:
         low, high = min(ratios), max(ratios)
         lead += f" From {low[0]:.2f}× ({low[1]}) to {high[0]:.2f}× ({high[1]})."
-    numeric = frozenset(columns[len(same) :]) | {study.word(axis) for axis in same if study.is_number(axis)}
+    numeric = study.numeric(columns[len(same) :])
     table = Table("precision-ratios", "By number format", columns, tuple(rows), numeric, is_sortable=len(rows) > 12)
     return Section("precision", "Precision", lead, (table,))
 
 
-def _rate(cell: object) -> str:
+def _rate(cell: Any) -> str:
     if cell is None:
         return "–"
-    if not cell["n"]:  # type: ignore[index]
-        return str(cell["kind"]) or "–"  # type: ignore[index]
-    return tables.plus_minus(cell["images_per_s"], cell["images_per_s_ci"])  # type: ignore[index]
+    if not cell["n"]:
+        return str(cell["kind"]) or "–"
+    return tables.plus_minus(cell["images_per_s"], cell["images_per_s_ci"])
+
+
+def _pair(cell: Any) -> tuple[float, float]:
+    return float(cell["images_per_s"]), float(cell["images_per_s_ci"])

@@ -65,9 +65,7 @@ def _best(study: Study, best: pd.DataFrame) -> list[Block]:
     panel = Panel("", (ideal, Series(named, tuple(marks))))
     lost = " Both scales are logarithmic." if across.kind == "log" else ""
     note = f"At each count the faster place of the ranks.{lost}" if "placement" in study.axes else lost.strip()
-    return [
-        Chart("scaling-best", "The fastest settings, from one on", alt, across, up, (panel,), legend=" ", note=note)
-    ]
+    return [Chart("scaling-best", "The fastest settings, from one on", alt, across, up, (panel,), note=note)]
 
 
 def _with_one(study: Study, cells: pd.DataFrame) -> pd.DataFrame:
@@ -107,7 +105,8 @@ def _all(study: Study, counts: list[int]) -> list[Block]:
     alt = f"Efficiency at {counts}: lowest {lowest['efficiency']:.0%} with {study.described(lowest)}."
     line = Series("linear", tuple(Mark(float(gpus), 1.0) for gpus in (scale.ticks[0], scale.ticks[-1])), "ideal")
     panels = tuple(Panel(panel.title, (line, *panel.series)) for panel in panels)
-    up = Scale("efficiency", form="percent", starts_at_zero=True, ends_at=1.05)
+    least = max(0.0, math.floor(10 * float(known["efficiency"].min()) - 1) / 10)
+    up = Scale("efficiency", form="percent", begins_at=least, ends_at=1.02)
     chart = Chart(
         "efficiency",
         f"Efficiency of every setting, over {study.rank}s",
@@ -118,7 +117,6 @@ def _all(study: Study, counts: list[int]) -> list[Block]:
         found.is_ordered,
         found.legend,
         layout.left_out(more),
-        len(panels) == 1,
     )
     return [chart]
 
@@ -126,28 +124,16 @@ def _all(study: Study, counts: list[int]) -> list[Block]:
 def _parts(study: Study) -> list[Block]:
     """Efficiency as what is kept inside a node times what is kept between nodes."""
     table = study.measured
-    if not (table["nodes"] > 1).any() or study.is_strong:
+    if not (table["nodes"] > 1).any():
         return []
-    same = [axis for axis in study.axes if axis not in ("gpus", "placement")]
-    rows = []
-    for _, row in table[(table["nodes"] > 1) & table["efficiency"].notna()].iterrows():
-        each = row["gpus"] / row["nodes"]
-        alike = table
-        for axis in same:
-            alike = alike[alike[axis] == row[axis]]
-        inside = alike[(alike["gpus"] == each) & (alike["nodes"] == 1)]
-        if inside.empty:
-            continue
-        intra, inter = _intra(inside.iloc[0]), _inter(row, inside.iloc[0])
-        rows.append(
-            (
-                *(tables.cell(row[axis]) for axis in study.axes),
-                f"{row['nodes']:g} × {each:g}",
-                tables.percent(*intra),
-                tables.percent(*inter),
-                tables.percent(row["efficiency"], row["efficiency_ci"]),
-            )
+    rows = [
+        (
+            *(tables.cell(row[axis]) for axis in study.axes),
+            f"{row['nodes']:g} × {row['gpus'] / row['nodes']:g}",
+            *(tables.percent(row[part], row[f"{part}_ci"]) for part in ("intra", "inter", "efficiency")),
         )
+        for _, row in table[(table["nodes"] > 1) & table["inter"].notna()].iterrows()
+    ]
     if not rows:
         return []
     figures = ("inside a node", "between nodes", "together")
@@ -158,18 +144,12 @@ def _parts(study: Study) -> list[Block]:
     )
     return [
         Table(
-            "intra-inter", "Where efficiency is lost", columns, tuple(rows), frozenset(columns[len(same) :]), note, True
+            "intra-inter",
+            "Where efficiency is lost",
+            columns,
+            tuple(rows),
+            study.numeric(figures),
+            note,
+            is_sortable=True,
         )
     ]
-
-
-def _intra(inside: Any) -> tuple[float, float]:
-    return float(inside["efficiency"]), float(inside["efficiency_ci"])
-
-
-def _inter(row: Any, inside: Any) -> tuple[float, float]:
-    ratio = row["images_per_s"] / (row["nodes"] * inside["images_per_s"])
-    relative = math.hypot(
-        row["images_per_s_ci"] / row["images_per_s"], inside["images_per_s_ci"] / inside["images_per_s"]
-    )
-    return float(ratio), float(ratio * relative)

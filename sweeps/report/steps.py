@@ -35,7 +35,8 @@ def section(study: Study) -> Section | None:
         "What parts hide behind each other is overlapped."
     )
     most = known.loc[(known["comm_share"] + known["input_share"]).idxmax()]
-    alt = f"Most waiting: {study.described(most)}, {most['comm_share']:.0%} communication, {most['input_share']:.0%} input."
+    waits = f"{most['comm_share']:.0%} communication, {most['input_share']:.0%} input"
+    alt = f"Most waiting: {study.described(most)}, {waits}."
     left = f" The {MOST} fastest of {len(known)} cells." if len(known) > MOST else ""
     bars = Bars(
         "steps-cells",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis, findings, ledger, query, rows, space
@@ -84,24 +83,21 @@ class Study:
             cached = record.outcome.cached
             extra = {
                 "name": f"{named(record.config)} #{record.config.repeat}",
-                "nodes": float(len({place.node for place in record.outcome.granted})) or math.nan,
                 "attempts": record.attempts,
                 "cached_from": cached.sweep if cached else "",
             }
             told.append(rows.row(record) | extra)
         frame = query.frame(told)
-        for column in ("name", "nodes", "attempts", "cached_from"):
+        for column in ("name", "attempts", "cached_from"):
             frame[column] = [row[column] for row in told]
         return frame
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
-        """A row a cell and pair of fingerprints, in the file's order, with its efficiency and its nodes."""
+        """A row a cell and pair of fingerprints, in the file's order, with its efficiency, its step and its kind."""
         table = analysis.scaling(self.trials, self.is_strong)
-        nodes = self.trials.groupby("cell")["nodes"].max()
         step_ms = self.trials[self.trials["outcome"] == "completed"].groupby("cell")["step_ms_mean"].mean()
         kinds = self.trials[self.trials["kind"] != ""].groupby("cell")["kind"].first()
-        table["nodes"] = table["cell"].map(nodes)
         table["step_ms"] = table["cell"].map(step_ms)
         table["kind"] = table["cell"].map(kinds).fillna("")
         return findings.in_order(table, self.plan).reset_index(drop=True)
@@ -138,11 +134,19 @@ class Study:
 
     def said(self, axis: str, at: Any) -> str:
         """A value with what it is of: `batch size 256`, `8 GPUs`, `fp16`."""
+        if axis == "decode_threads" and str(at) != "auto":
+            return f"{at} decode thread{'s' * (str(at) != '1')}"
+        if axis == "placement":
+            return {"pack": "packed", "spread": "spread"}.get(str(at), f"placed {at}")
         if axis == "gpus":
             return f"{at:g} {self.rank}{'s' * (at != 1)}"
-        if axis in ("precision", "placement", "model", "data", "optimizer"):
+        if axis in ("precision", "model", "data", "optimizer"):
             return str(at)
         return f"{self.word(axis)} {space.shown(at)}"
+
+    def numeric(self, figures: Iterable[str]) -> frozenset[str]:
+        """Columns of a table that hold numbers: these, and the axes that do."""
+        return frozenset({*figures, *(self.word(axis) for axis in self.axes if self.is_number(axis))})
 
     def described(self, cell: Any, axes: list[str] | None = None) -> str:
         """A cell by what tells it from the others."""

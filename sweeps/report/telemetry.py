@@ -49,6 +49,7 @@ def section(study: Study) -> Section | None:
             Scale("since the first trial began", form="time", starts_at_zero=True),
             Scale(unit, starts_at_zero=True),
             (Panel("", tuple(series)),),
+            is_small=True,
         )
         blocks.append(chart)
     if not blocks:

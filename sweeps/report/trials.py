@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import Any
+import shlex
+from typing import TYPE_CHECKING, Any
 
 from sweeps import space, tables
+from sweeps.report import effects
 from sweeps.report.chart import Block, Section, Table, Text
 from sweeps.report.study import Study
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FIGURES = {  # by column; those that no trial has are left out
     "images_per_s": "images/s",
@@ -63,40 +68,46 @@ def _figure(name: str, value: float) -> str:
 
 
 def ends(study: Study) -> Section | None:
-    """What was used again, what can't run, what failed, what was tried again."""
-    blocks: list[Block] = []
+    """What was used again, what can't run, what failed, what was tried again, what does not fit in."""
     frame = study.trials
-    rows = []
-    for (outcome, kind, message), alike in frame[frame["outcome"] != "completed"].groupby(
-        ["outcome", "kind", frame["message"].map(_reason)], sort=False
-    ):
-        rows.append((outcome, kind or "–", len(alike), message or "–", _listed(list(alike["name"]))))
-    if rows:
-        columns = ("outcome", "kind", "trials", "why", "which")
-        blocks.append(Table("ends-why", "What did not complete", columns, tuple(rows), frozenset({"trials"})))
-    cached = frame[frame["cached_from"] != ""]
-    if len(cached):
-        said = [(at, len(alike), _listed(list(alike["name"]))) for at, alike in cached.groupby("cached_from")]
-        columns = ("measured by", "trials", "which")
-        note = "Same cell, same hardware, same software: not measured again. `--fresh` measures them anew."
-        blocks.append(Table("ends-cached", "Taken from earlier sweeps", columns, tuple(said), frozenset({"trials"}), note))
-    if study.attempts:
-        counted = collections.Counter(
-            (a.outcome.status, a.outcome.kind, _reason(a.outcome.message)) for a in study.attempts
-        )
-        retried = tuple((status, kind, n, message) for (status, kind, message), n in counted.items())
-        columns = ("ended", "kind", "attempts", "why")
-        blocks.append(
-            Table("ends-retried", "Attempts that were tried again", columns, retried, frozenset({"attempts"}))
-        )
+    blocks: list[Block] = [*_incomplete(frame), *_cached(frame), *_retried(study)]
     if study.asides:
-        aside = tuple((str(one["node"]), str(one.get("trials", ""))) for one in study.asides)
-        blocks.append(Table("ends-aside", "Nodes set aside", ("node", "why"), aside))
+        asides = tuple((str(one["node"]), str(one.get("trials", ""))) for one in study.asides)
+        blocks.append(Table("ends-aside", "Nodes set aside", ("node", "why"), asides))
+    blocks += effects.strays(study)
     if not blocks:
         return None
-    counts = frame["outcome"].value_counts()
-    told = ", ".join(f"{n} {name}" for name, n in counts.items())
-    return Section("ends", "What did not complete", f"{len(frame)} trials: {told}.", tuple(blocks))
+    told = ", ".join(f"{n} {name}" for name, n in frame["outcome"].value_counts().items())
+    return Section("ends", "What stands out", f"{len(frame)} trials: {told}.", tuple(blocks))
+
+
+def _incomplete(frame: pd.DataFrame) -> list[Block]:
+    ended = frame[frame["outcome"] != "completed"]
+    reasons = ended.groupby(["outcome", "kind", ended["message"].map(_reason)], sort=False)
+    rows = [
+        (outcome, kind or "–", len(alike), message or "–", _listed(list(alike["name"])))
+        for (outcome, kind, message), alike in reasons
+    ]
+    columns = ("outcome", "kind", "trials", "why", "which")
+    title = "What did not complete"
+    return [Table("ends-why", title, columns, tuple(rows), frozenset({"trials"}))] if rows else []
+
+
+def _cached(frame: pd.DataFrame) -> list[Block]:
+    cached = frame[frame["cached_from"] != ""]
+    rows = [(at, len(alike), _listed(list(alike["name"]))) for at, alike in cached.groupby("cached_from")]
+    columns = ("measured by", "trials", "which")
+    note = "Same cell, same hardware, same software: not measured again. `--fresh` measures them anew."
+    title = "Taken from earlier sweeps"
+    return [Table("ends-cached", title, columns, tuple(rows), frozenset({"trials"}), note)] if rows else []
+
+
+def _retried(study: Study) -> list[Block]:
+    ends = ((one.outcome.status, one.outcome.kind, _reason(one.outcome.message)) for one in study.attempts)
+    rows = [(status, kind, n, why) for (status, kind, why), n in collections.Counter(ends).items()]
+    columns = ("ended", "kind", "attempts", "why")
+    title = "Attempts that were tried again"
+    return [Table("ends-retried", title, columns, tuple(rows), frozenset({"attempts"}))] if rows else []
 
 
 def _reason(message: str) -> str:
@@ -118,22 +129,18 @@ def again(study: Study) -> Section:
     if facts.simulated:
         command += f" --simulate {facts.simulated}"
     if facts.overrides:
-        command += f" --set {' '.join(_quoted(text) for text in facts.overrides)}"
+        command += f" --set {' '.join(shlex.quote(text) for text in facts.overrides)}"
     if not facts.simulated:
         command += " --fresh"
     blocks: list[Text] = [Text("Command", command), Text(file, facts.file.rstrip())]
     commits = {_commit(node) for node in study.nodes} - {""}
-    lead = f"Save the file as `{file}` and run the command. Every figure of this page is in `results/{facts.name}/ledger.jsonl`"
-    lead += f" and, as a table, in `sweep trials {facts.name} --format csv`."
+    lead = (
+        f"Save the file as `{file}` and run the command. Every figure of this page is in"
+        f" `results/{facts.name}/ledger.jsonl` and, as a table, in `sweep trials {facts.name} --format csv`."
+    )
     if commits:
         lead += f" The program was at commit {', '.join(sorted(commits))}."
     return Section("again", "Do it again", lead, tuple(blocks))
-
-
-def _quoted(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)
 
 
 def _commit(node: Any) -> str:

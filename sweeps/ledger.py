@@ -224,6 +224,15 @@ def read(name: str) -> SweepRecord:
     )
 
 
+def facts(name: str) -> SweepFacts:
+    """A sweep's first line alone."""
+    at = paths(name).ledger
+    first = next(_entries(at), None)
+    if first is None or first["kind"] != "sweep" or first["version"] != VERSION:
+        return read(name).facts  # which says what is wrong
+    return _facts(first)
+
+
 def names() -> list[str]:
     """The sweeps in the results folder, oldest first."""
     ledgers = [path for path in results_root().glob("*/ledger.jsonl") if path.is_file()]

@@ -16,6 +16,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sweeps import rows
@@ -112,6 +113,9 @@ class Store:
         for side in rows.SIDES:
             facts = json.dumps(node[side], sort_keys=True)[:LONGEST_NOTE]
             self._client.set_tag(self._parent, f"sweep.{side}.{node[side]['digest']}", facts)
+
+    def attach(self, file: Path) -> None:
+        self._client.log_artifact(self._parent, str(file))
 
     def close(self, status: str) -> None:
         self._client.set_terminated(self._parent, status)
@@ -241,6 +245,15 @@ def sync(record: SweepRecord) -> None:
         store.close("FINISHED" if record.is_complete else "KILLED")
     except Exception as error:
         raise refused("be writable", error) from None
+
+
+def attach(facts: SweepFacts, file: Path) -> None:
+    """Log a file to a sweep's own run, in place of what had its name there."""
+    try:
+        store = Store(facts)
+        store.attach(file)
+    except Exception as error:
+        raise refused("take the report", error) from None
 
 
 def refused(must: str, error: Exception | str) -> RefusedError:

@@ -29,6 +29,13 @@ def write(name: str, out: Path | None = None, form: Format = "html") -> Path:
     return written(study.of(name), at, form)
 
 
+def attach(name: str, file: Path) -> None:
+    """Log a report to the sweep's run in MLflow; raises where the store does not take it."""
+    from sweeps import ledger, tracking
+
+    tracking.attach(ledger.facts(name), file)
+
+
 def written(study: Study, at: Path, form: Format = "html") -> Path:
     from sweeps.report import exports
 

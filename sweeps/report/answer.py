@@ -223,7 +223,7 @@ def _cares(study: Study) -> Iterator[str]:
     slow = [probe for probe in study.probes if probe.get("slow")]
     if slow:
         nodes = ", ".join(sorted({str(probe["node"]) for probe in slow}))
-        yield f"A node was slower than its peers, or than itself before: {nodes}."
+        yield f"Self-tests found {nodes} slower than its peers, or than itself before."
 
 
 def _repeats(top: Any) -> str:

@@ -11,7 +11,7 @@ from sweeps.report.chart import Chart, Mark, Panel, Scale, Series, extent, ticks
 
 COLOURS = 8  # of the style sheet, --c0 to --c7 told apart by any eye, --s0 to --s7 a ramp from dark to light
 SIGNS = 6
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 18, 44
+LEFT, RIGHT, TOP, BOTTOM = 66, 14, 18, 44
 SIZES = {1: (920, 380), 2: (460, 330), 3: (350, 290)}  # by the panels in a row
 
 
@@ -63,6 +63,7 @@ class _Drawing:
         inside = "".join([self._grid(), *map(self._series, self._panel.series), self._stamp()])
         return (
             f'<svg class="plot" viewBox="0 0 {self._width} {self._height}" role="img" tabindex="0"'
+            f' data-x="{escape(self._chart.x.label)}" data-y="{escape(self._chart.y.label)}"'
             f' aria-label="{escape(f"{title}. {self._chart.alt}")}">{inside}</svg>'
         )
 
@@ -91,7 +92,7 @@ class _Drawing:
         )
         half = (TOP + foot) / 2
         words.append(
-            f'<text class="label" transform="translate(10 {half:.0f})rotate(-90)" text-anchor="middle">'
+            f'<text class="label" transform="translate(14 {half:.0f})rotate(-90)" text-anchor="middle">'
             f"{escape(self._chart.y.label)}</text>"
         )
         return (
@@ -118,7 +119,10 @@ class _Drawing:
             shapes += [self._mark(series, mark, is_small) for mark in marks]
         hue = colour(self._chart, series.name)
         faint = " faint" * (series.style == "faint")
-        return f'<g class="series{faint}" data-s="{at}" style="color:var({hue})">{"".join(shapes)}</g>'
+        heading = escape(" · ".join(filter(None, [self._panel.title, series.name])))
+        return (
+            f'<g class="series{faint}" data-s="{at}" data-h="{heading}" style="color:var({hue})">{"".join(shapes)}</g>'
+        )
 
     def _whisker(self, mark: Mark) -> str:
         if not (math.isfinite(mark.low) and math.isfinite(mark.high)) or mark.high <= mark.low:
@@ -129,7 +133,7 @@ class _Drawing:
         return f"M{x:.1f} {top:.1f}V{foot:.1f}M{x - 4:.1f} {top:.1f}h8M{x - 4:.1f} {foot:.1f}h8"
 
     def _mark(self, series: Series, mark: Mark, is_small: bool) -> str:
-        says = escape("\n".join(filter(None, [self._told(series, mark), mark.says])))
+        says = escape("|".join([*self._told(mark), mark.says.replace("|", "/")]).rstrip("|"))
         if mark.is_missing:
             x, y = self._at(mark.x, self._y[0])
             y -= 9
@@ -140,17 +144,16 @@ class _Drawing:
             return f'<path class="mark dot" d="M{x:.1f} {y:.1f}h0" data-t="{says}"/>'
         return f'<path class="mark" d="{_sign(sign(self._chart, series.name), x, y)}" data-t="{says}"/>'
 
-    def _told(self, series: Series, mark: Mark) -> str:
-        heading = " · ".join(filter(None, [self._panel.title, series.name]))
+    def _told(self, mark: Mark) -> tuple[str, str]:
+        """Where it stands, along and up; the page's script puts the words around it."""
         across = _named(self._chart.x, mark.x, is_whole=True)
         if mark.is_missing:
-            return f"{heading}\n{self._chart.x.label}: {across}"
+            return across, ""
         interval = ""
-        if math.isfinite(mark.low) and math.isfinite(mark.high) and mark.high > mark.low:
+        if mark.high > mark.low:
             ends = [_named(self._chart.y, end, is_whole=True) for end in (mark.low, mark.high)]
             interval = f" ({ends[0]} to {ends[1]})"
-        up = _named(self._chart.y, mark.y, is_whole=True)
-        return f"{heading}\n{self._chart.x.label}: {across}\n{self._chart.y.label}: {up}{interval}"
+        return across, f"{_named(self._chart.y, mark.y, is_whole=True)}{interval}"
 
     def _stamp(self) -> str:
         if not self._watermark:

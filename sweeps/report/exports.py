@@ -103,6 +103,8 @@ def _panel(place: Any, chart: Chart, panel: Any) -> None:
             axis.set_ticks([], minor=True)
         else:
             axis.set_major_formatter(lambda value, _, form=scale.form: written(value, form))
+    if math.isfinite(chart.y.begins_at):
+        place.set_ylim(bottom=chart.y.begins_at)
     if chart.y.starts_at_zero:
         place.set_ylim(bottom=0)
     place.set_xlabel(chart.x.label, fontsize=9, color=INK)

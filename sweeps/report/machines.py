@@ -27,7 +27,7 @@ def section(study: Study) -> Section | None:
     names = sorted({str(node["node"]) for node in study.nodes})
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     lead = f"{len(names)} node{'s' * (len(names) != 1)}: {listed}." if names else "What the nodes were made of."
-    return Section("machines", "Hardware and software", lead, tuple(blocks))
+    return Section("machines", "Machines", lead, tuple(blocks))
 
 
 def _facts(study: Study, side: str) -> list[Block]:

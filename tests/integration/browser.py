@@ -114,9 +114,12 @@ class Page:
         """A screenshot of what is in view, or of one element whole."""
         clip: dict[str, Any] = {}
         if selector:
+            found = f"document.querySelector({json.dumps(selector)})"
+            drawn = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+            self.run(f"{found}.scrollIntoView({{behavior: 'instant'}}); {drawn}")  # what is out of view is not laid out
             box = self.run(
                 f"(r => ({{x: r.left + scrollX, y: r.top + scrollY, width: r.width, height: r.height}}))"
-                f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
+                f"({found}.getBoundingClientRect())"
             )
             clip = {"clip": {**box, "scale": 1}, "captureBeyondViewport": True}
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **clip)["data"]))
@@ -124,6 +127,7 @@ class Page:
 
     def paper(self, path: Path) -> Path:
         """As it is printed."""
+        self.call("Emulation.setEmulatedMedia", media="", features=[])
         path.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"]))
         return path
 

@@ -63,7 +63,7 @@ def _ends(study: Study) -> str:
         return "no trial has ended"
     ends = ", ".join(f"{n} {name}" for name, n in counts.items())
     cells = study.cells["cell"].nunique()
-    return f"{len(study.trials)} trials of {cells} cell{'s' * (cells != 1)}: {ends}"
+    return f"{len(study.trials)} trials of {cells} cell{'' if cells == 1 else 's'}: {ends}"
 
 
 def _speed(study: Study, kicker: str, cares: tuple[str, ...]) -> Answer:
@@ -154,32 +154,39 @@ def _numbers(study: Study, top: Any, rate: str, interval: str) -> Iterator[Numbe
 
 def _learning(study: Study, kicker: str, cares: tuple[str, ...]) -> Answer:
     sure = study.measured[(study.measured["reached"] == study.measured["n"])]
+    same = study.measured.iloc[:0]
     if not sure.empty:
         top = sure.loc[sure["hours_to_target"].idxmin()]
         took = tables.duration(3600 * top["hours_to_target"])
         headline = f"{_upper(study.described(top)) or 'It'} reaches the target soonest: in {took}"
     else:
-        top = study.measured.loc[study.measured["top1"].idxmax()]
-        headline = f"{_upper(study.described(top)) or 'It'} learns best: {top['top1']:.1%} top-1"
-    return Answer(kicker, headline, tuple(_learned(study, top)), tuple(_learning_numbers(study, top)), cares)
+        top = study.measured.loc[study.measured["top1"].fillna(-1).idxmax()]
+        same = _as_accurate(study, top)
+        verb = "learns best" if same.empty else "leads, if not clearly"
+        headline = f"{_upper(study.described(top)) or 'It'} {verb}: {tables.accuracy(top['top1'], math.nan)} top-1"
+    lines = tuple(_learned(study, len(same)))
+    return Answer(kicker, headline, lines, tuple(_learning_numbers(study, top)), cares)
 
 
-def _learned(study: Study, top: Any) -> Iterator[str]:
+def _as_accurate(study: Study, top: Any) -> pd.DataFrame:
+    others = study.measured[study.measured["cell"] != top["cell"]]
+    interval = (others["top1_ci"] ** 2 + top["top1_ci"] ** 2) ** 0.5
+    return others[top["top1"] - others["top1"] <= interval]
+
+
+def _learned(study: Study, same: int) -> Iterator[str]:
     target = study.facts.spec.target
     goals = [f"top-{n} {at:.1%}" for n, at in ((1, target.top1), (5, target.top5)) if at]
     if goals:
         reached, of_all = int(study.measured["reached"].sum()), int(study.measured["n"].sum())
         yield f"{reached} of {of_all} trials reached the target of {' and '.join(goals)}."
-    others = study.measured[study.measured["cell"] != top["cell"]]
-    interval = (others["top1_ci"] ** 2 + top["top1_ci"] ** 2) ** 0.5
-    same = others[(top["top1"] - others["top1"]).abs() <= interval]
-    if len(same):
-        yield f"{len(same)} of the {len(others)} other cells can't be told from it in top-1 at 95%."
+    if same:
+        yield f"**{same} of the {len(study.measured) - 1} other cells** can't be told from it in top-1 at 95%."
 
 
 def _learning_numbers(study: Study, top: Any) -> Iterator[Number]:
     within = _known(top["top1_ci"], f"± {100 * top['top1_ci']:.2g} points")
-    yield Number("Top-1", f"{top['top1']:.2%}", "", f"{within}{_repeats(top)}")
+    yield Number("Top-1", tables.accuracy(top["top1"], math.nan), "", f"{within}{_repeats(top)}")
     if top["reached"]:
         hours = tables.duration(3600 * top["hours_to_target"]).split(" ")
         yield Number("Time to the target", hours[0], hours[1], f"{top['reached']} of {top['n']} repeats reached it")
@@ -228,7 +235,7 @@ def _cares(study: Study) -> Iterator[str]:
 
 def _repeats(top: Any) -> str:
     begin = " · " if top["images_per_s_ci"] == top["images_per_s_ci"] else ""
-    return f"{begin}{top['n']} repeat{'s' * (top['n'] != 1)}"
+    return f"{begin}{top['n']} repeat{'' if top['n'] == 1 else 's'}"
 
 
 def _known(number: float, text: str) -> str:

@@ -40,7 +40,8 @@ class Layout:
     def scale(self, cells: pd.DataFrame) -> Scale:
         """Of the axis along the width."""
         label = self.study.word(self.across)
-        label += f" (per {self.study.rank})" * (self.across == "batch_size" and self.study.cells["gpus"].max() > 1)
+        if self.across == "batch_size" and self.study.cells["gpus"].max() > 1:
+            label += f" (per {self.study.rank})"
         values = list(dict.fromkeys(self.study.in_axis_order(self.across)[self.across]))
         values = [value for value in values if value in set(cells[self.across])]
         if not self.study.is_number(self.across):

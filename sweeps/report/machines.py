@@ -26,7 +26,7 @@ def section(study: Study) -> Section | None:
         return None
     names = sorted({str(node["node"]) for node in study.nodes})
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    lead = f"{len(names)} node{'s' * (len(names) != 1)}: {listed}." if names else "What the nodes were made of."
+    lead = f"{len(names)} node{'' if len(names) == 1 else 's'}: {listed}." if names else "What the nodes were made of."
     return Section("machines", "Machines", lead, tuple(blocks))
 
 
@@ -55,7 +55,7 @@ def _facts(study: Study, side: str) -> list[Block]:
 def _flat(facts: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
     made = []
     for name, value in facts.items():
-        said = f"{before}{name.replace('_', ' ')}"
+        said = f"{before}{name.removeprefix('is_').replace('_', ' ')}"
         if isinstance(value, Mapping):
             made += _flat(value, f"{said} · ")
         elif isinstance(value, (list, tuple)):

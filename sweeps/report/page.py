@@ -28,6 +28,7 @@ def html(title: str, answer: Answer, sections: Sequence[Section], simulated: str
     watermark = WATERMARK if simulated else ""
     says = f"Simulated on {escape(simulated)}: a model answered, nothing was measured"
     marked = f'<div class="simulated" role="note">{says}</div>' if simulated else ""
+    style += _sheets(says) if simulated else ""
     links = "".join(f'<a href="#{section.name}">{escape(section.title)}</a>' for section in sections)
     body = "".join(_section(section, watermark) for section in sections)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_digest(script)}'; img-src data:"
@@ -43,6 +44,12 @@ def html(title: str, answer: Answer, sections: Sequence[Section], simulated: str
         '<div id="tip" hidden></div><div id="spoken" class="unseen" aria-live="polite"></div>'
         f"<script>{script}</script></body></html>"
     )
+
+
+def _sheets(says: str) -> str:
+    """Says so on every sheet of paper."""
+    text = re.sub(r"[^\w ,:=.-]", " ", says)
+    return f'@page{{@top-center{{content:"{text}";font:600 9pt system-ui,sans-serif;color:#6d3b00}}}}'
 
 
 def _file(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis, findings, ledger, query, rows, space
@@ -56,6 +57,7 @@ class Study:
     attempts: tuple[TrialRecord, ...] = ()  # that were tried again
     asides: tuple[Mapping[str, Any], ...] = ()  # nodes that got no more trials
     is_complete: bool = True
+    samples: Path | None = None  # the folder of the nodes' readings, where it lies here
 
     @property
     def name(self) -> str:
@@ -135,11 +137,11 @@ class Study:
     def said(self, axis: str, at: Any) -> str:
         """A value with what it is of: `batch size 256`, `8 GPUs`, `fp16`."""
         if axis == "decode_threads" and str(at) != "auto":
-            return f"{at} decode thread{'s' * (str(at) != '1')}"
+            return f"{at} decode thread{'' if str(at) == '1' else 's'}"
         if axis == "placement":
             return {"pack": "packed", "spread": "spread"}.get(str(at), f"placed {at}")
         if axis == "gpus":
-            return f"{at:g} {self.rank}{'s' * (at != 1)}"
+            return f"{at:g} {self.rank}{'' if at == 1 else 's'}"
         if axis in ("precision", "model", "data", "optimizer"):
             return str(at)
         return f"{self.word(axis)} {space.shown(at)}"
@@ -154,11 +156,12 @@ class Study:
 
     def readings(self) -> dict[str, list[dict[str, float]]]:
         """What each node whose samples lie here read over the sweep; times in seconds since it began."""
-        folder = ledger.paths(self.name).samples("*").parent
+        if not self.samples:
+            return {}
         begin, end = self.span
         step_s = max(1.0, (end - begin) / MOST_POINTS)
         found = {}
-        for path in sorted(folder.glob("*.jsonl")):
+        for path in sorted(self.samples.glob("*.jsonl")):
             told = usage.series(path, begin, end, step_s, TELEMETRY)
             if told:
                 found[path.stem] = [{**row, "at": row["at"] - begin} for row in told]
@@ -177,5 +180,12 @@ def of(name: str) -> Study:
     """The study of a sweep whose ledger lies here."""
     record = ledger.read(name)
     return Study(
-        record.facts, record.trials, record.nodes, record.probes, record.attempts, record.asides, record.is_complete
+        record.facts,
+        record.trials,
+        record.nodes,
+        record.probes,
+        record.attempts,
+        record.asides,
+        record.is_complete,
+        ledger.paths(name).samples("*").parent,
     )

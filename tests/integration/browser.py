@@ -18,6 +18,7 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
 PATIENCE_S = 60.0
+TALLEST = 8000  # pixels of a picture
 
 
 def found() -> str:
@@ -34,6 +35,7 @@ class Page:
         self._numbers = itertools.count(1)
         self._session = ""
         self._events: list[dict[str, Any]] = []
+        self._size = (1200, 900)
         self.errors: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -96,7 +98,9 @@ class Page:
             raise RuntimeError(json.dumps(said["exceptionDetails"])[:500])
         return said["result"].get("value")
 
-    def size(self, width: int, height: int) -> None:
+    def size(self, width: int, height: int, keep: bool = True) -> None:
+        if keep:
+            self._size = (width, height)
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def look(self, media: str = "screen", scheme: str = "light") -> None:
@@ -111,18 +115,23 @@ class Page:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **held)
 
     def picture(self, path: Path, selector: str = "") -> Path:
-        """A screenshot of what is in view, or of one element whole."""
+        """A screenshot of what is in view, or of one element whole, for which the window is made as high."""
         clip: dict[str, Any] = {}
         if selector:
             found = f"document.querySelector({json.dumps(selector)})"
-            drawn = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-            self.run(f"{found}.scrollIntoView({{behavior: 'instant'}}); {drawn}")  # what is out of view is not laid out
+            frames = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+            for _ in range(2):  # what comes into view is laid out then
+                high = self.run(
+                    f"{found}.scrollIntoView({{behavior: 'instant'}}); {frames}.then(() => {found}.offsetHeight)"
+                )
+                self.size(self._size[0], max(self._size[1], min(int(high) + 120, TALLEST)), keep=False)
             box = self.run(
                 f"(r => ({{x: r.left + scrollX, y: r.top + scrollY, width: r.width, height: r.height}}))"
                 f"({found}.getBoundingClientRect())"
             )
-            clip = {"clip": {**box, "scale": 1}, "captureBeyondViewport": True}
+            clip = {"clip": {**box, "scale": 1}}
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **clip)["data"]))
+        self.size(*self._size)
         return path
 
     def paper(self, path: Path) -> Path:

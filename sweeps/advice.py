@@ -11,6 +11,7 @@ from sweeps.reading import read
 from sweeps.spec import parse
 
 SHOWN = 5
+WORTH = 0.95  # of an interval, that a trial must narrow it to
 
 
 def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format) -> int:
@@ -46,6 +47,8 @@ def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format
     again = " once more" if best["is_measured"] else ""
     print(f"\nNext: {where}{again}: narrows the images/s predicted of {best['predicts']} cells, on average")
     print(f"from ± {best['within']:.2%} to ± {best['then']:.2%}")
+    if best["then"] > WORTH * best["within"]:
+        print("That is little: what is left is how cells differ from the model, which no single trial changes.")
     for model in models:
         print(_told(model))
     return errors.DONE

@@ -1,7 +1,10 @@
 """The control plane: what to measure, in what order, and what it meant. Never imports tensorflow or horovod.
 
 import sweeps
-trials = sweeps.trials("demo")   # a DataFrame, one row a trial
+sweeps.list()                    # a DataFrame, one row a sweep
+trials = sweeps.trials("demo")   # one row a trial; where="gpus >= 4", columns=["gpus", "images_per_s"], store=…
+sweeps.cells("demo")             # one row a cell: means with intervals; of trials too
+sweeps.series(trials.trial[0], "steps/step_ms")
 sweeps.scaling(trials)           # one row a cell: images/s with interval, efficiency
 sweeps.best(trials)
 sweeps.pareto(sweeps.cells(trials), ["images_per_s"], ["gpu_hours_per_epoch"])
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
     from sweeps.analysis import (
         batch_curve,
         best,
-        cells,
         convergence,
         costs,
         decode_curve,
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
         scaling,
         stragglers,
     )
-    from sweeps.query import readings, trials
+    from sweeps.query import cells, readings, series, trials
+    from sweeps.query import list_sweeps as list  # noqa: A004, read as sweeps.list
+    from sweeps.sides import diff
 
 __all__ = [
     "batch_curve",
@@ -40,20 +44,23 @@ __all__ = [
     "convergence",
     "costs",
     "decode_curve",
+    "diff",
     "effects",
     "feasible",
     "frontier",
     "interactions",
+    "list",
     "outliers",
     "pareto",
     "precision_ratios",
     "ratios",
     "readings",
     "scaling",
+    "series",
     "stragglers",
     "trials",
 ]
-_OF_STORES = ("readings", "trials")
+_OF_STORES = ("cells", "list", "readings", "series", "trials")
 
 
 def __getattr__(name: str) -> object:
@@ -61,7 +68,11 @@ def __getattr__(name: str) -> object:
     if name in _OF_STORES:
         from sweeps import query
 
-        return getattr(query, name)
+        return getattr(query, "list_sweeps" if name == "list" else name)
+    if name == "diff":
+        from sweeps import sides
+
+        return sides.diff
     if name in __all__:
         from sweeps import analysis
 

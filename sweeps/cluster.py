@@ -6,9 +6,9 @@ import contextlib
 import logging
 import os
 import socket
+import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import ray
@@ -19,11 +19,13 @@ from sweeps.errors import RefusedError
 from sweeps.shape import Node
 
 LOOK_EVERY_S = 2.0
+HEAD_MAY_BE_AWAY_S = 20.0
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # what goes wrong is told in our words
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # it would end keepers; ranks have limits of their own
     "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
@@ -56,6 +58,8 @@ class Site(Protocol):
 
     def name(self, node_id: str) -> str: ...
     def ask_for(self, bundles: Sequence[dict[str, float]]) -> None: ...
+    def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
+        """Calls `gone` in a thread of its own, with the reason, once the trials can't be reached any more."""
 
 
 class Simulated:
@@ -73,22 +77,31 @@ class Simulated:
     def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
         """More will not come."""
 
+    def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
 
 class Cluster:
     """The nodes of a Ray cluster that ranks may run on, as they come and go."""
 
     def __init__(self) -> None:
         self._looked_at = 0.0
+        self._has_asked = False
         self._nodes: list[Node] = []
-        self._ids: dict[str, str] = {}  # Ray's, by name
+        self._ids: dict[str, str] = {}  # Ray's, by name, of those that are there
 
     @property
     def nodes(self) -> list[Node]:
         """As they were a moment ago."""
         if time.monotonic() - self._looked_at > LOOK_EVERY_S:
             alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-            hosts = Counter(node["NodeManagerHostname"] for node in alive)
-            named = {self._name(node, hosts): node for node in alive}
+            known = {node_id: name for name, node_id in self._ids.items()}
+            taken = {known[node["NodeID"]] for node in alive if node["NodeID"] in known}
+            named: dict[str, dict[str, Any]] = {}
+            for node in alive:
+                name = known.get(node["NodeID"]) or self._new_name(node, taken)
+                named[name] = node
+                taken.add(name)
             self._ids = {name: node["NodeID"] for name, node in named.items()}
             self._nodes = [_node(name, node) for name, node in sorted(named.items())]
             self._looked_at = time.monotonic()
@@ -104,11 +117,41 @@ class Cluster:
     def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
         """Have a cluster that grows by itself grow to hold these at once."""
         sdk.request_resources(bundles=list(bundles))
+        self._has_asked = bool(bundles)
+
+    @contextlib.contextmanager
+    def guarded(self, gone: Callable[[str], None]) -> Iterator[None]:
+        """Ray itself would wait a minute for its head, and then end this process where it stands."""
+        head: str = ray.get_runtime_context().gcs_address
+        is_over = threading.Event()
+
+        def look() -> None:
+            answered_at = time.monotonic()
+            while not is_over.wait(LOOK_EVERY_S):
+                try:
+                    _knock(head)
+                    answered_at = time.monotonic()
+                except RefusedError as refusal:
+                    if time.monotonic() - answered_at > HEAD_MAY_BE_AWAY_S:
+                        gone(f"{refusal}, for {HEAD_MAY_BE_AWAY_S:g} s")
+                        return
+
+        threading.Thread(target=look, name="guard", daemon=True).start()
+        try:
+            yield
+        finally:
+            is_over.set()
+
+    def close(self) -> None:
+        """The cluster may shrink again."""
+        if self._has_asked:
+            self.ask_for([])
 
     @staticmethod
-    def _name(node: dict[str, Any], hosts: Counter[str]) -> str:
+    def _new_name(node: dict[str, Any], taken: Collection[str]) -> str:
+        """Its host's: a node that comes back is the one that it was. Another one on the host says which."""
         host: str = node["NodeManagerHostname"]
-        return host if hosts[host] == 1 else f"{host}/{node['NodeID'][:6]}"
+        return f"{host}/{node['NodeID'][:6]}" if host in taken else host
 
 
 def _node(name: str, node: dict[str, Any]) -> Node:
@@ -137,7 +180,9 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]
             where = address or "on this machine"
             raise RefusedError(f"Ray must answer {where}, but {str(error).splitlines()[0]}") from None
         stack.callback(ray.shutdown)
-        yield Cluster()
+        site = Cluster()
+        stack.callback(site.close)
+        yield site
 
 
 def _knock(address: str) -> None:

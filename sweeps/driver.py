@@ -33,6 +33,7 @@ from workers.contract import WITHOUT_JPEGS, TrialConfig
 
 if TYPE_CHECKING:
     from sweeps.cluster import Site
+    from sweeps.tracker import Tracker
 
 INTERRUPTED = 130
 SOME = 200  # cells of a search that stand for all
@@ -201,7 +202,7 @@ def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Cons
     """The plan without the trials that the cluster can never hold; raises unless they may be skipped."""
     trials = planned.trials or _some(planned.spec)
     refused = shape.check_capacity(trials, site.nodes)
-    give_up = time.monotonic() + 60 * planned.spec.wait_for_nodes_min
+    give_up = time.monotonic() + 60 * (planned.spec.wait_for_nodes_min or 0)
     if refused and time.monotonic() < give_up:
         _ask_for_nodes(refused, site, console)
         while refused and time.monotonic() < give_up:
@@ -257,6 +258,7 @@ def _conduct(
     """Run what the strategy proposes, and say what was found; the exit code. Raises if the ledger or the store
     refused before the first trial."""
     from sweeps import runner, tracking
+    from sweeps.tracker import Tracker
 
     spec = planned.spec
     machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(site.nodes)
@@ -266,24 +268,22 @@ def _conduct(
         Feasibility(spec.seed, are_nodes_alike=len({(n.cpus, n.gpus, n.kind) for n in site.nodes}) == 1),
         known,
         budget_gpu_hours=terms.budget or (spec.budget and spec.budget.gpu_hours) or math.inf,
-        wait_for_nodes_s=max(NODES_MAY_COME_BACK_S, 60 * spec.wait_for_nodes_min),
+        wait_for_nodes_s=NODES_MAY_COME_BACK_S if spec.wait_for_nodes_min is None else 60 * spec.wait_for_nodes_min,
     )
     engine.resumed(done)
     progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec))
-    tracker = tracking.Tracker(book.facts)
-    for record in done:  # a driver that was killed may not have told the store of its last trials
-        tracker.ended(record)
+    tracker = Tracker(book.facts)
     refusals: list[RefusedError] = []
     is_complete = False
     try:
-        with progress:
+        with progress, site.guarded(functools.partial(_abandoned, tracker, console, book.facts.name, terms)):
             is_complete = runner.run(engine, spec, book, site, [progress, tracker])
         book.end("complete" if is_complete else "stopped")
     except RefusedError as refusal:
         refusals.append(refusal)
     finally:  # a Ctrl-C before the first trial comes by here too
         left = tracker.close(is_complete)
-        if not progress.done and not done:
+        if book.is_new and not progress.done:
             book.discard()
     if refusals and not progress.done:
         raise refusals[0]
@@ -294,6 +294,14 @@ def _conduct(
     console.print(f"[dim]spent {spent}[/]", highlight=False)
     why = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
     return _told(book.facts, planned, refusals, file, why, console, terms)
+
+
+def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why: str) -> None:
+    """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will."""
+    tracker.close(is_complete=False)
+    console.print(f"[red]{why}[/]", highlight=False, soft_wrap=True)
+    console.print(f"  to go on once it is there: {terms.me} resume {name} --address HOST:PORT", highlight=False)
+    os._exit(errors.REFUSED)
 
 
 def _told(
@@ -377,6 +385,8 @@ def _conclude(
     print(f"\n  report  {_here(page)}")
     print(f"  look    {terms.me} ui")
     print(f"  query   {terms.me} trials {facts.name} --format csv")
+    if not file.is_file():  # it was resumed by its name
+        return
     if facts.simulated:
         print(f"  next    {terms.me} run {file} --address HOST:PORT   (nothing was measured yet)\n")
         return

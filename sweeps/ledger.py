@@ -89,6 +89,7 @@ class Ledger:
         """Take it for this process; raises where another driver has it."""
         self.paths = paths
         self.facts = facts
+        self.is_new = False
         self._file = paths.ledger.open("a", encoding="utf-8")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends, however it does
@@ -98,13 +99,18 @@ class Ledger:
 
     def begin(self) -> None:
         """The first line of a new sweep."""
+        self.is_new = True
+        self._cut_torn_line()
         self._append({"kind": "sweep", "version": VERSION, **contract.to_json(self.facts)})
         self._sign()
 
     def go_on(self) -> None:
         """Behind the last whole line of a sweep that stopped."""
-        self._file.truncate(self.paths.ledger.read_bytes().rfind(b"\n") + 1)
+        self._cut_torn_line()
         self._sign()
+
+    def _cut_torn_line(self) -> None:
+        self._file.truncate(self.paths.ledger.read_bytes().rfind(b"\n") + 1)
 
     def _sign(self) -> None:
         self._append({"kind": "driver", "pid": os.getpid(), "host": os.uname().nodename, "at": time.time()})
@@ -151,7 +157,8 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: st
             try:
                 paths.folder.mkdir(parents=True)
             except FileExistsError:
-                continue
+                if not _is_stillborn(paths):
+                    continue
             facts = SweepFacts(
                 name=paths.name,
                 id=uuid.uuid4().hex,
@@ -162,7 +169,10 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: st
                 trials=plan.trials,
                 simulated=simulated,
             )
-            book = Ledger(paths, facts)
+            try:
+                book = Ledger(paths, facts)
+            except RefusedError:  # another driver begins it at this moment
+                continue
             try:
                 book.begin()
             except RefusedError:
@@ -175,6 +185,12 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: st
             f"  {root}\n  choose another one with SWEEP_RESULTS=folder"
         ) from None
     raise RefusedError(f"{root} is full of sweeps named {study}")
+
+
+def _is_stillborn(paths: SweepPaths) -> bool:
+    """Its driver was killed before it had written the first line, so that there is no sweep."""
+    there = [path.name for path in paths.folder.iterdir()] if paths.folder.is_dir() else ["a file"]
+    return not there or (there == [paths.ledger.name] and b"\n" not in paths.ledger.read_bytes())
 
 
 def reopen(record: SweepRecord) -> Ledger:
@@ -231,6 +247,28 @@ def facts(name: str) -> SweepFacts:
     if first is None or first["kind"] != "sweep" or first["version"] != VERSION:
         return read(name).facts  # which says what is wrong
     return _facts(first)
+
+
+class Tail:
+    """A ledger that grows."""
+
+    def __init__(self, name: str) -> None:
+        self._path = paths(name).ledger
+        self._read = 0  # bytes of it
+
+    def news(self) -> Iterator[TrialRecord | Mapping[str, Any]]:
+        """The trials that have ended, and the nodes that have been met, since the last call."""
+        with self._path.open("rb") as lines:
+            lines.seek(self._read)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                self._read += len(line)
+                entry = json.loads(line)
+                if entry["kind"] == "trial":
+                    yield _record(entry)
+                elif entry["kind"] == "node":
+                    yield entry
 
 
 def names() -> list[str]:

@@ -51,7 +51,8 @@ class Gang(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         if not config["simulated"]:
-            self._group: Any = Group(get_current_placement_group(), config["bundles"], config["node_ids"])
+            ranks = [ranks for _, ranks in config["seats"]]
+            self._group: Any = Group(get_current_placement_group(), ranks, config["node_ids"])
         self._probed_at = -math.inf
         self.reset_config(config)
 
@@ -61,6 +62,7 @@ class Gang(tune.Trainable):
             self._group = SimulatedGroup(machine, new_config["seats"], new_config["is_judged"])
         else:
             self._group.stop()  # of a trial that was stopped halfway
+            self._group.seats = [ranks for _, ranks in new_config["seats"]]
         self._config = contract.trial_config(new_config["trial"])
         self._paths = SweepPaths(new_config["sweep"], Path(new_config["root"]))
         self._entry = new_config["entry"]
@@ -144,12 +146,11 @@ class _Feed(Searcher):
         return {node.name for node in self._site.nodes} <= self._made_of.keys() or time.monotonic() > self._give_up
 
     def _placed(self, start: Start) -> dict[str, Any]:
-        ranks = bundles(start.trial, start.seats, self._site.nodes)
         return {
             "trial": contract.to_json(start.trial),
             "seats": start.seats,
-            "bundles": ranks,
-            "node_ids": [self._site.id(node) for node, n in start.seats for _ in range(n)],
+            "bundles": bundles(start.trial, start.seats, self._site.nodes),
+            "node_ids": [self._site.id(node) for node, _ in start.seats],
             "at": self._conductor.now,
             "attempt": self._conductor.engine.attempts[start.trial.trial],
         }
@@ -165,7 +166,7 @@ class _Feed(Searcher):
 
 
 def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """The trial's own actor needs nothing; each rank has a bundle, bound to its node."""
+    """The trial's own actor needs nothing; a bundle for each of its nodes is bound to it."""
     if config["simulated"]:
         return tune.PlacementGroupFactory(ONE_AT_A_TIME)
     nodes = [{"ray.io/node-id": node} for node in config["node_ids"]]

@@ -33,7 +33,7 @@ MOST_FAILURES = 2  # of a batch size, until its combination is left
 FEWEST_OUT, MOST_OUT = 4, 8  # cells that tpe draws before it is told of the first of them
 OUT = 12  # between those, one in so many of all its cells
 STARTUP = 10  # cells that tpe draws at random
-DRAWS = 20  # of a cell that can be run, until one is taken at random
+DRAWS = 10  # of a cell that can be run, until one is taken at random
 
 
 class Strategy(Protocol):
@@ -45,7 +45,7 @@ class Strategy(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Nothing will be proposed, whatever is told of the trials that are out."""
+        """Nothing more will be proposed, unless an inference falls. Ask for proposals once before."""
 
     def propose(self) -> list[TrialConfig]:
         """Trials to run now, each once; none while an outcome has to be awaited."""

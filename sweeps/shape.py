@@ -110,20 +110,12 @@ def taken(config: TrialConfig, seats: Seats, nodes: Mapping[str, Node]) -> dict[
 
 
 def bundles(config: TrialConfig, seats: Seats, nodes: Iterable[Node]) -> list[dict[str, float]]:
-    """A trial's placement group: a bundle a rank, in the order of the seats.
+    """A trial's placement group: a bundle a node, in the order of the seats, with all that nobody else has meanwhile.
 
-    An exclusive trial has its nodes to itself, so its ranks take all their CPUs: neighbours contend for cores and
-    links. One that shares them takes a GPU's part of the CPUs, or the cores that a CPU rank computes with.
+    Gangs that exclude others on the same nodes have the same group, whatever their ranks: one takes over from another.
     """
-    known = idle(nodes)
-    made: list[dict[str, float]] = []
-    for name, ranks in seats:
-        share = known[name].cpus // ranks if config.isolation == "exclusive" else cores(config, known[name])
-        bundle: dict[str, float] = {"CPU": max(1, share)}
-        if config.device == "gpu":
-            bundle["GPU"] = 1
-        made += [dict(bundle) for _ in range(ranks)]
-    return made
+    part = taken(config, seats, idle(nodes))
+    return [{"CPU": float(cpus)} | ({"GPU": float(gpus)} if gpus else {}) for cpus, gpus in part.values()]
 
 
 def impossible(config: TrialConfig, nodes: Sequence[Node]) -> str:

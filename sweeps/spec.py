@@ -183,8 +183,8 @@ class SweepSpec(_Section):
     search: Annotated[Search, Short("method")] = Field(Search(), description="a method, or a section")
     repeats: Annotated[int, Field(ge=1, le=100)] = Field(3, description="of each cell; with tpe and frontier 1")
     budget: Budget = Field(Budget(), description="what the sweep may spend")
-    wait_for_nodes_min: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="how long to wait for nodes that a trial needs, on a cluster that grows"
+    wait_for_nodes_min: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="how long to wait for nodes that a trial needs; else 0 for the first and 10 for those that go"
     )
     steps: Steps | None = Field(None, description="exactly so many steps, instead of `stop`")
     stop: Stop = Field(Stop(), description="when a throughput trial has measured enough")

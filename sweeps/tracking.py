@@ -1,7 +1,7 @@
 """From the ledger to MLflow: one parent run a sweep, one nested run a trial. The only writer.
 
-A thread beside the sweep, in batches, so that a slow or absent store never holds a trial up. A run is looked up
-by its tags before it is made, so that writing a ledger again (`sweep sync`) doubles nothing.
+A run is looked up by its tags before it is made, so that writing a ledger again (`sweep sync`, or `tracker` for a sweep
+that is resumed) doubles nothing.
 """
 
 from __future__ import annotations
@@ -11,39 +11,37 @@ import getpass
 import json
 import logging
 import os
-import queue
 import sqlite3
-import threading
-import time
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sweeps import rows
 from sweeps.errors import RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
-from sweeps.observer import Observer
 from sweeps.plan import namer
 from sweeps.spec import AXES
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
-LARGEST_BATCH = 1000  # metrics a call, MLflow's own limit
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "top1", "top5")
 LONGEST_NOTE = 4000  # characters; a tag holds 5,000
-RETRY_S = 2.0
+TIMEOUT_S = 20
+SQLITE = "sqlite:///"
 
 
-def client() -> Any:
-    """MLflow's client on the store of its own rules: MLFLOW_TRACKING_URI, else its default in this folder."""
-    # MLflow's own patience is eight minutes; ours is a thread that tries again.
+def client(store: str | None = None) -> Any:
+    """MLflow's client; on the store of its own rules, MLFLOW_TRACKING_URI or its default here, unless one is named."""
+    # MLflow's own patience is eight minutes; our tracker tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     from mlflow import MlflowClient
 
     for chatty in ("mlflow", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    return MlflowClient()
+    return MlflowClient(store)
 
 
 class Store:
@@ -52,25 +50,30 @@ class Store:
     def __init__(self, facts: SweepFacts) -> None:
         self._facts = facts
         self._name = namer(facts.spec)
+        _made_whole(store_name())
         _never_locked(store_name())
         self._client = client()
         self._experiment = self._experiment_id()
         self._runs = self._existing_runs()
+        self._unsure: set[str] = set()  # trials whose run the store may have made without our hearing of it
+        self._described: set[str] = set()
         overrides = f"\nwith `{' '.join(facts.overrides)}`" if facts.overrides else ""
         where = f"**simulated** on {facts.simulated}\n\n" if facts.simulated else ""
         counted = f"{len(facts.trials)} trials of" if facts.trials else f"A {facts.spec.search.method} search:"
         note = f"{where}{counted}\n```yaml\n{facts.file[:LONGEST_NOTE]}\n```{overrides}"
-        self._parent = self._run("", facts.name, facts.created_at, {"mlflow.note.content": note})
+        tags = {"mlflow.note.content": note}
+        self._parent = self._runs.get("") or self._made("", facts.name, facts.created_at, tags)
 
     def log(self, record: TrialRecord) -> None:
-        """A trial with all it measured, as one finished run. Doing it twice is doing it once."""
-        from mlflow.entities import Metric, Param
+        """A trial with all it measured, as one finished run, in three calls. Doing it twice is doing it once."""
+        from mlflow.entities import Metric, Param, RunTag
 
         config, outcome = record.config, record.outcome
         at = int(record.ended_at * 1000)
         tags = {
             "mlflow.parentRunId": self._parent,
             "sweep.cell": config.cell,
+            "sweep.repeat": str(config.repeat),
             "sweep.outcome": outcome.status,
         }
         note = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
@@ -79,7 +82,7 @@ class Store:
             "sweep.message": outcome.message[:LONGEST_NOTE],
             "mlflow.note.content": note,
         }
-        is_known = config.trial in self._runs  # what was told of an earlier attempt holds no longer
+        is_known = self._is_known(config.trial)  # what was told of an earlier attempt holds no longer
         tags |= {name: text for name, text in told.items() if text or is_known}
         fingerprints = {f"sweep.{side}": rows.fingerprint(record, side) for side in rows.SIDES}
         tags |= {name: digest for name, digest in fingerprints.items() if digest}
@@ -87,7 +90,8 @@ class Store:
             tags["sweep.limited_by"] = limited_by
         if outcome.measurement:
             tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
-        run = self._run(config.trial, f"{self._name(config)} #{config.repeat}", record.started_at, tags)
+        name = f"{self._name(config)} #{config.repeat}"
+        run = self._runs.get(config.trial) or self._made(config.trial, name, record.started_at, tags)
         # Parameters are text in MLflow; as metrics the axes can be axes of a chart.
         axes = {f"axis/{name}": value for name in AXES if type(value := getattr(config, name)) in (int, float)}
         figures = {rows.METRICS[name]: value for name, value in rows.metrics(record).items()}
@@ -104,15 +108,19 @@ class Store:
                 if (value := getattr(epoch, name)) is not None
             ]
         params = [Param(name, str(value)) for name, value in rows.params(config).items()]
-        for start in range(0, len(metrics), LARGEST_BATCH):
-            self._client.log_batch(run, metrics[start : start + LARGEST_BATCH], params if start == 0 else [])
+        again = [RunTag(*tag) for tag in tags.items()] if is_known else []
+        self._client.log_batch(run, metrics, params, again)  # as many calls as MLflow's limits ask for
         self._client.set_terminated(run, RUN_STATUS.get(outcome.status, "FINISHED"), at)
 
     def describe(self, node: Mapping[str, Any]) -> None:
         """What a node is made of, at the sweep's own run, under its fingerprints."""
-        for side in rows.SIDES:
-            facts = json.dumps(node[side], sort_keys=True)[:LONGEST_NOTE]
-            self._client.set_tag(self._parent, f"sweep.{side}.{node[side]['digest']}", facts)
+        from mlflow.entities import RunTag
+
+        facts = {f"sweep.{side}.{node[side]['digest']}": node[side] for side in rows.SIDES}
+        new = {name: json.dumps(of, sort_keys=True)[:LONGEST_NOTE] for name, of in facts.items()}
+        if tags := [RunTag(*tag) for tag in new.items() if tag[0] not in self._described]:
+            self._client.log_batch(self._parent, tags=tags)
+            self._described |= {*new}
 
     def attach(self, file: Path) -> None:
         self._client.log_artifact(self._parent, str(file))
@@ -143,95 +151,33 @@ class Store:
             if not token:
                 return found
 
-    def _run(self, trial: str, name: str, started_at: float, tags: dict[str, str]) -> str:
-        from mlflow.entities import RunTag
+    def _is_known(self, trial: str) -> bool:
+        """Has it a run? After a call that went astray the store is asked."""
+        if trial in self._unsure:
+            self._runs = self._existing_runs()
+            self._unsure.clear()
+        return trial in self._runs
 
-        if trial not in self._runs:
-            run = self._client.create_run(
-                self._experiment,
-                start_time=int(started_at * 1000),
-                run_name=name,
-                tags={
-                    "sweep.id": self._facts.id,
-                    "sweep.name": self._facts.name,
-                    "mlflow.source.name": "sweep",
-                    "mlflow.user": getpass.getuser(),
-                    **({"sweep.trial": trial} if trial else {}),
-                    **({"sweep.simulated": self._facts.simulated} if self._facts.simulated else {}),
-                    **tags,
-                },
-            )
-            self._runs[trial] = run.info.run_id
-        else:  # of an earlier attempt, or written before
-            self._client.log_batch(self._runs[trial], tags=[RunTag(*tag) for tag in tags.items()])
+    def _made(self, trial: str, name: str, started_at: float, tags: dict[str, str]) -> str:
+        """A new run."""
+        self._unsure.add(trial)
+        run = self._client.create_run(
+            self._experiment,
+            start_time=int(started_at * 1000),
+            run_name=name,
+            tags={
+                "sweep.id": self._facts.id,
+                "sweep.name": self._facts.name,
+                "mlflow.source.name": "sweep",
+                "mlflow.user": getpass.getuser(),
+                **({"sweep.trial": trial} if trial else {}),
+                **({"sweep.simulated": self._facts.simulated} if self._facts.simulated else {}),
+                **tags,
+            },
+        )
+        self._unsure.discard(trial)
+        self._runs[trial] = str(run.info.run_id)
         return self._runs[trial]
-
-
-class Tracker(Observer):
-    """Brings trials to the store as they end, in a thread of its own."""
-
-    def __init__(self, facts: SweepFacts) -> None:
-        self._facts = facts
-        self._queue: queue.Queue[TrialRecord | Mapping[str, Any] | None] = queue.Queue()
-        self._ready = threading.Event()
-        self._refusal = ""
-        self._store: Store | None = None
-        self._give_up = float("inf")
-        self._left = 0
-        self._is_complete = False
-        self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
-        self._thread.start()
-
-    def ready(self) -> None:
-        """Wait until the store is open."""
-        self._ready.wait()
-        if self._refusal:
-            raise refused("be writable", self._refusal)
-
-    def ended(self, record: TrialRecord) -> None:
-        self._queue.put(record)
-
-    def met(self, node: Mapping[str, Any]) -> None:
-        self._queue.put(node)
-
-    def close(self, is_complete: bool, patience_s: float = 60) -> int:
-        """Wait for what is under way; the number of trials that the store did not take."""
-        self._is_complete = is_complete
-        self._give_up = time.monotonic() + patience_s
-        self._queue.put(None)
-        self._thread.join(patience_s + 60)
-        return self._left
-
-    def _work(self) -> None:
-        try:
-            self._store = Store(self._facts)
-        except Exception as error:  # MLflow raises whatever its database driver raises
-            self._refusal = _first_line(error)
-            return
-        finally:
-            self._ready.set()
-        while (news := self._queue.get()) is not None:
-            is_trial = isinstance(news, TrialRecord)
-            write = self._store.log if is_trial else self._store.describe
-            self._left += not self._try(lambda news=news, write=write: write(news)) and is_trial
-        self._try(lambda: self._store.close("FINISHED" if self._is_complete else "KILLED"))
-
-    def _try(self, write: Any) -> bool:
-        """Until it works, or the sweep is over and its patience too."""
-        while True:
-            try:
-                write()
-                return True
-            except Exception as error:
-                self._refusal = _first_line(error)
-                if time.monotonic() + RETRY_S > self._give_up:
-                    return False
-                time.sleep(RETRY_S)
-
-    @property
-    def refusal(self) -> str:
-        """What the store said last when it would not take a trial."""
-        return self._refusal
 
 
 def sync(record: SweepRecord) -> None:
@@ -258,20 +204,43 @@ def attach(facts: SweepFacts, file: Path) -> None:
 
 def refused(must: str, error: Exception | str) -> RefusedError:
     return RefusedError(
-        f"the tracking store must {must}, but it says: {_first_line(error)}\n"
+        f"the tracking store must {must}, but it says: {first_line(error)}\n"
         f"  {store_name()}\n  choose another one with MLFLOW_TRACKING_URI"
     )
 
 
 def store_name() -> str:
+    """The store by MLflow's own rules; says so without loading MLflow, which takes seconds, where they are plain."""
+    if "mlflow" not in sys.modules:
+        if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+            return uri
+        default = Path("mlflow.db").absolute()
+        if default.exists() and not any(Path("mlruns").glob("*/meta.yaml")):
+            return f"sqlite:///{quote(str(default))}"
     import mlflow
 
     return str(mlflow.get_tracking_uri())
 
 
-def _first_line(error: Exception | str) -> str:
+def first_line(error: Exception | str) -> str:
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return line.rsplit("Caused by", 1)[-1].strip("() ")[:300]  # of a chain of HTTP errors, the one that began it
+
+
+def _made_whole(uri: str) -> None:
+    """An SQLite store that is new appears at once or not at all: MLflow takes no step with one that it had half made
+    when it was killed."""
+    path = Path(uri.removeprefix(SQLITE))
+    if not uri.startswith(SQLITE) or path.exists():
+        return
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.touch()  # what can't be written says so at once; MLflow would try for two minutes
+    try:
+        client(f"{SQLITE}{partial}").search_experiments(max_results=1)
+        with contextlib.suppress(FileExistsError):  # another sweep has just made it
+            os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _never_locked(uri: str) -> None:
@@ -279,7 +248,7 @@ def _never_locked(uri: str) -> None:
 
     A file that can't be written says so here, at once; MLflow would try for two minutes.
     """
-    if uri.startswith("sqlite:///"):
-        with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"), timeout=20)) as database:
+    if uri.startswith(SQLITE):
+        with contextlib.closing(sqlite3.connect(uri.removeprefix(SQLITE), timeout=20)) as database:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("BEGIN IMMEDIATE")

@@ -1,13 +1,14 @@
 """A trial's gang of ranks over its Ray placement group: seats, rendezvous, deadlines, the outcome as a value.
 
-One keeper actor holds each bundle and outlives trials, so that a gang of the same shape starts at once. One
-nurse actor a node keeps that node's nursery alive for as long as the sweep runs.
+A bundle is a node's part of the gang. The keepers in it, one actor a rank, outlive trials: whatever gang comes next on
+the same nodes starts at once. One nurse actor a node keeps that node's nursery alive for as long as the sweep runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import subprocess
@@ -27,7 +28,7 @@ from workers.contract import Progress
 from workers.keeper import Order, RankEnd, is_answering, keep
 from workers.paths import SweepPaths, nursery_address
 from workers.ring import Rendezvous
-from workers.seats import Bench, seated, side_by_side
+from workers.seats import Bench, seated
 
 ENTRY = "workers.train:run"
 COVER_EVERY_S = 10.0
@@ -94,7 +95,7 @@ class Nurses:
 
     def cover(self) -> None:
         """Send a nurse to each node that has none yet: at the start, and when a node has joined."""
-        nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
         for gone in self._nurses.keys() - nodes:
             del self._nurses[gone]
         for node in nodes - self._nurses.keys():
@@ -138,7 +139,7 @@ class Nurses:
 
 
 class Keeper:
-    """Holds a bundle, and keeps one rank in it at a time."""
+    """Sits in a bundle, and keeps one rank at a time."""
 
     def where(self) -> Bench:
         address = ray.util.get_node_ip_address()
@@ -177,17 +178,15 @@ class Keeper:
 
 
 class Group:
-    """The ranks of one trial at a time, one in each bundle of a placement group."""
+    """The ranks of one trial at a time, in a placement group with a bundle for each of their nodes."""
 
-    def __init__(
-        self, placement: PlacementGroup, bundles: Sequence[dict[str, float]], node_ids: Sequence[str] = ()
-    ) -> None:
-        """The bundles must lie on the nodes named, where they are."""
+    def __init__(self, placement: PlacementGroup, seats: Sequence[int], node_ids: Sequence[str] = ()) -> None:
+        """`seats` ranks in each bundle. The bundles must lie on the nodes named, where they are."""
+        self.seats = seats  # of the next trial
         self._placement = placement
-        self._bundles = bundles
         self._node_ids = node_ids
-        self._keepers: list[Any] = []
-        self._benches: list[Bench] = []
+        self._pools: list[list[tuple[Any, Bench]]] = [[] for _ in seats]  # by bundle: keepers, and where they sit
+        self._benches: list[Bench] = []  # by rank, of the latest trial
         self._running: dict[Any, int] = {}  # what a keeper's run yields: its rank
         self._granted: list[contract.Granted] = []
         self._ends: list[RankEnd] = []
@@ -196,12 +195,10 @@ class Group:
 
     def probe(self, paths: SweepPaths, every_s: float, config: contract.TrialConfig) -> list[dict[str, Any]]:
         """Test each node that was not tested lately. The gang has its nodes to itself, and its trial waits."""
-        if not self._keepers:
-            self._seat_keepers()
-        first = {bench.nursery: keeper for keeper, bench in zip(self._keepers, self._benches, strict=True)}
+        self._seat(config)
         tests = [
-            keeper.probe.remote(str(paths.last_probe(nursery)), every_s, config.deadlines.nursery_s)
-            for nursery, keeper in first.items()
+            keeper.probe.remote(str(paths.last_probe(bench.nursery)), every_s, config.deadlines.nursery_s)
+            for (keeper, bench), *_ in self._pools
         ]
         return [probe for probe in ray.get(tests) if probe]
 
@@ -210,8 +207,7 @@ class Group:
     ) -> None:
         """Have every rank forked. Returns at once; `wait` tells how it went. When, and how often before, is for
         gangs that only pretend."""
-        if not self._keepers:
-            self._seat_keepers()
+        keepers = self._seat(config)
         seats = seated(self._benches)
         if config.gpus > 1:
             alone = len({bench.nursery for bench in self._benches} | {nursery_key()}) == 1
@@ -226,7 +222,7 @@ class Group:
         ]
         self._ends, self._give_up = [], float("inf")
         self.progress = Progress("start", 0)  # of rank 0
-        for keeper, bench, seat in zip(self._keepers, self._benches, seats, strict=True):
+        for keeper, bench, seat in zip(keepers, self._benches, seats, strict=True):
             order = Order(
                 config=config,
                 seat=dataclasses.replace(seat, checkpoint=checkpoint),
@@ -264,32 +260,40 @@ class Group:
 
     def close(self) -> None:
         self.stop()
-        for keeper in self._keepers:
+        for keeper, _ in itertools.chain(*self._pools):
             ray.kill(keeper)
-        self._keepers, self._benches = [], []
+        self._pools = [[] for _ in self._pools]
 
-    def _seat_keepers(self) -> None:
-        keepers = [
-            ray.remote(Keeper)
-            .options(
-                # Else an actor waits 30 s for a call that was cancelled before it was sent, and then fails the next.
-                allow_out_of_order_execution=True,
-                num_cpus=bundle.get("CPU", 0),
-                num_gpus=bundle.get("GPU", 0),
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement, index),
-            )
-            .remote()
-            for index, bundle in enumerate(self._bundles)
+    def _seat(self, config: contract.TrialConfig) -> list[Any]:
+        """A keeper for each rank, in the order of the ranks; those that are there already sit where they sat."""
+        missing = [
+            (bundle, self._keeper(config, bundle))
+            for bundle, ranks in enumerate(self.seats)
+            for _ in range(ranks - len(self._pools[bundle]))
         ]
-        benches = ray.get([keeper.where.remote() for keeper in keepers])
-        for bench, node in zip(benches, self._node_ids, strict=False):
-            if bench.node_id != node:
-                raise RuntimeError(
-                    f"a rank was to sit on node {node[:8]}, but sits on {bench.node} {bench.node_id[:8]}"
-                )
-        order = side_by_side(benches)
-        self._keepers = [keepers[i] for i in order]
-        self._benches = [benches[i] for i in order]
+        benches = ray.get([keeper.where.remote() for _, keeper in missing])
+        for (bundle, keeper), bench in zip(missing, benches, strict=True):
+            self._check(bench, bundle)
+            self._pools[bundle].append((keeper, bench))
+            self._pools[bundle].sort(key=lambda one: (len(one[1].gpu), one[1].gpu))  # a gang has its node's first
+        seated = [one for pool, ranks in zip(self._pools, self.seats, strict=True) for one in pool[:ranks]]
+        self._benches = [bench for _, bench in seated]
+        return [keeper for keeper, _ in seated]
+
+    def _keeper(self, config: contract.TrialConfig, bundle: int) -> Any:
+        options = {
+            # Else an actor waits 30 s for a call that was cancelled before it was sent, and then fails the next.
+            "allow_out_of_order_execution": True,
+            "num_cpus": 0,  # its bundle has the cores
+            "num_gpus": int(config.device == "gpu"),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
+        }
+        return ray.remote(Keeper).options(**options).remote()
+
+    def _check(self, bench: Bench, bundle: int) -> None:
+        wanted = self._node_ids[bundle] if self._node_ids else bench.node_id
+        if bench.node_id != wanted:
+            raise RuntimeError(f"a rank was to sit on node {wanted[:8]}, but sits on {bench.node} {bench.node_id[:8]}")
 
     def _hear(self, run: Any) -> None:
         """What a keeper yields next: progress, or the end of its rank."""

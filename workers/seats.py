@@ -23,12 +23,6 @@ class Bench:
     software: str = ""
 
 
-def side_by_side(benches: Sequence[Bench]) -> list[int]:
-    """The benches in the order of the ranks: those of one node together, nodes as they first come."""
-    nodes = list(dict.fromkeys(bench.nursery for bench in benches))
-    return sorted(range(len(benches)), key=lambda i: (nodes.index(benches[i].nursery), i))
-
-
 def seated(benches: Sequence[Bench]) -> list[Seat]:
     """Horovod's view of the gang: rank, place within the node, place among the nodes. Benches come node by node."""
     nodes = list(dict.fromkeys(bench.nursery for bench in benches))

@@ -22,6 +22,7 @@ from sweeps.analysis.means import (
     cells,
     half_width,
     parameters,
+    plain,
     varied,
 )
 from sweeps.analysis.price import FRONTIER, costs, feasible, frontier, pareto
@@ -52,6 +53,7 @@ __all__ = [
     "outliers",
     "parameters",
     "pareto",
+    "plain",
     "precision_ratios",
     "ratio_ci",
     "ratios",

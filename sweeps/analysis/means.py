@@ -33,6 +33,12 @@ def parameters(trials: pd.DataFrame) -> list[str]:
     return [name for name in trials if name != "repeat" and (name in rows.PARAMS or name.startswith(rows.VARIABLE))]
 
 
+def plain(trials: pd.DataFrame) -> pd.DataFrame:
+    """Categories as what they stand for: groups of columns are then those that there are."""
+    kinds = {name: kind.categories.dtype for name, kind in trials.dtypes.items() if kind == "category"}
+    return trials.astype(kinds) if kinds else trials
+
+
 def varied(trials: pd.DataFrame) -> list[str]:
     """The parameters that have more than one value."""
     return [name for name in parameters(trials) if trials[name].nunique(dropna=False) > 1]
@@ -45,6 +51,7 @@ def cells(trials: pd.DataFrame) -> pd.DataFrame:
     `n` counts the repeats that completed, `reached` those among them that came to the target. What it took to get
     there is the mean over the latter: read it beside `reached`. `nodes` is empty where repeats were not all on as many.
     """
+    trials = plain(trials)
     trials = trials.assign(**{side: _known(trials, side) for side in FINGERPRINTS})
     key = ["cell", *FINGERPRINTS]
     grouped = trials.groupby(key, sort=False)

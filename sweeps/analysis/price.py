@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import nan
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.means import FINGERPRINTS, cells, varied
+from sweeps.analysis.means import FINGERPRINTS, cells, plain, varied
 from sweeps.feasibility import INFERRED
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def frontier(trials: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
+    trials = plain(trials)
     table = cells(trials)
     others = [name for name in varied(trials) if name != "batch_size"]
     is_infeasible = trials["outcome"] == "infeasible"
@@ -82,6 +83,7 @@ def feasible(trials: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
+    trials = plain(trials)
     table = cells(trials)
     short = trials[trials["outcome"] == "infeasible"]
     kinds = short.groupby("cell")["kind"].first()

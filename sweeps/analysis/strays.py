@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.means import FINGERPRINTS, varied
+from sweeps.analysis.means import FINGERPRINTS, plain, varied
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +20,7 @@ def outliers(trials: pd.DataFrame, figure: str = "images_per_s") -> pd.DataFrame
     usual ones. Of two repeats that disagree nobody knows which is wrong: both are there, as `of_two`."""
     import numpy as np
 
+    trials = plain(trials)
     known = trials[(trials["outcome"] == "completed") & (trials[figure] > 0)].reset_index(drop=True)
     log = np.log(known[figure])
     of_cell = log.groupby([known[name] for name in ("cell", *FINGERPRINTS)], dropna=False)
@@ -43,6 +44,7 @@ def _median_of_others(logs: pd.Series) -> list[float]:
 
 def stragglers(trials: pd.DataFrame, slow: float = SLOW_RANK) -> pd.DataFrame:
     """The trials whose slowest rank took so much longer than the median rank, worst first."""
+    trials = plain(trials)
     found = trials[(trials["outcome"] == "completed") & (trials["straggler_ratio"] >= slow)]
     table = found[["trial", "cell", *varied(trials), "repeat", "straggler_ratio", "images_per_s"]]
     return table.sort_values("straggler_ratio", ascending=False, kind="stable").reset_index(drop=True)

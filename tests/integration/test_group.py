@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +24,7 @@ from workers.group import Group, Nurses
 from workers.paths import SweepPaths
 from workers.rank import Seat, Voice
 
-BUNDLE = {"CPU": 1, "GPU": 1}
+BUNDLE = {"CPU": 2, "GPU": 2}
 DEADLINES = contract.Deadlines(ring_s=20, step_s=20)
 
 
@@ -48,9 +49,9 @@ def logs(tmp_path_factory: pytest.TempPathFactory, left_behind: Callable[[], lis
 
 @pytest.fixture
 def group(logs: SweepPaths) -> Iterator[Group]:
-    placement = placement_group([BUNDLE] * 2)
+    placement = placement_group([BUNDLE])
     ray.get(placement.ready())
-    made = Group(placement, [BUNDLE] * 2)
+    made = Group(placement, [2])
     yield made
     made.close()
     remove_placement_group(placement)
@@ -60,8 +61,9 @@ def group(logs: SweepPaths) -> Iterator[Group]:
         time.sleep(0.1)
 
 
-def trial(batch_size: int) -> contract.TrialConfig:
-    return dataclasses.replace(config(gpus=2), batch_size=batch_size, image_size=32, classes=10, deadlines=DEADLINES)
+def trial(batch_size: int, **fields: Any) -> contract.TrialConfig:
+    given = {"batch_size": batch_size, "image_size": 32, "classes": 10, "deadlines": DEADLINES} | fields
+    return dataclasses.replace(config(gpus=2), **given)
 
 
 def ended(group: Group) -> contract.TrialOutcome:
@@ -93,13 +95,22 @@ def wait_for_ranks() -> list[psutil.Process]:
     return found
 
 
-def test_each_rank_sees_the_gpu_that_ray_gave_its_bundle(group: Group, logs: SweepPaths) -> None:
-    group.start(trial(8), logs, "tests.integration.test_group:shows_its_gpu")
+def test_each_rank_sees_a_gpu_of_its_own(group: Group, logs: SweepPaths) -> None:
+    group.start(trial(8, device="gpu"), logs, "tests.integration.test_group:shows_its_gpu")
     outcome = ended(group)
-    granted = {place.rank: place.gpu for place in outcome.granted}
-    assert sorted(granted.values()) == ["0", "1"]
+    assert [place.gpu for place in outcome.granted] == ["0", "1"]
     assert outcome.rank is not None
-    assert outcome.message == granted[outcome.rank]
+    assert outcome.message == str(outcome.rank)
+
+
+def test_a_smaller_gang_takes_over_from_a_larger_one_and_gives_back(group: Group, logs: SweepPaths) -> None:
+    granted = []
+    for ranks in (1, 2, 1):
+        group.seats = [ranks]
+        group.start(trial(8, device="gpu", gpus=ranks), logs, "tests.integration.test_group:shows_its_gpu")
+        granted.append([place.gpu for place in ended(group).granted])
+    assert granted == [["0"], ["0", "1"], ["0"]]
+    assert len(processes("ray::Keeper")) == 2
 
 
 def test_a_gang_that_is_stopped_is_gone_and_its_keepers_serve_the_next(group: Group, logs: SweepPaths) -> None:

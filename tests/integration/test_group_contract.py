@@ -47,10 +47,9 @@ def real(paths: SweepPaths, left_behind: Callable[[], list[str]]) -> Iterator[Gr
         ray.init("local", num_cpus=RANKS, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
         nurses = Nurses(paths)
         nurses.cover()
-        bundles = [{"CPU": 1.0}] * RANKS
-        placement = placement_group(bundles)
+        placement = placement_group([{"CPU": RANKS}])
         ray.get(placement.ready())
-        group = Group(placement, bundles)
+        group = Group(placement, [RANKS])
         yield group
         group.close()
         remove_placement_group(placement)

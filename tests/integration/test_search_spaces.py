@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from sweeps import ledger
+from sweeps import analysis, ledger, query
 from tests.integration.test_sweep import ROOT, sweep
 
 SMALL = ["device=cpu", "image_size=32", "batch_size=4", "repeats=1"]
@@ -63,3 +63,37 @@ def test_schedules_shows_time_to_accuracy_by_schedule(workplace: Path) -> None:
         last = trial.outcome.measurement.epochs[-1]
         assert trial.outcome.measurement.ranks[0].reached_target == ((last.top1 or 0) >= 0.749)
     assert any(trial.outcome.measurement.ranks[0].reached_target for trial in trials if trial.outcome.measurement)
+
+
+def test_frontier_finds_the_largest_batch_that_fits_in_a_limited_memory(workplace: Path) -> None:
+    small = ["model=tiny", "precision=fp32", "batch_size={log2: [64, 8192]}", "worker_memory_gib=1.2"]
+    ran = sweep("run", str(ROOT / "search_spaces/frontier.yaml"), "--set", *small)
+    assert ran.returncode == 0, ran.stderr
+    assert "the largest batch that fits" in ran.stdout
+    ended = {trial.config.batch_size: trial.outcome for trial in ledger.read("frontier").trials}
+    assert len(ended) <= 4  # of 8 sizes, by bisection
+    fits = [size for size, outcome in ended.items() if outcome.status == "completed"]
+    too_large = [size for size, outcome in ended.items() if outcome.kind == "host memory"]
+    assert sorted(fits + too_large) == sorted(ended)
+    assert max(fits) * 2 == min(too_large)
+
+
+def test_scaling_on_a_simulated_cluster_is_a_study_of_32_gpus(workplace: Path) -> None:
+    ran = sweep("run", str(ROOT / "search_spaces/scaling.yaml"), "--simulate", "nodes=8,gpus=4,gpu=v100")
+    assert ran.returncode == 0, ran.stderr
+    assert "what was found on a simulated cluster (nodes=8,gpus=4,gpu=v100)" in ran.stdout
+    record = ledger.read("scaling-simulated")
+    assert len(record.trials) == len(record.facts.trials) >= 150
+    trials = query.trials("scaling-simulated")
+    assert set(trials["hardware"]) - {""} == {"simulated:v100"}
+    table = analysis.scaling(trials).set_index(["batch_size", "gpus", "placement", "precision"]).sort_index()
+    assert set(table["outcomes"]) == {"completed", "infeasible"}
+    assert table.loc[256, :, :, "fp32"]["n"].sum() == 0  # 25 GiB on a GPU of 16
+    for precision in ("fp32", "fp16"):
+        alone = table.loc[:, 1, "pack", precision]["images_per_s"].dropna()
+        assert alone.is_monotonic_increasing  # with the batch
+        efficiency = table.loc[128, :, "pack", precision]["efficiency"]
+        assert efficiency.is_monotonic_decreasing  # with the GPUs
+        assert efficiency[4] > 0.94 > efficiency[8] > efficiency[32] > 0.6
+    gain = table.loc[128, 1, "pack", "fp16"]["images_per_s"] / table.loc[128, 1, "pack", "fp32"]["images_per_s"]
+    assert 1.6 <= gain <= 2.07  # as published: 60% to 107%

@@ -242,7 +242,7 @@ def test_a_nursery_that_dies_is_replaced_and_the_sweep_goes_on(
     ("environment", "message"),
     [
         ({"MLFLOW_TRACKING_URI": "sqlite:////proc/nowhere/mlflow.db"}, "the tracking store must be writable"),
-        ({"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, "the tracking store must be writable"),
+        ({"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, "the tracking store must answer"),
         ({"RAY_ADDRESS": "127.0.0.1:9"}, "a Ray head must answer"),
         ({"SWEEP_RESULTS": "/proc/nowhere"}, "the results folder must be writable"),
     ],

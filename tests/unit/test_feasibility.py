@@ -193,6 +193,7 @@ def test_a_check_that_completes_refutes_its_witness_and_frees_what_that_had_rule
 def test_a_witness_that_comes_after_its_refutation_never_stands() -> None:
     feasibility = learned(completed(trial(300)), short(trial(64)))
     assert not feasibility.is_ruled_out(trial(128))
+    assert feasibility.freed() == []
     feasibility.told(record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
     assert [at.trial for at in feasibility.freed()] == [trial(128).trial]
 

@@ -52,6 +52,22 @@ def test_a_second_sweep_of_a_study_gets_the_next_name(results: Path) -> None:
     assert set(ledger.names()) == {"study", "study-2", "study-3"}
 
 
+@pytest.mark.parametrize("torn", [None, b"", b'{"kind":"swe'])
+def test_a_driver_that_was_killed_before_its_first_line_leaves_the_name_free(results: Path, torn: bytes | None) -> None:
+    (results / "study").mkdir(parents=True)
+    if torn is not None:
+        (results / "study" / "ledger.jsonl").write_bytes(torn)
+    _, book = fresh()
+    assert book.facts.name == "study"
+    assert ledger.read("study").facts == book.facts
+
+
+def test_a_folder_that_holds_something_else_keeps_its_name(results: Path) -> None:
+    (results / "study").mkdir(parents=True)
+    (results / "study" / "notes.txt").write_text("mine")
+    assert fresh()[1].facts.name == "study-2"
+
+
 def test_an_unknown_sweep_names_those_there_are() -> None:
     fresh()
     with pytest.raises(InputError, match=r"\(there: study\), but got studdy"):

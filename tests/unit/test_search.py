@@ -257,6 +257,14 @@ def test_a_frontier_goes_up_again_when_an_inference_falls() -> None:
     assert [at.batch_size for at in (middle, below, above)] == [16, 8, 32]
 
 
+def test_a_larger_batch_that_fits_overrules_a_smaller_that_did_not() -> None:
+    strategy = begun(study("frontier", "{batch_size: [8, 16, 32], gpus: 1}"))
+    small, middle, large = plan.ladders(study("frontier", "{batch_size: [8, 16, 32], gpus: 1}"))[0]
+    strategy.told(short(small))
+    strategy.told(measured(middle))
+    assert strategy.propose() == [large]
+
+
 # tpe
 
 
@@ -281,7 +289,7 @@ def test_the_planted_best_cell_takes_a_quarter_of_the_trials_that_it_takes_by_ch
 
 
 def test_of_two_goals_the_front_is_found() -> None:
-    """More GPUs are faster and dearer: the front has a cell for each count. 96 trials by chance find one or none."""
+    """More GPUs are faster and dearer: the front has a cell for each count. 96 trials at random find two at most."""
 
     def answer(at: TrialConfig) -> TrialRecord:
         bell = math.exp(-(((math.log2(at.gpus) - 3) / 1.5) ** 2))
@@ -295,10 +303,10 @@ def test_of_two_goals_the_front_is_found() -> None:
     planted = front([answer(cell) for cell in plan.grid(large())])
     assert len(planted) == 6
     found = [
-        len(planted & front(run(begun(large(seed, goal="[images_per_s, gpu_hours_per_epoch]")), answer)))
+        len(planted & front(run(begun(large(seed, trials=72, goal="[images_per_s, gpu_hours_per_epoch]")), answer)))
         for seed in range(3)
     ]
-    assert statistics.median(found) >= 5
+    assert statistics.median(found) >= 4
 
 
 def test_a_continuous_axis_is_searched() -> None:
@@ -356,6 +364,13 @@ def test_a_space_smaller_than_the_trials_asked_for_is_run_whole() -> None:
     strategy = begun(spec)
     assert {each.config.cell for each in run(strategy)} == {cell.cell for cell in plan.grid(spec)}
     assert strategy.total == 12
+
+
+def test_cells_that_no_draw_hits_are_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "DRAWS", 0)
+    monkeypatch.setattr(plan, "VAIN_DRAWS", 0)
+    spec = study("{method: tpe, trials: 50}")
+    assert {each.config.cell for each in run(begun(spec))} == {cell.cell for cell in plan.grid(spec)}
 
 
 def test_the_missing_repeats_of_a_cell_come_first() -> None:

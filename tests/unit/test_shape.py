@@ -14,17 +14,17 @@ from sweeps.shape import (
     arrangement,
     bundles,
     check_capacity,
+    cores,
     described,
     idle,
     impossible,
     place,
     room,
     slots,
-    taken,
 )
 from tests.unit.records import config
 from workers.contract import TrialConfig
-from workers.seats import Bench, seated, side_by_side
+from workers.seats import Bench, seated
 
 TEMPLATE = config()
 
@@ -135,44 +135,31 @@ def test_a_gang_waits_rather_than_sit_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "placement", "bundles_made"),
-    [
-        (1, "pack", [32]),  # alone on its node
-        (4, "pack", [8] * 4),
-        (6, "pack", [8] * 4 + [16] * 2),
-        (2, "spread", [32] * 2),
-        (8, "spread", [16] * 8),
-        (6, "2x3", [10] * 6),
-    ],
+    ("gpus", "placement", "nodes"), [(1, "pack", 1), (4, "pack", 1), (6, "pack", 2), (2, "2x1", 2)]
 )
-def test_an_exclusive_gang_takes_all_the_cpus_of_its_nodes(gpus: int, placement: str, bundles_made: list[int]) -> None:
+def test_an_exclusive_gang_takes_its_nodes_whole_whatever_its_ranks(gpus: int, placement: str, nodes: int) -> None:
     trial = gang(gpus, placement)
     seats = place(trial, FOURS, idle(FOURS))
     assert seats
-    assert bundles(trial, seats, FOURS) == [{"CPU": cpus, "GPU": 1} for cpus in bundles_made]
+    assert bundles(trial, seats, FOURS) == [{"CPU": 32, "GPU": 4}] * nodes
 
 
 def test_a_gang_that_shares_takes_its_part() -> None:
     seats: Seats = (("n0", 2),)
-    assert bundles(gang(2, isolation="shared"), seats, FOURS) == [{"CPU": 8, "GPU": 1}] * 2
+    assert bundles(gang(2, isolation="shared"), seats, FOURS) == [{"CPU": 16, "GPU": 2}]
     on_cores = dataclasses.replace(gang(2, device="cpu", isolation="shared"), cores_per_worker=3)
-    assert bundles(on_cores, seats, FOURS) == [{"CPU": 3}] * 2
+    assert bundles(on_cores, seats, FOURS) == [{"CPU": 6}]
 
 
 @given(GANGS, CLUSTERS)
-def test_bundles_fit_what_the_gang_takes_and_that_fits_the_nodes(trial: TrialConfig, nodes: list[Node]) -> None:
+def test_bundles_hold_the_ranks_and_fit_the_nodes(trial: TrialConfig, nodes: list[Node]) -> None:
     named = idle(nodes)
     seats = place(trial, nodes, named)
     if seats is None:
         return
-    made = iter(bundles(trial, seats, nodes))
-    part = taken(trial, seats, named)
-    for name, ranks in seats:
-        here = [next(made) for _ in range(ranks)]
-        cpus, gpus = part[name]
-        assert sum(bundle["CPU"] for bundle in here) <= cpus <= named[name].cpus
-        assert sum(bundle.get("GPU", 0) for bundle in here) <= gpus <= named[name].gpus
-    assert next(made, None) is None
+    for (name, ranks), bundle in zip(seats, bundles(trial, seats, nodes), strict=True):
+        assert ranks * cores(trial, named[name]) <= bundle["CPU"] <= named[name].cpus
+        assert ranks * (trial.device == "gpu") <= bundle.get("GPU", 0) <= named[name].gpus
 
 
 def test_trials_that_a_cluster_can_never_hold_are_named_by_why() -> None:
@@ -206,12 +193,6 @@ def test_a_cluster_in_words() -> None:
 
 def bench(node: str) -> Bench:
     return Bench(node=node, address=f"10.0.0.{node}", interface="eth0", gpu="", nursery=node)
-
-
-def test_ranks_of_a_node_sit_together() -> None:
-    benches = [bench(node) for node in "1212"]
-    order = side_by_side(benches)
-    assert [benches[i].node for i in order] == ["1", "1", "2", "2"]
 
 
 def test_seats_of_uneven_nodes() -> None:

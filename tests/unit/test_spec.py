@@ -202,7 +202,7 @@ def test_the_scaling_study_is_of_some_size() -> None:
 def test_every_shipped_sweep_can_be_planned(path: Path) -> None:
     made = plan.plan(spec.load(path))
     assert made.spec.name == path.stem
-    assert made.trials
+    assert made.most > 0
 
 
 def test_the_shipped_schema_is_the_code_s() -> None:

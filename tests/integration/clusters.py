@@ -1,0 +1,137 @@
+"""Ray clusters of several nodes on this machine, each in processes of its own, that come and go as a test says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+NODE = "SWEEP_TEST_NODE"  # names, in the environment of each of its processes, the node that they make up
+SOON = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}  # is a node missed
+STARTS = 3  # that Ray is given: on a machine with much to do its agent may be late for its raylet
+
+
+class Cluster:
+    """A head and whatever joins it. Its nodes share the machine's address, and nothing else."""
+
+    def __init__(self, cpus: int) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="sweep-test-"))
+        (self._folder / "token").write_text(secrets.token_hex(32))
+        self._port = free_port()
+        self.address = f"127.0.0.1:{self._port}"
+        self.environment = {
+            "PYTHONPATH": str(ROOT),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self._folder / "token"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        with self._cleared_if_it_fails():
+            head = ["--head", f"--port={self._port}", f"--dashboard-port={free_port()}", "--include-dashboard=false"]
+            self._start("head", cpus, *head, f"--temp-dir={self._folder}/ray")
+
+    def join(self, name: str, cpus: int) -> None:
+        """A node more; returns when Ray has it."""
+        self._start(name, cpus, f"--address={self.address}")
+
+    def kill(self, name: str) -> None:
+        """Every process of a node, at once and without a word."""
+        for _ in range(5):  # what is ended may just have started another
+            if not (found := processes(**{NODE: self._mark(name)})):
+                return
+            for process in found:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(found, timeout=5)
+
+    def close(self) -> None:
+        for name in {process.environ()[NODE].partition("/")[2] for process in self.processes()}:
+            self.kill(name)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def processes(self) -> list[psutil.Process]:
+        """All of all its nodes, ranks and keepers too."""
+        return processes(**{NODE: f"{self._folder}/"})
+
+    def ask(self, question: str) -> Any:
+        """What `question`, in Python and of Ray, comes to on the cluster; a JSON value."""
+        code = (
+            "import json, sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR');"
+            f"print(json.dumps({question}))"
+        )
+        asked = subprocess.run(
+            [sys.executable, "-c", code, self.address],
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        return json.loads(asked.stdout.splitlines()[-1])
+
+    def placement_groups(self) -> int:
+        """Those that hold anything or wait for it."""
+        table = "[group['state'] for group in ray.util.placement_group_table().values()]"
+        return sum(state != "REMOVED" for state in self.ask(table))
+
+    def _start(self, name: str, cpus: int, *options: str) -> None:
+        command = [str(BIN / "ray"), "start", "--node-ip-address=127.0.0.1", f"--num-cpus={cpus}", *options]
+        environment = os.environ | self.environment | SOON | {NODE: self._mark(name)}
+        for _ in range(STARTS):
+            started = subprocess.run(
+                [*command, "--disable-usage-stats"], env=environment, capture_output=True, text=True, check=False
+            )
+            if started.returncode == 0:
+                return
+            self.kill(name)
+        raise RuntimeError(started.stdout + started.stderr)
+
+    def _mark(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    @contextlib.contextmanager
+    def _cleared_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def processes(**variables: str) -> list[psutil.Process]:
+    """Those in whose environment each variable begins so."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # one that has just ended
+            environment = process.environ()
+            if all(environment.get(name, "").startswith(text) for name, text in variables.items()):
+                found.append(process)
+    return found
+
+
+def eventually(holds: Callable[[], bool], patience_s: float = 60) -> bool:
+    """Does it come to hold?"""
+    until = time.monotonic() + patience_s
+    while not (does := holds()) and time.monotonic() < until:
+        time.sleep(0.2)
+    return does

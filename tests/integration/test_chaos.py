@@ -1,0 +1,109 @@
+"""The driver is killed again and again, at any instant, and the sweep comes out whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeps import ledger
+from tests.integration.clusters import BIN, Cluster, eventually
+
+KILLS = 30
+TRIALS = 40
+SWEEP = """
+name: chaos
+model: tiny
+device: cpu
+image_size: 32
+classes: 10
+space: {batch_size: {range: [1, 20]}, gpus: [1, 2], precision: fp32}
+repeats: 1
+steps: {warmup: 1, measured: 3}
+explain: false
+probe_every_min: 0
+"""
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster(cpus=2)
+    yield made
+    made.close()
+
+
+def instants(seed: int) -> list[tuple[int, float]]:
+    """When to kill: so many trials after the start, and then so many seconds.
+
+    A third while a driver starts, a third as a trial's end goes to the ledger and to MLflow, a third in mid-trial.
+    """
+    draw = random.Random(seed)
+    kinds = [lambda: (0, draw.uniform(0, 8)), lambda: (1, draw.uniform(0, 0.1)), lambda: (1, draw.uniform(0.1, 1.5))]
+    made = [kinds[n % len(kinds)]() for n in range(KILLS)]
+    draw.shuffle(made)
+    return made
+
+
+@pytest.mark.timeout(1800)
+def test_a_driver_that_is_killed_thirty_times_loses_and_doubles_nothing(workplace: Path, cluster: Cluster) -> None:
+    (workplace / "chaos.yaml").write_text(SWEEP)
+    before = {process.pid for process in cluster.processes()}
+    for trials, seconds in instants(seed=5):
+        driver = started(cluster)
+        wait_for(trials, driver)
+        time.sleep(seconds)
+        driver.send_signal(signal.SIGKILL)
+        assert driver.wait() == -signal.SIGKILL, Path("driver.log").read_text()
+    ended = started(cluster)
+    assert ended.wait() == 0, Path("driver.log").read_text()
+
+    lines = [line for line in Path("results/chaos/ledger.jsonl").read_text().splitlines() if '"kind":"trial"' in line]
+    record = ledger.read("chaos")
+    planned = [config.trial for config in record.facts.trials]
+    assert len(lines) == len(planned) == TRIALS
+    assert sorted(trial.config.trial for trial in record.trials) == sorted(planned)
+    assert Counter(trial.outcome.status for trial in record.trials) == {"completed": TRIALS}
+
+    with sqlite3.connect("mlflow.db") as store:
+        tagged = "SELECT tags.value FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweep.trial'"
+        assert sorted(trial for (trial,) in store.execute(tagged)) == sorted(planned)
+        statuses = "SELECT status, count(*) FROM runs GROUP BY status"
+        assert store.execute(statuses).fetchall() == [("FINISHED", TRIALS + 1)]
+
+    assert eventually(lambda: {process.pid for process in cluster.processes()} <= before), cluster.processes()
+    assert cluster.placement_groups() == 0
+    assert cluster.ask("ray.available_resources()")["CPU"] == 2
+
+
+def started(cluster: Cluster) -> subprocess.Popen[bytes]:
+    """A driver: the first, or the one that goes on."""
+    verb = ["resume", "chaos"] if Path("results/chaos").exists() else ["run", "chaos.yaml"]
+    with open("driver.log", "ab") as log:
+        return subprocess.Popen(
+            [str(BIN / "sweep"), *verb, "--address", cluster.address],
+            env=os.environ | cluster.environment,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def wait_for(trials: int, driver: subprocess.Popen[bytes]) -> None:
+    """Until so many more stand in the ledger."""
+    wanted = ended() + trials
+    while ended() < wanted and driver.poll() is None:
+        time.sleep(0.005)
+
+
+def ended() -> int:
+    try:
+        return Path("results/chaos/ledger.jsonl").read_bytes().count(b'{"kind":"trial"')
+    except OSError:
+        return 0

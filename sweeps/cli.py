@@ -190,6 +190,16 @@ def _trials(args: argparse.Namespace) -> int:
     return errors.DONE
 
 
+def _report(args: argparse.Namespace) -> int:
+    from sweeps import report
+
+    made = report.write(args.name, args.out, args.format)
+    print(made)
+    if args.format == "html":
+        report.attach(args.name, made)
+    return errors.DONE
+
+
 def _list(args: argparse.Namespace) -> int:
     from sweeps import query, tables
 
@@ -209,16 +219,6 @@ def _diff(args: argparse.Namespace) -> int:
     if gate and (why := sides.failure(found, gate)):
         print(f"fails {args.fail_if}: {why}", file=sys.stderr)
     return sides.exit_code(found, gate)
-
-
-def _report(args: argparse.Namespace) -> int:
-    from sweeps import report
-
-    made = report.write(args.name, args.out, args.format)
-    print(made)
-    if args.format == "html":
-        report.attach(args.name, made)
-    return errors.DONE
 
 
 def _sync(args: argparse.Namespace) -> int:

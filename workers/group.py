@@ -197,7 +197,7 @@ class Group:
         self._node_ids = node_ids
         self._pools: list[list[tuple[Any, Bench]]] = [[] for _ in seats]  # by bundle: keepers, and where they sit
         self._keepers: list[Any] = []  # by rank, of the latest trial
-        self._benches: list[Bench] = []
+        self._benches: list[Bench] = []  # likewise
         self._running: dict[Any, int] = {}  # what a keeper's run yields: its rank
         self._granted: list[contract.Granted] = []
         self._ends: list[RankEnd] = []
@@ -295,7 +295,11 @@ class Group:
             for bundle, ranks in enumerate(self.seats)
             for _ in range(ranks - len(self._pools[bundle]))
         ]
-        for (bundle, keeper), bench in zip(missing, self._where(missing), strict=True):
+        calls = [keeper.where.remote() for _, keeper in missing]
+        while calls and ray.wait(calls, num_returns=len(calls), timeout=LOOK_EVERY_S)[1]:
+            self._check_nodes([keeper for _, keeper in missing])
+        benches = ray.get(calls)
+        for (bundle, keeper), bench in zip(missing, benches, strict=True):
             self._check(bench, bundle)
             self._pools[bundle].append((keeper, bench))
             self._pools[bundle].sort(key=lambda one: (len(one[1].gpu), one[1].gpu))  # a gang has its node's first
@@ -313,17 +317,14 @@ class Group:
         }
         return ray.remote(Keeper).options(**options).remote()
 
-    def _where(self, missing: Sequence[tuple[int, Any]]) -> list[Bench]:
-        """Where new keepers sit; raises if the node of one has gone, for which Ray would wait for ever."""
-        calls = [keeper.where.remote() for _, keeper in missing]
-        while calls and ray.wait(calls, num_returns=len(calls), timeout=LOOK_EVERY_S)[1]:
-            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            for bundle, node in enumerate(self._node_ids):
-                if node not in alive:
-                    for _, keeper in missing:
-                        ray.kill(keeper)
-                    raise NodeGoneError(sum(self.seats[:bundle]), node)
-        return list(ray.get(calls))
+    def _check_nodes(self, waiting: Sequence[Any]) -> None:
+        """Ray would wait for ever for a node that has gone."""
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        for bundle, node in enumerate(self._node_ids):
+            if node not in alive:
+                for keeper in waiting:
+                    ray.kill(keeper)
+                raise NodeGoneError(sum(self.seats[:bundle]), node)
 
     def _check(self, bench: Bench, bundle: int) -> None:
         wanted = self._node_ids[bundle] if self._node_ids else bench.node_id

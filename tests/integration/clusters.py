@@ -202,7 +202,7 @@ def processes(**variables: str) -> list[psutil.Process]:
     return found
 
 
-def eventually(holds: Callable[[], bool], patience_s: float = 60) -> bool:
+def eventually(holds: Callable[[], bool], patience_s: float = 240) -> bool:
     """Does it come to hold?"""
     until = time.monotonic() + patience_s
     while not (does := holds()) and time.monotonic() < until:

@@ -62,6 +62,7 @@ def sections(study: Study) -> list[Section]:
         curves,
         effects,
         feasibility,
+        foresight,
         learning,
         machines,
         precision,
@@ -74,6 +75,7 @@ def sections(study: Study) -> list[Section]:
     made = [
         learning.section,
         scaling.section,
+        foresight.section,
         steps.section,
         curves.batch,
         curves.threads,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sweeps import analysis, limits, tables
+from sweeps import claims, limits, tables
 from sweeps.report.study import Study
 
 if TYPE_CHECKING:
@@ -202,22 +202,11 @@ def _learning_numbers(study: Study, top: Any) -> Iterator[Number]:
 def _cares(study: Study) -> Iterator[str]:
     """What a reader must know before the figures are used."""
     trials, done = study.trials, study.trials[study.trials["outcome"] == "completed"]
-    if study.facts.simulated:
-        yield f"**Simulated**: a model of {study.facts.simulated} answered. No figure here was measured."
     if not study.is_complete:
         planned = f" of {len(study.facts.trials)} planned" if study.facts.trials else ""
         yield f"The sweep did not come to its end: {len(trials)} trials{planned} are here."
-    cached = int((trials["cached_from"] != "").sum())
-    if cached:
-        froms = ", ".join(sorted({*trials["cached_from"]} - {""}))
-        yield f"{cached} of {len(trials)} trials were not measured again: their figures are those of {froms}."
-    single = study.measured[study.measured["n"] == 1]
-    if len(single):
-        yield f"{len(single)} of {len(study.measured)} cells have a single repeat, and so no interval."
-    for side in analysis.FINGERPRINTS:
-        unlike = len({*study.cells[side]} - {""})
-        if unlike > 1:
-            yield f"The trials ran on {unlike} kinds of {side}: these are kept apart, not averaged."
+    for claim in [] if study.is_convergence else claims.check(trials, study.is_strong):
+        yield f"**{_upper(claim.rule)}**: {claim.says}."
     unsteady = int((done["is_steady"] == 0).sum())
     if unsteady:
         yield f"{unsteady} of {len(done)} windows were not steady: their own intervals mean nothing."

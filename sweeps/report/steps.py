@@ -13,7 +13,8 @@ MOST = 40
 
 def section(study: Study) -> Section | None:
     known = study.measured.dropna(subset=[*FIGURES])
-    if known.empty or study.is_convergence:
+    waits = known[["input_share", "comm_share"]].to_numpy()
+    if study.is_convergence or not waits.any():
         return None
     shown = known.loc[known["images_per_s"].nlargest(MOST).index].sort_index()
     rows = []

@@ -89,7 +89,7 @@ class Study:
                 "cached_from": cached.sweep if cached else "",
             }
             told.append(rows.row(record) | extra)
-        frame = query.frame(told)
+        frame = analysis.plain(query.frame(told))
         for column in ("name", "attempts", "cached_from"):
             frame[column] = [row[column] for row in told]
         return frame
@@ -97,6 +97,9 @@ class Study:
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
         """A row a cell and pair of fingerprints, in the file's order, with its efficiency, its step and its kind."""
+        if self.trials.empty:
+            made = [f"{figure}_ci" for figure in analysis.FIGURES]
+            return self.trials.reindex(columns=[*self.trials, "n", "reached", "outcomes", "efficiency", *made])
         table = analysis.scaling(self.trials, self.is_strong)
         step_ms = self.trials[self.trials["outcome"] == "completed"].groupby("cell")["step_ms_mean"].mean()
         kinds = self.trials[self.trials["kind"] != ""].groupby("cell")["kind"].first()

@@ -17,13 +17,18 @@ from workers.contract import TrialConfig, TrialOutcome
 BEGAN = 1_700_000_000.0
 
 
-def planted(text: str, images_per_s: Callable[[TrialConfig], float], **fields: Any) -> Study:
+def planted(
+    text: str,
+    images_per_s: Callable[[TrialConfig], float],
+    hardware: Callable[[TrialConfig], str] = lambda config: "",
+    **fields: Any,
+) -> Study:
     """Each planned trial with the rate given; below zero it was infeasible."""
 
     def of(config: TrialConfig, n: int) -> TrialRecord:
         rate = images_per_s(config)
         unfit = TrialOutcome(status="infeasible", kind="device memory", message="2 GiB are needed, but 1 GiB is there")
-        made = record(config, max(rate, 1.0), unfit if rate < 0 else None)
+        made = record(config, max(rate, 1.0), unfit if rate < 0 else None, hardware(config))
         return dataclasses.replace(made, started_at=BEGAN + n, ended_at=BEGAN + n + 1)
 
     facts = _facts(text)

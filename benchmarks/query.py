@@ -62,7 +62,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
             populate(Path("mlflow.db"), size)
             with served() if args.http else contextlib.nullcontext(f"sqlite:///{Path('mlflow.db').absolute()}") as uri:
-                os.environ["MLFLOW_TRACKING_URI"] = uri
+                os.environ |= {"MLFLOW_TRACKING_URI": uri, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
                 found = asked("both", size, args.whole) | asked("memory", size)
                 if not args.http:
                     found |= asked("changed", size)

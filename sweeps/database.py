@@ -7,8 +7,10 @@ raises `UnlikeError`, and is asked through MLflow instead.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import sqlite3
+import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -23,6 +25,7 @@ SQLITE = "sqlite:///"
 SERVERS = ("postgresql", "mysql")
 FETCH = 5000  # rows at a time
 ASK = 500  # runs in one statement
+TICK_S = 0.1  # that a file system may take two writes for one
 MANY = 0.2  # of all runs: from there on whole tables are read faster than run by run
 NUMBER = "CASE WHEN is_nan THEN NULL ELSE value END"
 OURS = "SELECT run_uuid FROM tags WHERE {key} = 'sweep.name'"
@@ -63,9 +66,7 @@ class Sqlite:
         connection.execute("BEGIN")  # one state of the store for all that is read
 
     def rows(self, statement: str) -> Iterator[Sequence[Any]]:
-        cursor = self._connection.execute(statement)
-        while part := cursor.fetchmany(FETCH):
-            yield from part
+        return self._connection.execute(statement)
 
     def token(self) -> str:
         return state(self._path)
@@ -95,15 +96,20 @@ class Sqlite:
 
 
 def state(path: Path) -> str:
-    """Of an SQLite file: its own header and times, and where its write-ahead log stands."""
-    stat, log = path.stat(), path.with_name(f"{path.name}-wal")
-    with path.open("rb") as file:
-        said = [stat.st_ino, stat.st_mtime_ns, stat.st_size, file.read(100).hex()]
-    with contextlib.suppress(FileNotFoundError):
-        if size := log.stat().st_size:
-            said += [log.stat().st_mtime_ns, size]
-            with path.with_name(f"{path.name}-shm").open("rb") as index:
-                said.append(index.read(48).hex())
+    """Of an SQLite file and its write-ahead log; empty where it was written so lately that a clock can't tell two
+    writes apart.
+
+    By their times and sizes alone. Never open these files beside SQLite: closing them takes the locks of the whole
+    process away, and with them what keeps its writers from destroying the file.
+    """
+    said = []
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        with contextlib.suppress(FileNotFoundError):
+            stat = file.stat()
+            if stat.st_mtime > time.time() - TICK_S:
+                return ""
+            if stat.st_size or file == path:
+                said += [stat.st_ino, stat.st_mtime_ns, stat.st_size]
     return ",".join(map(str, said))
 
 
@@ -118,8 +124,7 @@ class Server:
 
     def rows(self, statement: str) -> Iterator[Sequence[Any]]:
         result = self._connection.execution_options(stream_results=True).exec_driver_sql(statement)
-        for part in result.partitions(FETCH):
-            yield from part
+        return itertools.chain.from_iterable(result.partitions(FETCH))
 
     def token(self) -> str:
         """What a PostgreSQL transaction sees follows from its snapshot; the others have no such thing."""

@@ -33,9 +33,9 @@ def read(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
     """
     path = file_of(uri)
     if uri.startswith(database.SQLITE):  # without so much as opening it
-        with contextlib.suppress(OSError):
-            if (known := _load(path, database.state(database.file_of(uri)), columns)) is not None:
-                return known
+        token = database.state(database.file_of(uri))
+        if token and (known := _load(path, token, columns)) is not None:
+            return known
     with database.connected(uri) as store:
         token = store.token()
         if token and not uri.startswith(database.SQLITE) and (known := _load(path, token, columns)) is not None:

@@ -63,17 +63,17 @@ def trials(
     wanted = [*columns, *condition.words] if columns else []
     read = {uri: _read(uri, names, _stored(wanted) if wanted else None, rebuild) for uri in stores}
     _check_names(names, read)
+    asked = [side for side, several in (("sweep", names), ("store", stores)) if len(several) > 1]
     found = []
     for uri, runs in read.items():
         table = _whole(_of(names, runs))
         made = _frame(table, wanted)
-        made.insert(0, "sweep", _texts(table, "tag:sweep.name"))
-        made.insert(1, "store", uri)
+        for side, told in (("store", uri), ("sweep", _texts(table, "tag:sweep.name"))):
+            if side in {*asked, *columns, *condition.words}:
+                made.insert(0, side, told)
         found.append(made)
-    both = _joined(found)
-    asked = {"sweep": len(names) > 1, "store": len(stores) > 1}
-    held = condition.held(_categorised(both))
-    return chosen(held, columns or [name for name in held if asked.get(name, True)])
+    held = condition.held(_joined(found))
+    return chosen(held, columns or [name for name in held if name not in ("sweep", "store") or name in asked])
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
@@ -85,7 +85,7 @@ def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
     both = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
     variables = [name for name in both if name.startswith(rows.VARIABLE)]
     both[variables] = both[variables].fillna("")
-    return both
+    return _categorised(both)
 
 
 def cells(of: Names | pd.DataFrame, where: str = "", *, store: Names = ()) -> pd.DataFrame:
@@ -244,7 +244,7 @@ def chosen(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
         known = [*table, *TOLD, *rows.PARAMS, *SIDES, *rows.METRICS, "started_at", "sweep", "store"]
         rules = {name: f"must be a column ({_near(name, known) or 'trial, gpus, images_per_s, …'})" for name in unknown}
         raise InputError("columns", [Mistake("", rule, name) for name, rule in rules.items()])
-    return table[[*columns]]
+    return table if list(columns) == list(table) else table[[*columns]]
 
 
 def ordered(table: pd.DataFrame, text: str) -> pd.DataFrame:
@@ -414,8 +414,11 @@ def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
     for name in (*TOLD, *rows.PARAMS, *variables, *SIDES, *rows.METRICS, *system, "started_at"):
         if wanted and name not in wanted and name not in both:
             continue
-        if name in TOLD or name in SIDES or name in variables:
-            made[name] = _texts(table, TOLD.get(name) or SIDES.get(name) or f"param:{name}")
+        stored = TOLD.get(name) or SIDES.get(name) or f"param:{name}"
+        if name in CATEGORIES:
+            made[name] = _category(table, stored, "" if name in TOLD else None)
+        elif name in TOLD or name in SIDES or name in variables:
+            made[name] = _texts(table, stored)
         elif name in rows.PARAMS:
             made[name] = _typed(table, name)
         elif name == "started_at":
@@ -455,6 +458,20 @@ def _texts(table: pa.Table, column: str) -> Any:
 
     codes, known = _codes(table, column)
     return np.array([*known, ""], object)[codes]
+
+
+def _category(table: pa.Table, column: str, missing: str | None) -> pd.Categorical:
+    """As pandas makes one of the same texts: only those that occur, in order."""
+    import numpy as np
+    import pandas as pd
+
+    codes, known = _codes(table, column)
+    if missing is not None and (codes < 0).any():
+        codes, known = np.where(codes < 0, len(known), codes), [*known, missing]
+    here = sorted({known[code] for code in np.unique(codes[codes >= 0])})
+    place = {text: n for n, text in enumerate(here)}
+    places = np.array([*(place.get(text, -1) for text in known), -1], int)
+    return pd.Categorical.from_codes(places[codes], categories=here)
 
 
 def _typed(table: pa.Table, name: str) -> Any:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PAGE = 1000
+PATIENCE_S = 120  # a busy server takes its time over a thousand runs
 SIDES = 2  # questions at a time
 
 
@@ -71,7 +72,7 @@ def _over_http(uri: str, experiments: list[str], wanted: str) -> Iterator[dict[s
     while True:
         endpoint = "/api/2.0/mlflow/runs/search"
         answer = verify_rest_response(
-            http_request(get_default_host_creds(uri), endpoint, "POST", json=asked, timeout=tracking.TIMEOUT_S),
+            http_request(get_default_host_creds(uri), endpoint, "POST", json=asked, timeout=PATIENCE_S),
             endpoint,
         ).json()
         yield from answer.get("runs", ())

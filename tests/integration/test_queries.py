@@ -1,0 +1,296 @@
+"""What MLflow holds, read past it: the same as MLflow says, after whatever was done there."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+
+from sweeps import database, mirror, plan, query, remote, rows, spec, tracking
+from sweeps.errors import InputError, RefusedError
+from sweeps.ledger import SweepFacts, SweepRecord
+from tests.unit import records
+from workers.contract import TrialOutcome
+
+FILE = "{name: small, model: tiny, device: cpu, repeats: 2, space: {batch_size: [8, 16], gpus: [1, 2]}}"
+
+
+def record(name: str = "small", **outcomes: TrialOutcome) -> SweepRecord:
+    """A sweep of eight trials that was never run; the outcomes are by trial's number, as in `_3`."""
+    trials = plan.plan(spec.parse(FILE, "small")).trials
+    facts = SweepFacts(
+        name=name, id=f"id of {name}", study="small", created_at=1_700_000_000.0, file=FILE, overrides=(), trials=trials
+    )
+    ended = [
+        records.record(config, 100.0 + n, outcomes.get(f"_{n}"), hardware="node") for n, config in enumerate(trials)
+    ]
+    return SweepRecord(facts, tuple(ended), is_complete=True)
+
+
+@pytest.fixture(scope="module")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without a run: MLflow takes seconds to make one."""
+    path = tmp_path_factory.mktemp("blank") / "mlflow.db"
+    tracking.client(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def store(blank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(blank, tmp_path)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    return uri
+
+
+def as_mlflow_says(name: str = "small") -> pd.DataFrame:
+    """By MLflow's client, not by its tables."""
+    uri = tracking.store_name()
+    return query._frame(query._of([name], remote.read(uri, [f"tags.`sweep.name` = '{name}'"])))
+
+
+def run_of(trial: str) -> str:
+    experiments = [experiment.experiment_id for experiment in MlflowClient().search_experiments()]
+    (run,) = MlflowClient().search_runs(experiments, f"tags.`sweep.trial` = '{trial}'")
+    return str(run.info.run_id)
+
+
+def test_what_is_read_is_what_the_ledger_holds_and_what_mlflow_says(store: str) -> None:
+    small = record(_1=TrialOutcome(status="infeasible", kind="device memory", message="it's too large"))
+    tracking.sync(small)
+    expected = query.frame([rows.row(trial) for trial in small.trials])
+    for _ in ("without a copy", "with one"):
+        pd.testing.assert_frame_equal(query.trials("small"), expected)
+    pd.testing.assert_frame_equal(as_mlflow_says(), expected)
+    assert query.trials("small")["outcome"].dtype == "category"
+
+
+def test_no_copy_hides_what_was_done_in_mlflow(store: str) -> None:
+    tracking.sync(record())
+    client = MlflowClient()
+    first = query.trials("small")
+    gone, edited, grown, failed, *_ = first["trial"]
+    deleted = run_of(gone)
+
+    def check() -> pd.DataFrame:
+        pd.testing.assert_frame_equal(query.trials("small"), as_mlflow_says())
+        return query.trials("small").set_index("trial")
+
+    client.delete_run(deleted)
+    assert gone not in check().index
+    client.set_tag(run_of(edited), "sweep.message", "seen by hand")
+    assert check()["message"][edited] == "seen by hand"
+    client.log_metric(run_of(grown), "images_per_s", 7.0)
+    assert check()["images_per_s"][grown] == 7.0
+    client.set_tag(run_of(failed), "sweep.outcome", "failed")
+    assert check()["outcome"][failed] == "failed"
+    client.delete_tag(run_of(edited), "sweep.message")
+    assert check()["message"][edited] == ""
+    client.restore_run(deleted)
+    assert gone in check().index
+    tracking.sync(record("small-2"))
+    assert len(query.trials(["small", "small-2"])) == 16
+    check()
+
+
+def test_an_unchanged_store_is_not_opened(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracking.sync(record())
+    first = query.trials("small")
+    time.sleep(2 * database.TICK_S)
+    query.trials("small")  # what was written a moment ago is not trusted yet
+    monkeypatch.setattr(database, "connected", None)
+    pd.testing.assert_frame_equal(query.trials("small"), first)
+
+
+def test_only_what_has_changed_is_read(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracking.sync(record())
+    trials = query.trials("small")
+    read: list[int] = []
+    values = database.values
+    monkeypatch.setattr(database, "values", lambda of, runs: (read.append(len(runs)), values(of, runs))[1])
+    MlflowClient().log_metric(run_of(trials["trial"][0]), "accuracy/top1", 0.5)
+    assert query.trials("small")["top1"][0] == 0.5
+    assert read == [1]
+
+
+@pytest.mark.parametrize("damage", [b"", b"no Parquet", None])
+def test_a_copy_that_is_damaged_or_gone_is_made_anew(store: str, damage: bytes | None) -> None:
+    tracking.sync(record())
+    expected = query.trials("small")
+    copy = mirror.file_of(store)
+    copy.unlink() if damage is None else copy.write_bytes(damage)
+    pd.testing.assert_frame_equal(query.trials("small"), expected)
+    assert copy.stat().st_size > 1000
+
+
+def test_a_store_that_began_anew_is_not_taken_for_the_old_one(
+    store: str, blank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracking.sync(record())
+    query.trials("small")
+    shutil.copy(blank, tmp_path / "other.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
+    tracking.sync(record("other"))
+    for name in ("mlflow.db", "mlflow.db-wal", "mlflow.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    with sqlite3.connect("other.db") as source, sqlite3.connect("mlflow.db") as target:
+        source.backup(target)
+    assert len(query.trials("other", store=store)) == 8
+    with pytest.raises(InputError, match="small"):
+        query.trials("small", store=store)
+
+
+def test_a_store_of_another_version_is_asked_through_mlflow(store: str) -> None:
+    tracking.sync(record())
+    expected = query.trials("small")
+    with sqlite3.connect("mlflow.db") as tables:  # as one that keeps parameters elsewhere
+        tables.execute("ALTER TABLE latest_metrics RENAME TO newest_metrics")
+    with pytest.raises(RefusedError, match=r"must answer.*latest_metrics"):
+        query.trials("small", rebuild=True)
+    with sqlite3.connect("mlflow.db") as tables:
+        tables.execute("ALTER TABLE newest_metrics RENAME TO latest_metrics")
+    pd.testing.assert_frame_equal(query.trials("small"), expected)
+
+
+def test_foreign_runs_are_passed_over_and_broken_ones_named(store: str) -> None:
+    tracking.sync(record())
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name("small").experiment_id
+    client.create_run(experiment, run_name="somebody's")
+    first = query.trials("small")["trial"][0]
+    client.delete_tag(run_of(first), "sweep.cell")
+    with pytest.warns(query.LeftOut, match=r"no tag sweep.cell: 1 runs"):
+        assert len(query.trials("small")) == 7
+
+
+def test_a_condition_holds_over_columns_and_sweeps(store: str) -> None:
+    tracking.sync(record())
+    tracking.sync(record("small-2"))
+    found = query.trials(["small", "small-2"], "gpus == 2 and global_batch >= 32", ["sweep", "trial", "images_per_s"])
+    assert [*found] == ["sweep", "trial", "images_per_s"]
+    assert sorted(found["sweep"]) == ["small", "small", "small-2", "small-2"]
+    assert len(query.trials("small", "sweep == 'small-2'")) == 0
+    assert len(query.trials("small", "top1 > 0")) == 0  # measured in none
+    with pytest.raises(InputError) as raised:
+        query.trials("small", "gpu >= 2")
+    (line, pointer, caret) = str(raised.value).splitlines()
+    assert "did you mean gpus?" in line
+    assert caret.index("^") == pointer.index("gpu")
+
+
+def test_sweeps_of_several_stores(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracking.sync(record())
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", other)
+    tracking.sync(record("elsewhere"))
+    found = query.trials(["small", "elsewhere"], store=[store, other])
+    assert found.groupby(["store", "sweep"], observed=True).size().to_dict() == {
+        (store, "small"): 8,
+        (other, "elsewhere"): 8,
+    }
+    assert [*query.list_sweeps(store=[store, other])["sweep"]] == ["small", "elsewhere"]
+
+
+@pytest.mark.parametrize("name", ["smal", "it's", 'say "small"', "a/b", "a'b\"c/d", "", "x" * 300])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_sweep_that_is_not_there(store: str, name: str, is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracking.sync(record())
+    if not is_known:  # what can't be read by SQL is asked through MLflow
+        monkeypatch.setattr(database, "is_database", lambda uri: False)
+    with pytest.raises(InputError, match="must hold a sweep of that name"):
+        query.trials([name])
+
+
+def test_lists_series_and_cells(store: str) -> None:
+    tracking.sync(record(_0=TrialOutcome(status="failed", kind="raised", message="no")))
+    listed = query.list_sweeps()
+    assert listed[["sweep", "trials", "completed", "failed"]].to_numpy().tolist() == [["small", 8, 7, 1]]
+    assert listed["status"][0] == "finished"
+    trial = query.trials("small")["trial"][1]
+    steps = query.series(trial, "steps/step_ms")
+    assert steps["steps/step_ms"].tolist() == [100.0] * 10
+    assert steps["step"].tolist() == list(range(10))
+    assert len(query.series(trial, "images_per_s", sweep="small")) == 1
+    with pytest.raises(InputError, match="did you mean steps/step_ms"):
+        query.series(trial, "steps/step_m")
+    with pytest.raises(InputError, match="must hold a trial of that id"):
+        query.series("none", "steps/step_ms")
+    assert query.cells("small")["n"].tolist() == query.cells(query.trials("small"))["n"].tolist()
+
+
+def test_earlier_measurements_are_found_by_cell(store: str) -> None:
+    small = record(_0=TrialOutcome(status="failed", kind="raised", message="no"))
+    tracking.sync(small)
+    cells = {trial.config.cell for trial in small.trials[:3]}
+    found = query.finished(cells)
+    expected = [trial for trial in small.trials if trial.config.cell in cells and trial.outcome.status == "completed"]
+    assert [row["trial"] for row in found] == [trial.config.trial for trial in expected]
+    assert found[0]["figures"] == pytest.approx(rows.metrics(expected[0]))
+    assert query.finished({"none"}) == []
+
+
+def test_an_answer_that_is_lost_doubles_no_run(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = record()
+    book = tracking.Store(small.facts)
+    made = book._client.create_run
+
+    def lost(*arguments: Any, **named: Any) -> None:
+        made(*arguments, **named)
+        monkeypatch.undo()
+        raise TimeoutError
+
+    monkeypatch.setattr(book._client, "create_run", lost)
+    with pytest.raises(TimeoutError):
+        book.log(small.trials[0])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    book.log(small.trials[0])
+    experiment = MlflowClient(store).get_experiment_by_name("small").experiment_id
+    assert len(MlflowClient(store).search_runs([experiment])) == 2  # the sweep's own, and the trial's
+
+
+def test_long_series_and_many_variables_fit_the_limits_of_a_call(store: str) -> None:
+    small = record()
+    variables = {f"A_{n}": "1" for n in range(150)}
+    config = dataclasses.replace(small.trials[0].config, env=variables)
+    long = records.report(0, 100, [100.0] * 1500)
+    outcome = small.trials[0].outcome
+    measured = dataclasses.replace(outcome, measurement=dataclasses.replace(outcome.measurement, ranks=(long,)))
+    trial = dataclasses.replace(small.trials[0], config=config, outcome=measured)
+    book = tracking.Store(small.facts)
+    book.log(trial)
+    book.log(trial)
+    table = query.trials("small")
+    assert table.filter(like="env.").shape == (1, 150)
+    assert len(query.series(config.trial, "steps/loss")) == 1500
+
+
+def written(name: str, uri: str) -> None:
+    import os
+
+    os.environ["MLFLOW_TRACKING_URI"] = uri
+    tracking.sync(record(name))
+
+
+def test_many_writers_and_a_reader_on_one_file(store: str) -> None:
+    tracking.sync(record())
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=written, args=(f"small-{n}", store)) for n in range(2, 6)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert len(query.trials("small")) == 8
+        writers[0].join(0.2)
+    assert [writer.exitcode for writer in writers] == [0] * 4
+    with sqlite3.connect("mlflow.db") as file:
+        assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    names = ["small", *(f"small-{n}" for n in range(2, 6))]
+    assert query.trials(names)["sweep"].value_counts().to_dict() == dict.fromkeys(names, 8)

@@ -24,6 +24,7 @@ NODE = "SWEEP_TEST_NODE"  # names, in the environment of each of its processes, 
 SOON = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}  # is a node missed
 GROWING = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
 LOG = "driver.log"
+ANSWER = "answer: "
 STARTS = 3  # that Ray is given: on a machine with much to do its agent may be late for its raylet
 
 
@@ -104,7 +105,7 @@ class Cluster:
         """What `question`, in Python and of Ray, comes to on the cluster; a JSON value."""
         code = (
             "import json, sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR');"
-            f"print(json.dumps({question}))"
+            f"print('{ANSWER}' + json.dumps({question}))"
         )
         asked = subprocess.run(
             [sys.executable, "-c", code, self.address],
@@ -114,7 +115,8 @@ class Cluster:
             timeout=120,
             check=True,
         )
-        return json.loads(asked.stdout.splitlines()[-1])
+        (answer,) = [line for line in asked.stdout.splitlines() if line.startswith(ANSWER)]  # Ray may have news, too
+        return json.loads(answer.removeprefix(ANSWER))
 
     def nodes(self) -> int:
         """That are alive."""

@@ -7,6 +7,7 @@ raises `UnlikeError`, and is asked through MLflow instead.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import sqlite3
@@ -146,26 +147,40 @@ def is_database(uri: str) -> bool:
 
 @contextlib.contextmanager
 def connected(uri: str) -> Iterator[Database]:
-    """Raises `UnlikeError` for whatever the database or its driver says."""
+    """Raises `UnlikeError` for whatever the database or its driver says, `ConnectionError` where no server is there."""
     try:
         if uri.startswith(SQLITE):
             with contextlib.closing(sqlite3.connect(file_of(uri), timeout=20, isolation_level=None)) as connection:
                 yield Sqlite(file_of(uri), connection)
             return
-        import sqlalchemy
-
-        engine = sqlalchemy.create_engine(uri, isolation_level="REPEATABLE READ")
-        try:
-            with engine.connect() as server:
-                yield Server(server)
-        finally:
-            engine.dispose()
+        with _reached(uri) as server:
+            yield Server(server)
+    except ConnectionError:
+        raise
     except (sqlite3.Error, OSError, ImportError) as error:
         raise UnlikeError(error) from error
     except Exception as error:
         if type(error).__module__.startswith("sqlalchemy"):
             raise UnlikeError(error) from error
         raise
+
+
+def _reached(uri: str) -> Any:
+    """A server that does not answer says so at once; MLflow would try for two minutes."""
+    from sqlalchemy.exc import OperationalError
+
+    engine = _engine(uri)
+    try:
+        return engine.connect()
+    except OperationalError as error:
+        raise ConnectionError(str(error.orig)) from None
+
+
+@functools.cache
+def _engine(uri: str) -> Any:
+    import sqlalchemy
+
+    return sqlalchemy.create_engine(uri, isolation_level="REPEATABLE READ", pool_pre_ping=True)
 
 
 def file_of(uri: str) -> Path:

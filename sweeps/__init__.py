@@ -1,7 +1,10 @@
 """The control plane: what to measure, in what order, and what it meant. Never imports tensorflow or horovod.
 
 import sweeps
-trials = sweeps.trials("demo")   # a DataFrame, one row a trial
+sweeps.list()                    # a DataFrame, one row a sweep
+trials = sweeps.trials("demo")   # one row a trial; where="gpus >= 4", columns=["gpus", "images_per_s"], store=…
+sweeps.cells("demo")             # one row a cell: means with intervals; of trials too
+sweeps.series(trials.trial[0], "steps/step_ms")
 sweeps.scaling(trials)           # one row a cell: images/s with interval, efficiency
 sweeps.best(trials)
 sweeps.pareto(sweeps.cells(trials), ["images_per_s"], ["gpu_hours_per_epoch"])
@@ -13,20 +16,65 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sweeps.analysis import best, cells, frontier, pareto, scaling
-    from sweeps.query import readings, trials
+    from sweeps.analysis import (
+        batch_curve,
+        best,
+        convergence,
+        costs,
+        decode_curve,
+        effects,
+        feasible,
+        frontier,
+        interactions,
+        outliers,
+        pareto,
+        precision_ratios,
+        ratios,
+        scaling,
+        stragglers,
+    )
+    from sweeps.query import cells, readings, series, trials
+    from sweeps.query import list_sweeps as list  # noqa: A004, read as sweeps.list
+    from sweeps.sides import diff
 
-__all__ = ["best", "cells", "frontier", "pareto", "readings", "scaling", "trials"]
+__all__ = [
+    "batch_curve",
+    "best",
+    "cells",
+    "convergence",
+    "costs",
+    "decode_curve",
+    "diff",
+    "effects",
+    "feasible",
+    "frontier",
+    "interactions",
+    "list",
+    "outliers",
+    "pareto",
+    "precision_ratios",
+    "ratios",
+    "readings",
+    "scaling",
+    "series",
+    "stragglers",
+    "trials",
+]
+_OF_STORES = ("cells", "list", "readings", "series", "trials")
 
 
 def __getattr__(name: str) -> object:
     """The names above, loaded at first use: pandas and MLflow take seconds that `sweep plan` doesn't have."""
-    if name in ("best", "cells", "frontier", "pareto", "scaling"):
+    if name in _OF_STORES:
+        from sweeps import query
+
+        return getattr(query, "list_sweeps" if name == "list" else name)
+    if name == "diff":
+        from sweeps import sides
+
+        return sides.diff
+    if name in __all__:
         from sweeps import analysis
 
         return getattr(analysis, name)
-    if name in ("readings", "trials"):
-        from sweeps import query
-
-        return getattr(query, name)
     raise AttributeError(f"module 'sweeps' has no attribute {name!r}")

@@ -24,9 +24,10 @@ first steps
   sweep doctor                              what this machine can do
   sweep plan search_spaces/demo.yaml        what would run
   sweep run  search_spaces/demo.yaml        run it
+  sweep report NAME                         it as one page to send on
   sweep ui                                  look at it in MLflow
 
-exit codes: 0 done, 1 some trials failed, 2 the input is wrong, 3 the machine or a server refused
+exit codes: 0 done, 1 some trials failed or --fail-if holds, 2 the input is wrong, 3 the machine or a server refused
 """
 
 
@@ -72,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
 
     planning = command("plan", _plan, "what a sweep would run, and what it would cost; starts nothing")
     sweep_file(planning)
+    planning.add_argument(
+        "--next", default="", metavar="SWEEP", help="which trial would tell most, after those of SWEEP"
+    )
     simulated(planning)
     somewhere(planning)
     formatted(planning)
@@ -89,8 +93,34 @@ def _parser() -> argparse.ArgumentParser:
     retrying.add_argument("--status", default="failed,lost", help="how they ended (failed,lost)")
     somewhere(retrying)
     trials = command("trials", _trials, "a sweep's trials, from MLflow")
-    trials.add_argument("name", help="of the sweep")
-    formatted(trials)
+    trials.add_argument("name", nargs="+", help="of the sweep, or of several")
+    trials.add_argument(
+        "--where", default="", metavar="CONDITION", help="such as \"gpus >= 4 and precision == 'fp16'\""
+    )
+    trials.add_argument("--sort", default="", metavar="COLUMN[:desc],…", help="such as gpus,images_per_s:desc")
+    trials.add_argument("--columns", default="", metavar="COLUMN,…", help="such as trial,gpus,images_per_s")
+    trials.add_argument(
+        "--store", action="append", default=[], metavar="URI", help="another tracking store, or several"
+    )
+    trials.add_argument("--rebuild", action="store_true", help="read everything anew, not what has changed")
+    trials.add_argument("--format", choices=("table", "csv", "json", "parquet"), default="table")
+    listing = command("list", _list, "the sweeps in the tracking store, and those whose ledger lies here")
+    listing.add_argument(
+        "--store", action="append", default=[], metavar="URI", help="another tracking store, or several"
+    )
+    formatted(listing)
+    differing = command("diff", _diff, "one sweep, machine or published system against another, cell by cell")
+    differing.add_argument("a", metavar="A", help="NAME, NAME@FINGERPRINT, or reference:SYSTEM")
+    differing.add_argument("b", metavar="B", help="what is held against it")
+    differing.add_argument("--figure", default="", help="images_per_s, or hours_to_target where both have some")
+    differing.add_argument("--fail-if", default="", metavar="slower:3%", help="exit with 1 if a cell surely is")
+    formatted(differing)
+    reporting = command("report", _report, "a sweep as one page to send on: answer, plots, tables, how to do it again")
+    reporting.add_argument("name", help="of the sweep, as in results/NAME")
+    reporting.add_argument("--out", type=Path, metavar="FILE", help="else results/NAME/report.html")
+    reporting.add_argument(
+        "--format", choices=("html", "png", "csv"), default="html", help="png, csv: a folder of files"
+    )
     syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
     syncing.add_argument("name", help="of the sweep")
     data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
@@ -103,6 +133,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(args: argparse.Namespace) -> int:
+    if args.next:
+        from sweeps import advice
+
+        return advice.show(args.file, tuple(args.set), args.next, args.format)
     from sweeps import driver
 
     terms = dataclasses.replace(_terms(args), simulate=args.simulate)
@@ -136,15 +170,55 @@ def _terms(args: argparse.Namespace) -> Terms:
 
 
 def _trials(args: argparse.Namespace) -> int:
+    import warnings
+
     from sweeps import analysis, query, tables
 
-    found = query.trials(args.name)
-    if args.format == "table":
+    with warnings.catch_warnings(record=True, action="always", category=query.LeftOut) as left_out:
+        found = query.trials(args.name, args.where, store=args.store, rebuild=args.rebuild)
+    for warning in left_out:
+        print(warning.message, file=sys.stderr)
+    found = query.ordered(found, args.sort)
+    if args.columns:
+        found = query.chosen(found, args.columns.split(","))
+    elif args.format == "table":
         figures = [name for name in query.HEADLINE if found[name].notna().any()]
         words = ["limited_by"] if found["limited_by"].any() else []
-        found = found[["trial", *analysis.varied(found), "repeat", "outcome", *figures, *words]]
+        of = [name for name in ("sweep", "store") if name in found]
+        found = found[[*of, "trial", *analysis.varied(found), "repeat", "outcome", *figures, *words]]
     tables.show(found, args.format)
     return errors.DONE
+
+
+def _report(args: argparse.Namespace) -> int:
+    from sweeps import report
+
+    made = report.write(args.name, args.out, args.format)
+    print(made)
+    if args.format == "html":
+        report.attach(args.name, made)
+    return errors.DONE
+
+
+def _list(args: argparse.Namespace) -> int:
+    from sweeps import query, tables
+
+    found = query.list_sweeps(store=args.store)
+    if args.format == "table":
+        found = found.drop(columns=[name for name in found if name != "sweep" and not query.tells(found[name])])
+    tables.show(found, args.format)
+    return errors.DONE
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from sweeps import sides
+
+    gate = sides.gate(args.fail_if) if args.fail_if else None
+    found = sides.diff(args.a, args.b, args.figure)
+    sides.show(found, (args.a, args.b), args.format)
+    if gate and (why := sides.failure(found, gate)):
+        print(f"fails {args.fail_if}: {why}", file=sys.stderr)
+    return sides.exit_code(found, gate)
 
 
 def _sync(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import ray
+from ray._private import worker
 from ray.autoscaler import sdk
 
 from sweeps import broom
@@ -25,7 +27,6 @@ QUIET = {
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # what goes wrong is told in our words
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # it would end keepers; ranks have limits of their own
     "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
@@ -54,6 +55,9 @@ class Site(Protocol):
 
     @property
     def nodes(self) -> Sequence[Node]: ...
+    def look_again(self) -> None:
+        """Something has happened: what was there a moment ago may have gone."""
+
     def id(self, name: str) -> str:
         """Ray's, of a node."""
 
@@ -68,6 +72,8 @@ class Simulated:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
+
+    def look_again(self) -> None: ...
 
     def id(self, name: str) -> str:
         return name
@@ -86,7 +92,7 @@ class Cluster:
     """The nodes of a Ray cluster that ranks may run on, as they come and go."""
 
     def __init__(self) -> None:
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
         self._has_asked = False
         self._nodes: list[Node] = []
         self._ids: dict[str, str] = {}  # Ray's, by name, of those that are there
@@ -107,6 +113,9 @@ class Cluster:
             self._nodes = [_node(name, node) for name, node in sorted(named.items())]
             self._looked_at = time.monotonic()
         return self._nodes
+
+    def look_again(self) -> None:
+        self._looked_at = -math.inf
 
     def id(self, name: str) -> str:
         return self._ids[name]
@@ -181,6 +190,7 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]
             where = address or "on this machine"
             raise RefusedError(f"Ray must answer {where}, but {str(error).splitlines()[0]}") from None
         stack.callback(ray.shutdown)
+        worker.print_to_stdstream = lambda *_, **__: None  # Ray's news of nodes and retries, amid our tables
         site = Cluster()
         stack.callback(site.close)
         yield site

@@ -1,14 +1,21 @@
-"""From MLflow back to a DataFrame, one row a trial. The only reader."""
+"""From MLflow back to DataFrames: one row a trial, a cell, a sweep, or a step. The only reader.
+
+A database is read past MLflow, from a copy in columns that lies beside it and is brought up to date first (`mirror`);
+any other store is asked through MLflow (`remote`). Both give the same rows.
+"""
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Collection
-from pathlib import Path
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeps import ledger, rows, tracking
+from sweeps import analysis, database, expression, ledger, mirror, remote, rows, tracking
 from sweeps.errors import InputError, Mistake
+from sweeps.expression import ExpressionError
+from sweeps.tabular import TAGS
 from workers import usage
 
 HEADLINE = (
@@ -21,79 +28,141 @@ HEADLINE = (
     "launch_s",
     "trial_s",
 )
-
 SIMULATED = "simulated"  # begins the fingerprint of a machine that was made up
+TOLD = {name: f"tag:sweep.{name}" for name in ("trial", "cell", "outcome", "kind", "message", "limited_by")}
+SIDES: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.SIDES}
+NEEDED = ("cell", "outcome")  # a run that has no such tag is no trial of ours, or is not whole
+CATEGORIES = (
+    *("outcome", "kind", "protocol", "model", "device", "placement", "precision", "cache", "isolation"),
+    *("optimizer", "compression"),
+)
+ENDS = ("completed", "infeasible", "failed", "lost", "pruned", "cancelled")
+OWN = ("run", "experiment", "status", "started_ms", "ended_ms", *(f"tag:{tag}" for tag in TAGS))
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+
+    Names = str | Sequence[str]
 
 
-def trials(name: str) -> pd.DataFrame:
-    """Every trial of a sweep, typed, in the order they started."""
-    store = tracking.store_name()
-    if _is_absent():
-        raise InputError(store, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
-    try:
-        found = _runs(name)
-    except Exception as error:  # MLflow raises whatever its database driver or HTTP library raises
-        raise tracking.refused("answer", error) from None
-    if not found:
-        raise InputError(store, [Mistake("", "must hold a sweep of that name", name)])
-    ended = (_row(run) for run in found if "sweep.trial" in run.data.tags)
-    return frame(sorted(ended, key=lambda row: row["started_at"]))
+class LeftOut(UserWarning):
+    """Runs that a query passed over, and why."""
 
 
-def _is_absent() -> bool:
-    """MLflow would make the file."""
-    store = tracking.store_name()
-    return store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).exists()
+def trials(
+    name: Names, where: str = "", columns: Sequence[str] = (), *, store: Names = (), rebuild: bool = False
+) -> pd.DataFrame:
+    """Every trial of a sweep or of several, in this store or others, typed, in the order they started.
+
+    `where` is a condition such as `gpus >= 4 and precision == 'fp16'`; `columns` are those wanted. Rows of several
+    sweeps or stores say which in columns of their own. `rebuild` throws the copy away first.
+    """
+    names, stores = _several(name), _several(store) or [tracking.store_name()]
+    condition = _Condition(where)
+    wanted = [*columns, *condition.words] if columns else []
+    read = {uri: _read(uri, names, _stored(wanted) if wanted else None, rebuild) for uri in stores}
+    _check_names(names, read)
+    found = []
+    for uri, runs in read.items():
+        table = _whole(_of(names, runs))
+        made = _frame(table, wanted)
+        made.insert(0, "sweep", _texts(table, "tag:sweep.name"))
+        made.insert(1, "store", uri)
+        found.append(made)
+    both = _joined(found)
+    asked = {"sweep": len(names) > 1, "store": len(stores) > 1}
+    held = condition.held(_categorised(both))
+    return chosen(held, columns or [name for name in held if asked.get(name, True)])
 
 
-def _runs(name: str) -> list[Any]:
-    """A sweep's runs: its own and its trials'. No sweep has a quote in its name."""
-    client = tracking.client()
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    wanted = f"tags.`sweep.name` = '{name.replace(chr(39), '')}'"
-    found: list[Any] = []
-    token = None
-    while True:
-        page = client.search_runs(experiments, wanted, page_token=token, max_results=1000)
-        found += page
-        token = page.token
-        if not token:
-            return found
+def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Those of several stores under each other."""
+    import pandas as pd
+
+    if len(tables) == 1:
+        return tables[0]
+    both = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+    variables = [name for name in both if name.startswith(rows.VARIABLE)]
+    both[variables] = both[variables].fillna("")
+    return both
 
 
-def finished(cells: Collection[str]) -> list[dict[str, Any]]:
+def cells(of: Names | pd.DataFrame, where: str = "", *, store: Names = ()) -> pd.DataFrame:
+    """One row a cell: each figure's mean with its interval; of trials, or of the sweep of that name."""
+    import pandas as pd
+
+    if isinstance(of, pd.DataFrame):
+        return analysis.cells(_Condition(where).held(of))
+    return analysis.cells(trials(of, where, store=store))
+
+
+def series(trial: str, metric: str, sweep: str = "", *, store: str = "") -> pd.DataFrame:
+    """A metric of a trial step by step, such as `steps/step_ms`: of the last trial of that id, or of a sweep's own."""
+    import pandas as pd
+
+    uri = store or tracking.store_name()
+    run = _run_of(trial, sweep, uri)
+    name = rows.METRICS.get(metric, metric)
+    points = _asked(uri, lambda store: database.series(store, run, name), lambda: remote.series(uri, run, name))
+    if not points:
+        known = _asked(uri, lambda store: database.metric_names(store, run), lambda: remote.metric_names(uri, run))
+        rule = f"must be a metric that the trial has ({_near(metric, [*known, *rows.METRICS]) or 'steps/step_ms'})"
+        raise InputError(uri, [Mistake(trial, rule, metric)])
+    table = pd.DataFrame(points, columns=["step", "at", metric])
+    table["at"] = pd.to_datetime(table["at"], unit="ms", utc=True)
+    return table
+
+
+def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
+    """One row a sweep, the latest last: how many trials ended how, when, and in which store.
+
+    Those whose ledger lies here but that no store holds say so: `sweep sync NAME` brings them there.
+    """
+    import pandas as pd
+
+    found = []
+    for uri in _several(store) or [tracking.store_name()]:
+        if not _is_absent(uri):
+            found += [row | {"store": uri} for row in _sweeps(_read(uri, (), OWN))]
+    known = {row["sweep"] for row in found}
+    found += [{"sweep": name, "status": "ledger only"} for name in ledger.names() if name not in known]
+    table = pd.DataFrame(found, columns=["sweep", "study", "status", "trials", *ENDS, "started_at", "ended_at",
+                                         "simulated", "store"])  # fmt: skip
+    for name in ("study", "simulated", "store"):
+        table[name] = table[name].fillna("")
+    table[["trials", *ENDS]] = table[["trials", *ENDS]].astype("Int64")
+    for name in ("started_at", "ended_at"):
+        table[name] = pd.to_datetime(table[name].astype("Int64"), unit="ms", utc=True)
+    return table.sort_values("started_at", kind="stable", na_position="first", ignore_index=True)
+
+
+def finished(wanted: Collection[str]) -> list[dict[str, Any]]:
     """What the store holds of these cells: completed trials that were really measured, oldest first."""
-    if _is_absent():
+    import numpy as np
+
+    uri = tracking.store_name()
+    if _is_absent(uri):
         return []
-    try:
-        return _finished(cells)
-    except Exception as error:
-        raise tracking.refused("answer", error) from None
-
-
-def _finished(cells: Collection[str]) -> list[dict[str, Any]]:
-    client = tracking.client()
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-
-    def of(cell: str) -> list[Any]:
-        measured = f"tags.`sweep.cell` = '{cell}' and tags.`sweep.outcome` = 'completed'"
-        return list(client.search_runs(experiments, measured, order_by=["start_time"], max_results=1000))
-
-    if not client.search_runs(experiments, "tags.`sweep.outcome` = 'completed'", max_results=1):
-        return []
-    found = [run for cell in sorted(cells) for run in of(cell)]
+    filters = [f"tags.`sweep.cell` = '{cell}' and tags.`sweep.outcome` = 'completed'" for cell in sorted(wanted)]
+    table = _in_order(_ask(uri, None, filters))
+    told = {name: _texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "hardware", "name")}
+    is_measured = (told["outcome"] == "completed") & (told["kind"] != "cached") & np.isin(told["cell"], [*wanted])
+    is_real = np.array([not hardware.startswith(SIMULATED) for hardware in told["hardware"]], bool)
+    table = table.filter(is_measured & is_real)
+    found = _frame(table).to_dict("records")
     return [
-        {**row, "sweep": run.data.tags["sweep.name"], "figures": {k: v for k, v in row.items() if _is_figure(k)}}
-        for run in found
-        if (row := _row(run))["kind"] != "cached" and not row["hardware"].startswith(SIMULATED)
+        {**row, "started_at": row["started_at"].timestamp(), "sweep": sweep, "figures": _figures(row)}
+        for row, sweep in zip(found, _texts(table, "tag:sweep.name"), strict=True)
     ]
 
 
-def _is_figure(column: str) -> bool:
-    return column in rows.METRICS or column.startswith(rows.SYSTEM)
+def _figures(row: dict[str, Any]) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in row.items()
+        if (name in rows.METRICS or name.startswith(rows.SYSTEM)) and not math.isnan(value)
+    }
 
 
 def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -102,34 +171,303 @@ def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
 
     variables = sorted({name for row in trial_rows for name in row if name.startswith(rows.VARIABLE)})
     system = sorted({name for row in trial_rows for name in row if name.startswith(rows.SYSTEM)})
-    told = ["trial", "cell", "outcome", "kind", "message", "limited_by"]
-    own = ["hardware", "software", *rows.METRICS, *system, "started_at"]
-    columns = [*told, *rows.PARAMS, *variables, *own]
+    columns = [*TOLD, *rows.PARAMS, *variables, *SIDES, *rows.METRICS, *system, "started_at"]
     table = pd.DataFrame(trial_rows, columns=columns)
     table[variables] = table[variables].fillna("").astype(str)
     table["decode_threads"] = table["decode_threads"].astype(str)
     measured = [*rows.METRICS, *system]
     table[measured] = table[measured].astype(float)
-    table["started_at"] = pd.to_datetime(table["started_at"], unit="s", utc=True).dt.round("ms")
-    return table
+    started_ms = [int(row["started_at"] * 1000) for row in trial_rows]  # as MLflow keeps it
+    table["started_at"] = pd.to_datetime(started_ms, unit="ms", utc=True)
+    return _categorised(table)
 
 
-def _row(run: Any) -> dict[str, Any]:
-    tags, figures = run.data.tags, run.data.metrics
-    return {
-        "trial": tags["sweep.trial"],
-        "cell": tags["sweep.cell"],
-        "outcome": tags["sweep.outcome"],
-        "kind": tags.get("sweep.kind", ""),
-        "message": tags.get("sweep.message", ""),
-        "limited_by": tags.get("sweep.limited_by", ""),
-        **{name: rows.typed(name, text) for name, text in run.data.params.items()},
-        **{name: figures[logged] for name, logged in rows.METRICS.items() if logged in figures},
-        **{name: figure for name, figure in figures.items() if name.startswith(rows.SYSTEM)},
-        "hardware": tags.get("sweep.hardware", ""),
-        "software": tags.get("sweep.software", ""),
-        "started_at": run.info.start_time / 1000,
-    }
+def _categorised(table: pd.DataFrame) -> pd.DataFrame:
+    """Words of a closed set as categories."""
+    return table.astype({name: "category" for name in CATEGORIES if name in table})
+
+
+class _Condition:
+    """A `where`, read before anything else is, as far as that goes: a store may have columns of its own."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.strip()
+        names = [*TOLD, *rows.PARAMS, *SIDES, *rows.METRICS, "started_at", "sweep", "store", "global_batch"]
+        self._known = frozenset(names)
+        self.words = sorted(self._read(self._known | _alike(self._text)).names) if self._text else []
+
+    def _read(self, names: Collection[str]) -> expression.Expression:
+        try:
+            return expression.condition(self._text, names)
+        except ExpressionError as error:
+            raise _misread(error) from None
+
+    def held(self, table: pd.DataFrame) -> pd.DataFrame:
+        if not self._text:
+            return table
+        full = table
+        if "global_batch" in self.words and "global_batch" not in table:
+            full = table.assign(global_batch=table["batch_size"] * table["gpus"])
+        try:
+            return table[self._read([*full]).rows(full)].reset_index(drop=True)
+        except ExpressionError as error:
+            raise _misread(error) from None
+
+
+def _alike(text: str) -> set[str]:
+    """Columns that only some stores have: variables of the environment."""
+    import re
+
+    return set(re.findall(r"\benv\.\w+", text))
+
+
+def _misread(error: ExpressionError) -> InputError:
+    return InputError("where", [Mistake("", error.rule, error.got, error.pointer)])
+
+
+def _stored(wanted: Iterable[str]) -> list[str]:
+    """Columns of a table of runs, for these of a frame."""
+    found = list(OWN)
+    for name in wanted:
+        if name in rows.METRICS or name.startswith(rows.SYSTEM):
+            found.append(f"metric:{rows.METRICS.get(name, name)}")
+        elif name == "global_batch":
+            found += ["param:batch_size", "param:gpus"]
+        else:
+            found.append(f"param:{name}")
+    return list(dict.fromkeys(found))
+
+
+def chosen(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """These columns, in this order; raises where there is none of a name."""
+    if unknown := [name for name in columns if name not in table]:
+        known = [*table, *TOLD, *rows.PARAMS, *SIDES, *rows.METRICS, "started_at", "sweep", "store"]
+        rules = {name: f"must be a column ({_near(name, known) or 'trial, gpus, images_per_s, …'})" for name in unknown}
+        raise InputError("columns", [Mistake("", rule, name) for name, rule in rules.items()])
+    return table[[*columns]]
+
+
+def ordered(table: pd.DataFrame, text: str) -> pd.DataFrame:
+    """By columns such as `gpus,images_per_s:desc`; what has no value comes last."""
+    if not text:
+        return table
+    parts = [part.strip().rpartition(":") if ":" in part else (part.strip(), "", "") for part in text.split(",")]
+    if wrong := [way for _, sign, way in parts if sign and way not in ("asc", "desc")]:
+        raise InputError("sort", [Mistake("", "must be asc or desc behind the colon", way) for way in wrong])
+    names = [name for name, _, _ in parts]
+    chosen(table, names)
+    rising = [way != "desc" for _, _, way in parts]
+    return table.sort_values(names, ascending=rising, kind="stable", na_position="last", ignore_index=True)
+
+
+def tells(column: pd.Series) -> bool:
+    """Does a column of a list of sweeps say anything?"""
+    return bool(column.map(lambda value: value not in ("", 0)).fillna(False).any()) and column.notna().any()
+
+
+def _several(names: Names) -> list[str]:
+    return [names] if isinstance(names, str) and names else list(names)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(set(known)), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def _is_absent(uri: str) -> bool:
+    """MLflow would make the file."""
+    return uri.startswith(database.SQLITE) and not database.file_of(uri).exists()
+
+
+def _read(uri: str, names: Sequence[str], columns: Sequence[str] | None, rebuild: bool = False) -> pa.Table:
+    """What a store holds of these sweeps at least; of all where none is named."""
+    if _is_absent(uri):
+        raise InputError(uri, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
+    if rebuild:
+        mirror.forget(uri)
+    named = [f"tags.`sweep.name` LIKE '{name.replace(chr(39), '_')}'" for name in names]
+    return _ask(uri, columns, named or ["tags.`mlflow.source.name` = 'sweep'"])
+
+
+def _ask(uri: str, columns: Sequence[str] | None, filters: Sequence[str]) -> pa.Table:
+    try:
+        if database.is_database(uri):
+            try:
+                return mirror.read(uri, columns)
+            except database.UnlikeError:
+                pass  # MLflow knows, or says what is wrong
+        return remote.read(uri, filters)
+    except Exception as error:  # MLflow raises whatever its database driver or HTTP library raises
+        raise tracking.refused("answer", error) from None
+
+
+def _asked(uri: str, of_database: Callable[[Any], Any], otherwise: Callable[[], Any]) -> Any:
+    try:
+        if database.is_database(uri):
+            try:
+                with database.connected(uri) as store:
+                    return of_database(store)
+            except database.UnlikeError:
+                pass
+        return otherwise()
+    except Exception as error:
+        raise tracking.refused("answer", error) from None
+
+
+def _check_names(names: Sequence[str], read: Mapping[str, pa.Table]) -> None:
+    """Each must be in one of the stores."""
+    known = {name for table in read.values() for name in _texts(table, "tag:sweep.name")} - {""}
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(", ".join(read), [_unknown(name, known) for name in unknown])
+
+
+def _unknown(name: str, known: Collection[str]) -> Mistake:
+    here = ledger.names()
+    if name in here:
+        return Mistake("", f"must hold the sweep (its ledger is here: sweep sync {name} brings it)", name)
+    near = _near(name, [*known, *here])
+    last = ", ".join(sorted(known)[-5:])
+    return Mistake("", f"must hold a sweep of that name ({near or (f'there: {last}' if last else 'none yet')})", name)
+
+
+def _of(names: Sequence[str], table: pa.Table) -> pa.Table:
+    """The trials of these sweeps, in the order they started."""
+    import numpy as np
+
+    is_trial = _texts(table, "tag:sweep.trial") != ""
+    return _in_order(table.filter(np.isin(_texts(table, "tag:sweep.name"), names) & is_trial))
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    return table.sort_by([("started_ms", "ascending"), ("run", "ascending")])
+
+
+def _whole(table: pa.Table) -> pa.Table:
+    """Without the runs that lack a tag that every trial has; says which."""
+    import numpy as np
+
+    lacking = [name for name in NEEDED if (_texts(table, TOLD[name]) == "").any()]
+    if not lacking:
+        return table
+    is_whole = np.logical_and.reduce([_texts(table, TOLD[name]) != "" for name in NEEDED])
+    left = _texts(table.filter(~is_whole), "run")
+    runs = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
+    tags = " or ".join(f"sweep.{name}" for name in lacking)
+    warnings.warn(f"left out, for they have no tag {tags}: {len(left)} runs ({runs})", LeftOut, stacklevel=3)
+    return table.filter(is_whole)
+
+
+def _run_of(trial: str, sweep: str, uri: str) -> str:
+    """The run of a trial."""
+    if _is_absent(uri):
+        raise InputError(uri, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
+    name = trial.replace("'", "_")
+    table = _in_order(_ask(uri, OWN, [f"tags.`sweep.trial` LIKE '{name}'"]))
+    is_it = _texts(table, "tag:sweep.trial") == trial
+    if sweep:
+        is_it &= _texts(table, "tag:sweep.name") == sweep
+    if not is_it.any():
+        near = _near(trial, _texts(table, "tag:sweep.trial"))
+        raise InputError(
+            uri, [Mistake("", f"must hold a trial of that id ({near or 'sweep trials tells them'})", trial)]
+        )
+    return str(table.filter(is_it)["run"][-1].as_py())
+
+
+def _sweeps(table: pa.Table) -> list[dict[str, Any]]:
+    """A row for each sweep's own run."""
+    from collections import Counter
+
+    sweep, trial = _texts(table, "tag:sweep.id"), _texts(table, "tag:sweep.trial")
+    ended: dict[str, Counter[str]] = {}
+    for of, outcome in zip(sweep[trial != ""], _texts(table, TOLD["outcome"])[trial != ""], strict=True):
+        ended.setdefault(of, Counter())[outcome] += 1
+    parents = table.filter(trial == "")
+    told = {name: _texts(parents, f"tag:sweep.{name}") for name in ("name", "id", "simulated")}
+    found = []
+    for n, run in enumerate(parents.select(["experiment", "status", "started_ms", "ended_ms"]).to_pylist()):
+        counts = ended.get(told["id"][n], Counter())
+        found.append(
+            {
+                "sweep": told["name"][n],
+                "study": run["experiment"],
+                "status": run["status"].lower(),
+                "trials": counts.total(),
+                **{name: counts[name] for name in ENDS},
+                "started_at": run["started_ms"],
+                "ended_at": run["ended_ms"],
+                "simulated": told["simulated"][n],
+            }
+        )
+    return found
+
+
+def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
+    """Runs as `frame` has them; of these columns, if they are given."""
+    import numpy as np
+    import pandas as pd
+
+    variables = _present(table, f"param:{rows.VARIABLE}")
+    system = _present(table, f"metric:{rows.SYSTEM}")
+    both = {"batch_size", "gpus"} if "global_batch" in wanted else set()
+    made: dict[str, Any] = {}
+    for name in (*TOLD, *rows.PARAMS, *variables, *SIDES, *rows.METRICS, *system, "started_at"):
+        if wanted and name not in wanted and name not in both:
+            continue
+        if name in TOLD or name in SIDES or name in variables:
+            made[name] = _texts(table, TOLD.get(name) or SIDES.get(name) or f"param:{name}")
+        elif name in rows.PARAMS:
+            made[name] = _typed(table, name)
+        elif name == "started_at":
+            made[name] = pd.to_datetime(table["started_ms"].to_numpy(), unit="ms", utc=True)
+        else:
+            stored = f"metric:{rows.METRICS.get(name, name)}"
+            there = stored in table.column_names
+            made[name] = table[stored].to_numpy() if there else np.full(len(table), math.nan)
+    return pd.DataFrame(made, copy=False)
+
+
+def _present(table: pa.Table, prefix: str) -> list[str]:
+    """The columns that begin so and hold something, as a frame calls them."""
+    import pyarrow.compute as pc
+
+    names = [name for name in table.column_names if name.startswith(prefix)]
+    held = [name for name in names if not pc.all(pc.is_null(table[name], nan_is_null=True)).as_py()]
+    return sorted(name.split(":", 1)[1] for name in held)
+
+
+def _codes(table: pa.Table, column: str) -> tuple[Any, list[str]]:
+    """A column of texts as places in a list; −1 where there is none."""
+    import numpy as np
+    import pyarrow as pa
+
+    if column not in table.column_names:
+        return np.full(len(table), -1), []
+    texts = table[column].combine_chunks()
+    coded = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
+    if isinstance(coded, pa.ChunkedArray):
+        coded = coded.unify_dictionaries().combine_chunks()
+    return coded.indices.fill_null(-1).to_numpy(zero_copy_only=False), coded.dictionary.to_pylist()
+
+
+def _texts(table: pa.Table, column: str) -> Any:
+    import numpy as np
+
+    codes, known = _codes(table, column)
+    return np.array([*known, ""], object)[codes]
+
+
+def _typed(table: pa.Table, name: str) -> Any:
+    """A parameter as it was before MLflow made it a text; NaN where a run has none."""
+    import numpy as np
+
+    codes, known = _codes(table, f"param:{name}")
+    values = [rows.typed(name, text) for text in known]
+    if (codes < 0).any() or not values:
+        whole = np.array([*values, math.nan], object)[codes]
+        return whole.astype(float) if values and all(type(value) in (int, float) for value in values) else whole
+    kind = type(values[0])
+    return np.array(values, kind if kind in (int, float, bool) else object)[codes]
 
 
 def readings(name: str, step_s: float = 1.0) -> pd.DataFrame:

@@ -44,6 +44,7 @@ LOOK_EVERY_S = 1.0
 INTRODUCED_WITHIN_S = 60.0
 CUT_SHORT = ("killed", "exited", "stalled", "nursery gone")  # kinds of failure that say nothing against the trial
 ONE_AT_A_TIME = [{"CPU": 1.0}]  # a simulated trial answers at once
+Away = dict[str, tuple[TrialConfig, list[str]]]
 
 
 class Gang(tune.Trainable):
@@ -124,7 +125,7 @@ class _Feed(Searcher):
         self._nurses = nurses
         self._same = same  # for all trials
         self._made_of: dict[str, Fingerprints] = {}  # by node
-        self.away: dict[str, tuple[TrialConfig, list[str]]] = {}  # by name, what Tune has: the trial, its nodes
+        self.away: Away = {}  # by name, what Tune has: the trial, its nodes
         self._give_up = time.monotonic() + INTRODUCED_WITHIN_S
 
     def __getstate__(self) -> dict[str, Any]:
@@ -182,8 +183,9 @@ def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
 class _Watcher(tune.Callback):
     """Tune's events, told to the conductor."""
 
-    def __init__(self, conductor: Conductor, away: dict[str, tuple[TrialConfig, list[str]]]) -> None:
+    def __init__(self, conductor: Conductor, site: Site, away: Away) -> None:
         self._conductor = conductor
+        self._site = site
         self._away = away
         self.stopped_for: dict[str, TrialOutcome] = {}  # by trial: why we have had Tune stop it
 
@@ -197,8 +199,11 @@ class _Watcher(tune.Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         config = self._config(trial)
-        if outcome := result.pop("outcome", None):  # Tune would keep it
-            self._conductor.answered(config, contract.trial_outcome(json.loads(outcome)), result.get("took_s"))
+        if told := result.pop("outcome", None):  # Tune would keep it
+            outcome = contract.trial_outcome(json.loads(told))
+            if outcome.status == "lost":
+                self._site.look_again()
+            self._conductor.answered(config, outcome, result.get("took_s"))
         elif probes := result.pop("probes", None):
             self._conductor.tested(config, json.loads(probes))
             self._conductor.begun(config)
@@ -207,7 +212,9 @@ class _Watcher(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         lines = str(trial.get_error() or "no message").strip().splitlines()
-        self._over(trial, TrialOutcome(status="lost", kind="trial actor lost", message=lines[-1]))
+        self._site.look_again()
+        kind = "node lost" if _has_gone(self._away[_name(trial)][1], self._site) else "trial actor lost"
+        self._over(trial, TrialOutcome(status="lost", kind=kind, message=lines[-1]))
         self._away.pop(_name(trial), None)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -239,9 +246,8 @@ class _Stranded(schedulers.FIFOScheduler):
         return {}
 
     def choose_trial_to_run(self, controller: Any) -> Any:
-        ids = {self.site.id(node.name) for node in self.site.nodes}
         for trial in controller.get_live_trials():
-            if trial.status == "PENDING" and not set(self.feed.away[_name(trial)][1]) <= ids:
+            if trial.status == "PENDING" and _has_gone(self.feed.away[_name(trial)][1], self.site):
                 message = "a node of its placement group had gone before it started"
                 self.watcher.stopped_for[_name(trial)] = TrialOutcome(status="lost", kind="node lost", message=message)
                 controller.stop_trial(trial)
@@ -306,6 +312,11 @@ class _Patient(RayActorManager):
         return bool(super().next(timeout and max(timeout, LOOK_EVERY_S)))
 
 
+def _has_gone(node_ids: Sequence[str], site: Site) -> bool:
+    """One of the nodes that a trial was to run on."""
+    return not set(node_ids) <= {site.id(node.name) for node in site.nodes}
+
+
 def _name(trial: Any) -> str:
     return str(trial.config["name"])
 
@@ -341,7 +352,7 @@ def run(
         "is_judged": is_judged,
     }
     feed = _Feed(conductor, site, nurses, same)
-    watcher = _Watcher(conductor, feed.away)
+    watcher = _Watcher(conductor, site, feed.away)
     scheduler = _Hopeless(spec) if is_judged else _Stranded()
     scheduler.watcher, scheduler.feed, scheduler.site = watcher, feed, site
     tuner = tune.Tuner(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -10,15 +11,23 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from sweeps.errors import InputError, Mistake
+
 if TYPE_CHECKING:
     import pandas as pd
 
-Format = Literal["table", "csv", "json"]
+Format = Literal["table", "csv", "json", "parquet"]
 
 
 def show(frame: pd.DataFrame, form: Format, title: str = "") -> None:
-    """Print a frame to stdout."""
-    if form == "csv":
+    """Print a frame to stdout; Parquet is for a file or a pipe."""
+    if form == "parquet":
+        if sys.stdout.isatty():
+            raise InputError("--format", [Mistake("", "parquet must go to a file: … > trials.parquet", "a terminal")])
+        made = io.BytesIO()  # a pipe can't be sought in
+        frame.to_parquet(made, index=False)
+        sys.stdout.buffer.write(made.getvalue())
+    elif form == "csv":
         frame.to_csv(sys.stdout, index=False)
     elif form == "json":
         print(frame.to_json(orient="records", date_format="iso", indent=2))
@@ -62,7 +71,7 @@ def _table(frame: pd.DataFrame, title: str) -> Table:
 
 def cell(value: Any) -> str:
     """Four significant digits for a measured figure, nothing where there is none."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or str(value) in ("nan", "NaT", "<NA>"):
         return "–"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

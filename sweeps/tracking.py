@@ -12,9 +12,11 @@ import json
 import logging
 import os
 import sqlite3
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sweeps import rows
 from sweeps.errors import RefusedError
@@ -23,9 +25,9 @@ from sweeps.plan import namer
 from sweeps.spec import AXES
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
-LARGEST_BATCH = 1000  # metrics a call, MLflow's own limit
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "top1", "top5")
 LONGEST_NOTE = 4000  # characters; a tag holds 5,000
+TIMEOUT_S = 20
 SQLITE = "sqlite:///"
 
 
@@ -33,7 +35,7 @@ def client(store: str | None = None) -> Any:
     """MLflow's client; on the store of its own rules, MLFLOW_TRACKING_URI or its default here, unless one is named."""
     # MLflow's own patience is eight minutes; our tracker tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     from mlflow import MlflowClient
 
@@ -53,21 +55,25 @@ class Store:
         self._client = client()
         self._experiment = self._experiment_id()
         self._runs = self._existing_runs()
+        self._unsure: set[str] = set()  # trials whose run the store may have made without our hearing of it
+        self._described: set[str] = set()
         overrides = f"\nwith `{' '.join(facts.overrides)}`" if facts.overrides else ""
         where = f"**simulated** on {facts.simulated}\n\n" if facts.simulated else ""
         counted = f"{len(facts.trials)} trials of" if facts.trials else f"A {facts.spec.search.method} search:"
         note = f"{where}{counted}\n```yaml\n{facts.file[:LONGEST_NOTE]}\n```{overrides}"
-        self._parent = self._run("", facts.name, facts.created_at, {"mlflow.note.content": note})
+        tags = {"mlflow.note.content": note}
+        self._parent = self._runs.get("") or self._made("", facts.name, facts.created_at, tags)
 
     def log(self, record: TrialRecord) -> None:
-        """A trial with all it measured, as one finished run. Doing it twice is doing it once."""
-        from mlflow.entities import Metric, Param
+        """A trial with all it measured, as one finished run, in three calls. Doing it twice is doing it once."""
+        from mlflow.entities import Metric, Param, RunTag
 
         config, outcome = record.config, record.outcome
         at = int(record.ended_at * 1000)
         tags = {
             "mlflow.parentRunId": self._parent,
             "sweep.cell": config.cell,
+            "sweep.repeat": str(config.repeat),
             "sweep.outcome": outcome.status,
         }
         note = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
@@ -76,7 +82,7 @@ class Store:
             "sweep.message": outcome.message[:LONGEST_NOTE],
             "mlflow.note.content": note,
         }
-        is_known = config.trial in self._runs  # what was told of an earlier attempt holds no longer
+        is_known = self._is_known(config.trial)  # what was told of an earlier attempt holds no longer
         tags |= {name: text for name, text in told.items() if text or is_known}
         fingerprints = {f"sweep.{side}": rows.fingerprint(record, side) for side in rows.SIDES}
         tags |= {name: digest for name, digest in fingerprints.items() if digest}
@@ -84,7 +90,8 @@ class Store:
             tags["sweep.limited_by"] = limited_by
         if outcome.measurement:
             tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
-        run = self._run(config.trial, f"{self._name(config)} #{config.repeat}", record.started_at, tags)
+        name = f"{self._name(config)} #{config.repeat}"
+        run = self._runs.get(config.trial) or self._made(config.trial, name, record.started_at, tags)
         # Parameters are text in MLflow; as metrics the axes can be axes of a chart.
         axes = {f"axis/{name}": value for name in AXES if type(value := getattr(config, name)) in (int, float)}
         figures = {rows.METRICS[name]: value for name, value in rows.metrics(record).items()}
@@ -101,15 +108,22 @@ class Store:
                 if (value := getattr(epoch, name)) is not None
             ]
         params = [Param(name, str(value)) for name, value in rows.params(config).items()]
-        for start in range(0, len(metrics), LARGEST_BATCH):
-            self._client.log_batch(run, metrics[start : start + LARGEST_BATCH], params if start == 0 else [])
+        again = [RunTag(*tag) for tag in tags.items()] if is_known else []
+        self._client.log_batch(run, metrics, params, again)  # as many calls as MLflow's limits ask for
         self._client.set_terminated(run, RUN_STATUS.get(outcome.status, "FINISHED"), at)
 
     def describe(self, node: Mapping[str, Any]) -> None:
         """What a node is made of, at the sweep's own run, under its fingerprints."""
-        for side in rows.SIDES:
-            facts = json.dumps(node[side], sort_keys=True)[:LONGEST_NOTE]
-            self._client.set_tag(self._parent, f"sweep.{side}.{node[side]['digest']}", facts)
+        from mlflow.entities import RunTag
+
+        facts = {f"sweep.{side}.{node[side]['digest']}": node[side] for side in rows.SIDES}
+        new = {name: json.dumps(of, sort_keys=True)[:LONGEST_NOTE] for name, of in facts.items()}
+        if tags := [RunTag(*tag) for tag in new.items() if tag[0] not in self._described]:
+            self._client.log_batch(self._parent, tags=tags)
+            self._described |= {*new}
+
+    def attach(self, file: Path) -> None:
+        self._client.log_artifact(self._parent, str(file))
 
     def close(self, status: str) -> None:
         self._client.set_terminated(self._parent, status)
@@ -137,27 +151,32 @@ class Store:
             if not token:
                 return found
 
-    def _run(self, trial: str, name: str, started_at: float, tags: dict[str, str]) -> str:
-        from mlflow.entities import RunTag
+    def _is_known(self, trial: str) -> bool:
+        """Has it a run? After a call that went astray the store is asked."""
+        if trial in self._unsure:
+            self._runs = self._existing_runs()
+            self._unsure.clear()
+        return trial in self._runs
 
-        if trial not in self._runs:
-            run = self._client.create_run(
-                self._experiment,
-                start_time=int(started_at * 1000),
-                run_name=name,
-                tags={
-                    "sweep.id": self._facts.id,
-                    "sweep.name": self._facts.name,
-                    "mlflow.source.name": "sweep",
-                    "mlflow.user": getpass.getuser(),
-                    **({"sweep.trial": trial} if trial else {}),
-                    **({"sweep.simulated": self._facts.simulated} if self._facts.simulated else {}),
-                    **tags,
-                },
-            )
-            self._runs[trial] = run.info.run_id
-        else:  # of an earlier attempt, or written before
-            self._client.log_batch(self._runs[trial], tags=[RunTag(*tag) for tag in tags.items()])
+    def _made(self, trial: str, name: str, started_at: float, tags: dict[str, str]) -> str:
+        """A new run."""
+        self._unsure.add(trial)
+        run = self._client.create_run(
+            self._experiment,
+            start_time=int(started_at * 1000),
+            run_name=name,
+            tags={
+                "sweep.id": self._facts.id,
+                "sweep.name": self._facts.name,
+                "mlflow.source.name": "sweep",
+                "mlflow.user": getpass.getuser(),
+                **({"sweep.trial": trial} if trial else {}),
+                **({"sweep.simulated": self._facts.simulated} if self._facts.simulated else {}),
+                **tags,
+            },
+        )
+        self._unsure.discard(trial)
+        self._runs[trial] = str(run.info.run_id)
         return self._runs[trial]
 
 
@@ -174,6 +193,15 @@ def sync(record: SweepRecord) -> None:
         raise refused("be writable", error) from None
 
 
+def attach(facts: SweepFacts, file: Path) -> None:
+    """Log a file to a sweep's own run, in place of what had its name there."""
+    try:
+        store = Store(facts)
+        store.attach(file)
+    except Exception as error:
+        raise refused("take the report", error) from None
+
+
 def refused(must: str, error: Exception | str) -> RefusedError:
     return RefusedError(
         f"the tracking store must {must}, but it says: {first_line(error)}\n"
@@ -182,6 +210,13 @@ def refused(must: str, error: Exception | str) -> RefusedError:
 
 
 def store_name() -> str:
+    """The store by MLflow's own rules; says so without loading MLflow, which takes seconds, where they are plain."""
+    if "mlflow" not in sys.modules:
+        if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+            return uri
+        default = Path("mlflow.db").absolute()
+        if default.exists() and not any(Path("mlruns").glob("*/meta.yaml")):
+            return f"sqlite:///{quote(str(default))}"
     import mlflow
 
     return str(mlflow.get_tracking_uri())

@@ -255,6 +255,7 @@ class Granted:
     rank: int
     node: str
     gpu: str = ""
+    node_id: str = ""  # Ray's
     hardware: str = ""  # fingerprints of the node
     software: str = ""
 

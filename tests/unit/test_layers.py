@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 HOMES = {
     "ray.tune": {"sweeps.runner"},
     "ray": {"sweeps.cluster", "sweeps.runner", "workers.group"},
-    "mlflow": {"sweeps.tracking"},
+    "mlflow": {"sweeps.tracking", "sweeps.remote"},
     "optuna": {"sweeps.search"},
     "horovod": {"workers.ring", "workers.nursery", "workers.probe"},
 }

@@ -31,6 +31,7 @@ QUIET = {
     "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "1e9",  # it would write down again and again what the ledger has
     "TUNE_MAX_PENDING_TRIALS_PG": "1024",  # the engine starts no trial that does not fit
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",
 }

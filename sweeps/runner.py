@@ -221,6 +221,7 @@ class _Watcher(tune.Callback):
         if outcome := self.stopped_for.pop(_name(trial), None):
             self._over(trial, outcome)
         self._away.pop(_name(trial), None)
+        _forget(trial)
 
     def _config(self, trial: Any) -> TrialConfig:
         return self._away[_name(trial)][0]
@@ -318,6 +319,14 @@ def _has_gone(node_ids: Sequence[str], site: Site) -> bool:
 
 def _name(trial: Any) -> str:
     return str(trial.config["name"])
+
+
+def _forget(trial: Any) -> None:
+    """Tune would keep all that it was told and has heard of a trial, and statistics of it; the ledger has it."""
+    trial.config, trial.evaluated_params, trial.experiment_tag = {"name": _name(trial)}, {}, ""
+    heard = trial.run_metadata
+    heard.last_result, heard.metric_analysis, heard.metric_n_steps = {}, {}, {}
+    heard.invalidate_cache()
 
 
 def run(

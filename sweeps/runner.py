@@ -7,6 +7,7 @@ own, its bundles bound to the nodes that the engine chose. What its gang comes b
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import signal
@@ -43,7 +44,7 @@ JUDGE_EVERY_S = 0.5  # where a search may stop a trial
 LOOK_EVERY_S = 1.0
 INTRODUCED_WITHIN_S = 60.0
 CUT_SHORT = ("killed", "exited", "stalled", "nursery gone")  # kinds of failure that say nothing against the trial
-ONE_AT_A_TIME = [{"CPU": 1.0}]  # a simulated trial answers at once
+ONE_AT_A_TIME = '[{"CPU": 1.0}]'  # a simulated trial answers at once
 Away = dict[str, tuple[TrialConfig, list[str]]]
 
 
@@ -175,9 +176,14 @@ def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
     """The trial's own actor needs nothing; a bundle for each of its nodes is bound to it."""
     order = json.loads(config["order"])
     if order["simulated"]:
-        return tune.PlacementGroupFactory(ONE_AT_A_TIME)
-    nodes = [{"ray.io/node-id": node} for node in order["node_ids"]]
-    return tune.PlacementGroupFactory([{}, *order["bundles"]], bundle_label_selector=nodes)
+        return _reserved(ONE_AT_A_TIME)
+    return _reserved(json.dumps([{}, *order["bundles"]]), *order["node_ids"])
+
+
+@functools.cache  # Tune compares them all the time, and is quick where they are the same
+def _reserved(bundles: str, *node_ids: str) -> tune.PlacementGroupFactory:
+    nodes = [{"ray.io/node-id": node} for node in node_ids]
+    return tune.PlacementGroupFactory(json.loads(bundles), bundle_label_selector=nodes or None)
 
 
 class _Watcher(tune.Callback):

@@ -306,13 +306,13 @@ def _plain(value: Any) -> Any:
         return value
     if kind in (tuple, list):
         return kind([_plain(one) for one in value])
-    if names := _names(kind):
+    if names := _names(kind):  # type: ignore[arg-type]
         return {name: _plain(getattr(value, name)) for name in names}
     return {key: _plain(one) for key, one in value.items()} if isinstance(value, Mapping) else value
 
 
 @functools.cache
-def _names(kind: Any) -> tuple[str, ...]:
+def _names(kind: type) -> tuple[str, ...]:
     """Of a dataclass's fields."""
     return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 

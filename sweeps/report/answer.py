@@ -206,7 +206,8 @@ def _cares(study: Study) -> Iterator[str]:
         planned = f" of {len(study.facts.trials)} planned" if study.facts.trials else ""
         yield f"The sweep did not come to its end: {len(trials)} trials{planned} are here."
     for claim in [] if study.is_convergence else claims.check(trials, study.is_strong):
-        yield f"**{_upper(claim.rule)}**: {claim.says}."
+        rule = "simulated" if study.facts.simulated and claim.rule == "mixed sources" else claim.rule
+        yield f"**{_upper(rule)}**: {claim.says}."
     unsteady = int((done["is_steady"] == 0).sum())
     if unsteady:
         yield f"{unsteady} of {len(done)} windows were not steady: their own intervals mean nothing."

@@ -11,6 +11,10 @@ def section(study: Study) -> Section | None:
     if study.is_convergence or study.is_strong or study.measured["gpus"].nunique() < 4:
         return None
     found = predict.held_out(study.trials).dropna(subset=["predicted", "images_per_s"])
+    limit = int(study.measured["gpus"].max()) // 2
+    few = study.measured[study.measured["gpus"] <= limit]
+    if not (few["nodes"] > 1).any():  # what a network costs can't be known from one node
+        found = found[found["nodes"] == 1]
     if found.empty:
         return None
     shape = [axis for axis in study.axes if axis in found]
@@ -25,7 +29,6 @@ def section(study: Study) -> Section | None:
         for row in found.to_dict("records")
     ]
     columns = (*map(study.word, shape), "predicted, images/s", "measured, images/s", "error", "within the interval")
-    limit = int(study.measured["gpus"].max()) // 2
     lead = (
         f"Step times of up to {limit} {study.rank}s, as computing, exposed input and communication, foretold the rest:"
         f" the median error is **{found['error'].abs().median():.1%}**, the largest {found['error'].abs().max():.1%};"

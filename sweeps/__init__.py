@@ -16,21 +16,65 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sweeps.analysis import best, frontier, pareto, scaling
+    from sweeps.analysis import (
+        batch_curve,
+        best,
+        convergence,
+        costs,
+        decode_curve,
+        effects,
+        feasible,
+        frontier,
+        interactions,
+        outliers,
+        pareto,
+        precision_ratios,
+        ratios,
+        scaling,
+        stragglers,
+    )
     from sweeps.query import cells, readings, series, trials
     from sweeps.query import list_sweeps as list  # noqa: A004, read as sweeps.list
+    from sweeps.sides import diff
 
-__all__ = ["best", "cells", "frontier", "list", "pareto", "readings", "scaling", "series", "trials"]
+__all__ = [
+    "batch_curve",
+    "best",
+    "cells",
+    "convergence",
+    "costs",
+    "decode_curve",
+    "diff",
+    "effects",
+    "feasible",
+    "frontier",
+    "interactions",
+    "list",
+    "outliers",
+    "pareto",
+    "precision_ratios",
+    "ratios",
+    "readings",
+    "scaling",
+    "series",
+    "stragglers",
+    "trials",
+]
+_OF_STORES = ("cells", "list", "readings", "series", "trials")
 
 
 def __getattr__(name: str) -> object:
     """The names above, loaded at first use: pandas and MLflow take seconds that `sweep plan` doesn't have."""
-    if name in ("best", "frontier", "pareto", "scaling"):
-        from sweeps import analysis
-
-        return getattr(analysis, name)
-    if name in ("cells", "list", "readings", "series", "trials"):
+    if name in _OF_STORES:
         from sweeps import query
 
         return getattr(query, "list_sweeps" if name == "list" else name)
+    if name == "diff":
+        from sweeps import sides
+
+        return sides.diff
+    if name in __all__:
+        from sweeps import analysis
+
+        return getattr(analysis, name)
     raise AttributeError(f"module 'sweeps' has no attribute {name!r}")

@@ -26,7 +26,7 @@ first steps
   sweep run  search_spaces/demo.yaml        run it
   sweep ui                                  look at it in MLflow
 
-exit codes: 0 done, 1 some trials failed, 2 the input is wrong, 3 the machine or a server refused
+exit codes: 0 done, 1 some trials failed or --fail-if holds, 2 the input is wrong, 3 the machine or a server refused
 """
 
 
@@ -72,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
 
     planning = command("plan", _plan, "what a sweep would run, and what it would cost; starts nothing")
     sweep_file(planning)
+    planning.add_argument(
+        "--next", default="", metavar="SWEEP", help="which trial would tell most, after those of SWEEP"
+    )
     simulated(planning)
     somewhere(planning)
     formatted(planning)
@@ -105,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         "--store", action="append", default=[], metavar="URI", help="another tracking store, or several"
     )
     formatted(listing)
+    differing = command("diff", _diff, "one sweep, machine or published system against another, cell by cell")
+    differing.add_argument("a", metavar="A", help="NAME, NAME@FINGERPRINT, or reference:SYSTEM")
+    differing.add_argument("b", metavar="B", help="what is held against it")
+    differing.add_argument("--figure", default="", help="images_per_s, or hours_to_target where both have some")
+    differing.add_argument("--fail-if", default="", metavar="slower:3%", help="exit with 1 if a cell surely is")
+    formatted(differing)
     syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
     syncing.add_argument("name", help="of the sweep")
     data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
@@ -117,6 +126,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(args: argparse.Namespace) -> int:
+    if args.next:
+        from sweeps import advice
+
+        return advice.show(args.file, tuple(args.set), args.next, args.format)
     from sweeps import driver
 
     terms = dataclasses.replace(_terms(args), simulate=args.simulate)
@@ -178,6 +191,17 @@ def _list(args: argparse.Namespace) -> int:
         found = found.drop(columns=[name for name in found if name != "sweep" and not query.tells(found[name])])
     tables.show(found, args.format)
     return errors.DONE
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from sweeps import sides
+
+    gate = sides.gate(args.fail_if) if args.fail_if else None
+    found = sides.diff(args.a, args.b, args.figure)
+    sides.show(found, (args.a, args.b), args.format)
+    if gate and (why := sides.failure(found, gate)):
+        print(f"fails {args.fail_if}: {why}", file=sys.stderr)
+    return sides.exit_code(found, gate)
 
 
 def _sync(args: argparse.Namespace) -> int:

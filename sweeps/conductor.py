@@ -20,6 +20,8 @@ from sweeps.packing import Start
 from workers import sentinel
 from workers.contract import Progress, TrialConfig, TrialOutcome
 
+PART_FOR_FORETELLING = 0.01  # of the time
+
 
 class Conductor:
     def __init__(self, engine: Engine, ledger: Ledger, observers: Sequence[Observer], is_virtual: bool = False) -> None:
@@ -34,6 +36,7 @@ class Conductor:
         self._numbers = itertools.count()
         self._set_aside: set[str] = set()
         self._probes: list[dict[str, Any]] = []
+        self._spent_again_at = 0.0
         self._tested: set[str] = set()  # trials before which nodes were tested
 
     @property
@@ -111,7 +114,18 @@ class Conductor:
         if self._write(self._ledger.write, record):
             for observer in self._observers:
                 observer.ended(record)
-                observer.spent(self.engine.spent)
+            self._tell_spent()
+
+    def _tell_spent(self) -> None:
+        """To foretell thousands of trials takes a while: it is done so seldom that it takes little of the time."""
+        began = time.monotonic()
+        if began < self._spent_again_at:
+            return
+        spent = self.engine.spent
+        for observer in self._observers:
+            observer.spent(spent)
+        ended = time.monotonic()
+        self._spent_again_at = ended + (ended - began) / PART_FOR_FORETELLING
 
     def _write(self, write: Any, *what: Any) -> bool:
         try:

@@ -33,7 +33,7 @@ from workers.contract import WITHOUT_JPEGS, TrialConfig
 
 if TYPE_CHECKING:
     from sweeps.cluster import Site
-    from sweeps.tracking import Tracker
+    from sweeps.tracker import Tracker
 
 INTERRUPTED = 130
 SOME = 200  # cells of a search that stand for all
@@ -258,6 +258,7 @@ def _conduct(
     """Run what the strategy proposes, and say what was found; the exit code. Raises if the ledger or the store
     refused before the first trial."""
     from sweeps import runner, tracking
+    from sweeps.tracker import Tracker
 
     spec = planned.spec
     machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(site.nodes)
@@ -271,9 +272,7 @@ def _conduct(
     )
     engine.resumed(done)
     progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec))
-    tracker = tracking.Tracker(book.facts)
-    for record in done:  # a driver that was killed may not have told the store of its last trials
-        tracker.ended(record)
+    tracker = Tracker(book.facts)
     refusals: list[RefusedError] = []
     is_complete = False
     try:

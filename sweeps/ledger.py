@@ -227,6 +227,28 @@ def read(name: str) -> SweepRecord:
     return SweepRecord(facts, tuple(trials.values()), tuple(noted["node"]), tuple(noted["probe"]), is_complete)
 
 
+class Tail:
+    """A ledger that grows."""
+
+    def __init__(self, name: str) -> None:
+        self._path = paths(name).ledger
+        self._read = 0  # bytes of it
+
+    def news(self) -> Iterator[TrialRecord | Mapping[str, Any]]:
+        """The trials that have ended, and the nodes that have been met, since the last call."""
+        with self._path.open("rb") as lines:
+            lines.seek(self._read)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                self._read += len(line)
+                entry = json.loads(line)
+                if entry["kind"] == "trial":
+                    yield _record(entry)
+                elif entry["kind"] == "node":
+                    yield entry
+
+
 def names() -> list[str]:
     """The sweeps in the results folder, oldest first."""
     ledgers = [path for path in results_root().glob("*/ledger.jsonl") if path.is_file()]

@@ -27,6 +27,7 @@ METRICS = {
     "warmup_steps_taken": "window/warmup_steps",
     "steps_taken": "window/steps",
     "is_steady": "window/is_steady",
+    "nodes": "ranks/nodes",
     "straggler_ratio": "ranks/slowest_over_median",
     "loss": "loss",
     "top1": "accuracy/top1",
@@ -88,9 +89,11 @@ def metrics(record: TrialRecord) -> dict[str, float]:
 def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
     first = measured.ranks[0]
     own = _epochs(measured.epochs, first.reached_target) if measured.epochs else _steps(measured)
+    nodes = {place.node for place in record.outcome.granted}
     return (
         own
         | _shares(measured, record.config)
+        | ({"nodes": float(len(nodes))} if nodes else {})
         | {
             "images_per_s": measured.images_per_s,
             "images_per_s_per_gpu": measured.images_per_s / len(measured.ranks),

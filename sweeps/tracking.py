@@ -1,7 +1,7 @@
 """From the ledger to MLflow: one parent run a sweep, one nested run a trial. The only writer.
 
-A thread beside the sweep, in batches, so that a slow or absent store never holds a trial up. A run is looked up
-by its tags before it is made, so that writing a ledger again (`sweep sync`) doubles nothing.
+A run is looked up by its tags before it is made, so that writing a ledger again (`sweep sync`, or `tracker` for a sweep
+that is resumed) doubles nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ import getpass
 import json
 import logging
 import os
-import queue
 import sqlite3
 import sys
-import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,21 +21,19 @@ from urllib.parse import quote
 from sweeps import rows
 from sweeps.errors import RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
-from sweeps.observer import Observer
 from sweeps.plan import namer
 from sweeps.spec import AXES
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "top1", "top5")
 LONGEST_NOTE = 4000  # characters; a tag holds 5,000
-RETRY_S = 2.0
 TIMEOUT_S = 20
 SQLITE = "sqlite:///"
 
 
 def client(store: str | None = None) -> Any:
     """MLflow's client; on the store of its own rules, MLFLOW_TRACKING_URI or its default here, unless one is named."""
-    # MLflow's own patience is eight minutes; ours is a thread that tries again.
+    # MLflow's own patience is eight minutes; our tracker tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
@@ -182,73 +177,6 @@ class Store:
         return self._runs[trial]
 
 
-class Tracker(Observer):
-    """Brings trials to the store as they end, in a thread of its own."""
-
-    def __init__(self, facts: SweepFacts) -> None:
-        self._facts = facts
-        self._queue: queue.Queue[TrialRecord | Mapping[str, Any] | None] = queue.Queue()
-        self._ready = threading.Event()
-        self._refusal = ""
-        self._store: Store | None = None
-        self._give_up = float("inf")
-        self._left = 0
-        self._is_complete = False
-        self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
-        self._thread.start()
-
-    def ready(self) -> None:
-        """Wait until the store is open."""
-        self._ready.wait()
-        if self._refusal:
-            raise refused("be writable", self._refusal)
-
-    def ended(self, record: TrialRecord) -> None:
-        self._queue.put(record)
-
-    def met(self, node: Mapping[str, Any]) -> None:
-        self._queue.put(node)
-
-    def close(self, is_complete: bool, patience_s: float = 60) -> int:
-        """Wait for what is under way; the number of trials that the store did not take."""
-        self._is_complete = is_complete
-        self._give_up = time.monotonic() + patience_s
-        self._queue.put(None)
-        self._thread.join(patience_s + 60)
-        return self._left
-
-    def _work(self) -> None:
-        try:
-            self._store = Store(self._facts)
-        except Exception as error:  # MLflow raises whatever its database driver raises
-            self._refusal = _first_line(error)
-            return
-        finally:
-            self._ready.set()
-        while (news := self._queue.get()) is not None:
-            is_trial = isinstance(news, TrialRecord)
-            write = self._store.log if is_trial else self._store.describe
-            self._left += not self._try(lambda news=news, write=write: write(news)) and is_trial
-        self._try(lambda: self._store.close("FINISHED" if self._is_complete else "KILLED"))
-
-    def _try(self, write: Any) -> bool:
-        """Until it works, or the sweep is over and its patience too."""
-        while True:
-            try:
-                write()
-                return True
-            except Exception as error:
-                self._refusal = _first_line(error)
-                if time.monotonic() + RETRY_S > self._give_up:
-                    return False
-                time.sleep(RETRY_S)
-
-    @property
-    def refusal(self) -> str:
-        """What the store said last when it would not take a trial."""
-        return self._refusal
-
-
 def sync(record: SweepRecord) -> None:
     """Bring a whole ledger to the store; what stands there already is written again, not doubled."""
     try:
@@ -264,7 +192,7 @@ def sync(record: SweepRecord) -> None:
 
 def refused(must: str, error: Exception | str) -> RefusedError:
     return RefusedError(
-        f"the tracking store must {must}, but it says: {_first_line(error)}\n"
+        f"the tracking store must {must}, but it says: {first_line(error)}\n"
         f"  {store_name()}\n  choose another one with MLFLOW_TRACKING_URI"
     )
 
@@ -282,7 +210,7 @@ def store_name() -> str:
     return str(mlflow.get_tracking_uri())
 
 
-def _first_line(error: Exception | str) -> str:
+def first_line(error: Exception | str) -> str:
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return line.rsplit("Caused by", 1)[-1].strip("() ")[:300]  # of a chain of HTTP errors, the one that began it
 

@@ -7,6 +7,7 @@ JSON form (`to_json`, `from_json`), because that is how they cross processes, ho
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -128,14 +129,14 @@ class TrialConfig:
     repeat: int = 0
     deadlines: Deadlines = Deadlines()
 
-    @property
+    @functools.cached_property
     def cell(self) -> str:
         """The content of the cell, as a short name: equal for the repeats of one cell and for nothing else."""
         content = {k: v for k, v in to_json(self).items() if k not in ("repeat", "deadlines")}
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:10]
 
-    @property
+    @functools.cached_property
     def trial(self) -> str:
         return f"{self.cell}-{self.repeat}"
 

@@ -1,0 +1,142 @@
+"""Trials that take no time, on our whole control plane and on Tune alone: what `overhead` compares.
+
+    python benchmarks/instant.py ours|plain TRIALS
+
+Prints, as JSON, when each trial ended and when all was done, in seconds, and the memory of the process after each
+hundred trials, in KB. Both run on a Ray of one core with the same settings, one trial at a time, on one actor that is
+reused. Each must be in a process of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sweeps import cluster
+
+SWEEP = """
+name: instant
+model: tiny
+device: gpu
+repeats: 1
+explain: false
+steps: {warmup: 1, measured: 2}
+space: {batch_size: {range: [1, TRIALS]}, gpus: 1}
+"""
+SHAPE = "nodes=1,gpus=1,gpu=v100"
+EVERY = 100
+
+
+class Clock:
+    """Notes each trial's end, and now and then what the process holds."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+        self.held_kb: list[float] = []
+
+    def tick(self) -> None:
+        self.ends.append(time.perf_counter())
+        if len(self.ends) % EVERY == 0:
+            self.held_kb.append(held_kb())
+
+    def told(self) -> dict[str, Any]:
+        return {"ends": self.ends, "done": time.perf_counter(), "held_kb": self.held_kb}
+
+
+def held_kb() -> float:
+    """Resident memory, without what is garbage or has been freed."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return psutil.Process().memory_info().rss / 1024
+
+
+def ours(trials: int) -> dict[str, Any]:
+    """All that `sweep run --simulate` does, but for its table."""
+    from rich.console import Console
+
+    from sweeps import cost, ledger, plan, runner, spec
+    from sweeps.cache import Cache
+    from sweeps.engine import Engine
+    from sweeps.feasibility import Feasibility
+    from sweeps.observer import Observer
+    from sweeps.progress import Progress
+    from sweeps.search import Listed
+    from sweeps.simulator import cluster as simulated
+    from sweeps.tracker import Tracker
+
+    class Watch(Observer):
+        def ended(self, record: Any) -> None:
+            clock.tick()
+
+    text = SWEEP.replace("TRIALS", str(trials))
+    planned = plan.plan(spec.parse(text, "instant"))
+    assert len(planned.trials) == trials
+    machine = simulated.parse(SHAPE)
+    clock = Clock()
+    with cluster.connected(None, cpus=1):
+        book = ledger.create(planned, text, simulated=SHAPE)
+        durations = cost.learned(machine, is_real=False)
+        engine = Engine(lambda _: Listed(planned.trials), durations, Feasibility(), Cache())
+        progress = Progress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
+        tracker = Tracker(book.facts)
+        site = cluster.Simulated(machine.nodes)
+        assert runner.run(engine, planned.spec, book, site, [progress, tracker, Watch()])
+        assert not tracker.close(is_complete=True)
+        return clock.told()
+
+
+def plain(trials: int) -> dict[str, Any]:
+    """Tune as it comes, with the same settings."""
+    from ray import tune
+
+    class Trivial(tune.Trainable):
+        def setup(self, config: dict[str, Any]) -> None: ...
+        def reset_config(self, new_config: dict[str, Any]) -> bool:
+            return True
+
+        def step(self) -> dict[str, Any]:
+            return {"images_per_s": 1.0, "done": True}
+
+    class Watch(tune.Callback):
+        def on_trial_complete(self, *_: Any, **__: Any) -> None:
+            clock.tick()
+
+    clock = Clock()
+    with cluster.connected(None, cpus=1):
+        del os.environ["TUNE_MAX_PENDING_TRIALS_PG"]  # ours
+        tuner = tune.Tuner(
+            tune.with_resources(Trivial, tune.PlacementGroupFactory([{"CPU": 1.0}])),
+            param_space={"batch_size": tune.grid_search(list(range(1, trials + 1)))},
+            tune_config=tune.TuneConfig(reuse_actors=True),
+            run_config=tune.RunConfig(
+                storage_path=os.getcwd(),
+                verbose=0,
+                callbacks=[Watch()],
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        )
+        tuner.fit()
+        return clock.told()
+
+
+def main(which: str, trials: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        os.environ |= {"SWEEP_RESULTS": folder, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/store.db"}
+        told = {"ours": ours, "plain": plain}[which](trials)
+        print(json.dumps(told), flush=True)
+        os.chdir(Path(__file__).parent)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

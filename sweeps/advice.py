@@ -1,0 +1,62 @@
+"""`sweep plan FILE --next SWEEP`: of a plan's cells, which one to measure next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweeps import errors, plan, predict, space, tables
+from sweeps.analysis import FINGERPRINTS, plain
+from sweeps.errors import InputError, Mistake
+from sweeps.reading import read
+from sweeps.spec import parse
+
+SHOWN = 5
+WORTH = 0.95  # of an interval, that a trial must narrow it to
+
+
+def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format) -> int:
+    """The cells by how much one more trial of each would narrow what a sweep's trials predict of the rest."""
+    from sweeps import query
+
+    spec = parse(read(file), str(file), overrides)
+    planned = plan.plan(spec, str(file))
+    trials = plain(query.trials(sweep))
+    cells = [*planned.cells.values()] or [*plan.grid(spec)]
+    models = predict.fit(trials)
+    if not models:
+        rule = f"must have {predict.FEWEST_CELLS} cells with images/s, and say on how many nodes"
+        raise InputError("plan --next", [Mistake(sweep, rule, f"{(trials['images_per_s'] > 0).sum()} trials with one")])
+    if several := [side for side in FINGERPRINTS if trials[side].replace("", None).nunique() > 1]:
+        raise InputError("plan --next", [Mistake(sweep, f"must have one {several[0]} fingerprint", "several")])
+    shapes = predict.shapes(cells, trials)
+    found = predict.next_trials(trials, shapes)
+    axes = [axis for axis in [*planned.axes] if axis in found] or ["batch_size", "gpus"]
+    made = found[["cell", *axes, "nodes", "is_measured", "predicts", "within", "then"]]
+    if form != "table":
+        tables.show(made, form)
+        return errors.DONE
+    if found.empty:
+        print(f"{sweep} has measured every cell of {file} that its trials can tell of: there is nothing to predict")
+        return errors.DONE
+    written = made.head(SHOWN).assign(**{axis: made[axis].head(SHOWN).map(space.shown) for axis in axes})
+    for column in ("within", "then"):
+        written[column] = [f"± {value:.2%}" for value in written[column]]
+    tables.show(written, "table")
+    best = found.iloc[0]
+    where = ", ".join(f"{axis} {space.shown(best[axis])}" for axis in axes)
+    again = " once more" if best["is_measured"] else ""
+    print(f"\nNext: {where}{again}: narrows the images/s predicted of {best['predicts']} cells, on average")
+    print(f"from ± {best['within']:.2%} to ± {best['then']:.2%}")
+    if best["then"] > WORTH * best["within"]:
+        print("That is little: what is left is how cells differ from the model, which no single trial changes.")
+    for model in models:
+        print(_told(model))
+    return errors.DONE
+
+
+def _told(model: predict.Model) -> str:
+    at = ", ".join(f"{name} {space.shown(value)}" for name, value in model.at.items())
+    terms = ", ".join(
+        f"{name.removesuffix('_ms').replace('_', ' ')} {ms:.3g}" for name, ms in model.terms.items() if ms
+    )
+    return f"  {at or 'step time'}, in ms: {terms} (fitted to {model.cells} cells, off by {model.spread:.1%})"

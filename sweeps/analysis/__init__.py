@@ -1,0 +1,63 @@
+"""What the trials mean: pure functions from DataFrame to DataFrame, by subject.
+
+means      a cell's figure is the mean over its repeats, with an interval
+quotients  one figure over another: precisions, or any two values of an axis
+speedup    over GPU counts, inside a node × between nodes
+curves     how the rate saturates along an axis, and its knee: batch size, decode threads
+target     time to an accuracy as throughput × statistical efficiency
+price      GPU-hours and joules an epoch, the front, the largest batch that fits, what is feasible
+axes       how much of the differences each axis explains, alone and with another
+strays     repeats that don't agree with the others, ranks that hold up theirs
+"""
+
+from sweeps.analysis.axes import effects, interactions
+from sweeps.analysis.curves import batch_curve, decode_curve, knees
+from sweeps.analysis.means import (
+    CONFIDENCE,
+    FIGURES,
+    FINGERPRINTS,
+    SHARES,
+    TO_TARGET,
+    best,
+    cells,
+    half_width,
+    parameters,
+    plain,
+    varied,
+)
+from sweeps.analysis.price import FRONTIER, costs, feasible, frontier, pareto
+from sweeps.analysis.quotients import precision_ratios, ratio_ci, ratios
+from sweeps.analysis.speedup import scaling
+from sweeps.analysis.strays import outliers, stragglers
+from sweeps.analysis.target import convergence
+
+__all__ = [
+    "CONFIDENCE",
+    "FIGURES",
+    "FINGERPRINTS",
+    "FRONTIER",
+    "SHARES",
+    "TO_TARGET",
+    "batch_curve",
+    "best",
+    "cells",
+    "convergence",
+    "costs",
+    "decode_curve",
+    "effects",
+    "feasible",
+    "frontier",
+    "half_width",
+    "interactions",
+    "knees",
+    "outliers",
+    "parameters",
+    "pareto",
+    "plain",
+    "precision_ratios",
+    "ratio_ci",
+    "ratios",
+    "scaling",
+    "stragglers",
+    "varied",
+]

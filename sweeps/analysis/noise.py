@@ -1,0 +1,76 @@
+"""How much repeats of a cell differ, when each cell has only a few of them.
+
+Three repeats say little about their own spread. But a sweep has many cells on one machine: as far as their spreads are
+alike, each borrows from all, and as far as they are not, each keeps its own (Smyth 2004, "moderated" variances). How
+alike they are is itself estimated: `prior_n` degrees of freedom, infinite where cells differ no more than chance would
+have it, zero where one can't be told from another.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+QUIETEST = 1e-4  # of the median variance: values that are exactly equal have no logarithm
+
+
+def moderated(variances: Any, n: Any) -> tuple[Any, Any]:
+    """The variances and degrees of freedom to test with, from those of each cell alone; cells with none get the rest's.
+
+    Both are NaN and zero where no cell has any.
+    """
+    import numpy as np
+
+    variances, n = np.asarray(variances, float), np.asarray(n, float)
+    known = (n > 0) & np.isfinite(variances)
+    if not known.any():
+        return np.full_like(variances, np.nan), np.zeros_like(n)
+    own, own_n = np.where(known, variances, 0.0), np.where(known, n, 0.0)
+    prior, prior_n = _prior(own[known], own_n[known])
+    if math.isinf(prior_n):
+        return np.full_like(own, prior), np.full_like(own, own_n.sum())
+    total = own_n + prior_n
+    weighed = (own_n * own + prior_n * prior) / np.where(total > 0, total, 1.0)
+    return np.where(total > 0, weighed, np.nan), np.minimum(total, own_n.sum())
+
+
+def _prior(variances: Any, n: Any) -> tuple[float, float]:
+    """What the variances have in common, and the degrees of freedom that this is worth."""
+    import numpy as np
+    from scipy.special import digamma, polygamma
+
+    middle = float(np.median(variances))
+    if len(variances) < 3 or middle == 0:
+        return float(np.average(variances, weights=n)), 0.0
+    logs = np.log(np.maximum(variances, QUIETEST * middle)) - digamma(n / 2) + np.log(n / 2)
+    beyond_chance = float(logs.var(ddof=1) - polygamma(1, n / 2).mean())
+    if beyond_chance <= 0:
+        return float(np.average(variances, weights=n)), math.inf
+    prior_n = 2 * _inverse_trigamma(beyond_chance)
+    return math.exp(float(logs.mean()) + float(digamma(prior_n / 2)) - math.log(prior_n / 2)), prior_n
+
+
+def _inverse_trigamma(value: float) -> float:
+    """By Newton's steps on 1 / trigamma, which is nearly straight."""
+    from scipy.special import polygamma
+
+    at = 0.5 + 1 / value
+    for _ in range(50):
+        trigamma = float(polygamma(1, at))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, at))
+        at += step
+        if abs(step) < 1e-10 * at:
+            break
+    return at
+
+
+def holm(chances: Any) -> Any:
+    """p-values corrected for how many there are: those at most 0.05 hold together with 95% confidence."""
+    import numpy as np
+
+    chances = np.asarray(chances, float)
+    order = np.argsort(chances)
+    raised = chances[order] * (len(chances) - np.arange(len(chances)))
+    corrected = np.empty_like(chances)
+    corrected[order] = np.minimum(np.maximum.accumulate(raised), 1.0) if len(chances) else raised
+    return corrected

@@ -1,0 +1,40 @@
+"""One figure over another, with an interval.
+
+The relative interval of a ratio adds those of both sides in squares, which assumes independent repeats and intervals
+that are small beside the figures.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sweeps.analysis.means import FINGERPRINTS, cells, parameters
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def ratio_ci(value: Any, ci: Any, base: Any, base_ci: Any) -> Any:
+    """The half-width of value ÷ base; of numbers or of columns."""
+    return abs(value / base) * ((ci / value) ** 2 + (base_ci / base) ** 2) ** 0.5
+
+
+def ratios(trials: pd.DataFrame, axis: str, base: object, figure: str = "images_per_s") -> pd.DataFrame:
+    """The cells off the base, each with its figure over that of the cell which differs in nothing but the axis.
+
+    `ratio` and its interval are empty where that cell was not measured.
+    """
+    table = cells(trials)
+    same = [name for name in (*parameters(trials), *FINGERPRINTS) if name != axis]
+    is_base = table[axis] == base
+    under = table[is_base].drop_duplicates(same).set_index(same)[[figure, f"{figure}_ci"]]
+    joined = table[~is_base].join(under, on=same, rsuffix="_base")
+    found, of = joined[figure], joined[f"{figure}_base"]
+    joined["ratio"] = found / of
+    joined["ratio_ci"] = ratio_ci(found, joined[f"{figure}_ci"], of, joined[f"{figure}_ci_base"])
+    return joined.reset_index(drop=True)
+
+
+def precision_ratios(trials: pd.DataFrame, base: str = "fp32") -> pd.DataFrame:
+    """How many times as fast as in `base` each cell of another precision is."""
+    return ratios(trials, "precision", base)

@@ -1,0 +1,269 @@
+"""One sweep against another, cell by cell. Pure.
+
+Cells match where all parameters agree that vary on either side. What each side holds to one value, but not to the same
+one, is the difference under study. A ratio is B ÷ A of the means of logarithms; its interval holds for all cells
+together at 95% (Bonferroni), and a verdict of faster or slower needs p ≤ 0.05 after Holm's correction for their number.
+Variances are shared between cells as far as they are alike (`analysis.noise`).
+
+A published figure is one number that nobody gives an interval for: it is taken as it stands. It states few of the
+parameters, and is compared with every cell that agrees in those, on as many nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from sweeps.analysis import CONFIDENCE, FINGERPRINTS, parameters, plain, varied
+from sweeps.analysis.noise import holm, moderated
+from sweeps.errors import InputError, Mistake, shown
+from sweeps.references import PUBLISHED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Verdict = Literal["faster", "slower", "no difference seen", "not comparable"]
+FIGURES = {  # is more of it better?
+    "images_per_s": True,
+    "step_ms_mean": False,
+    "step_ms_p50": False,
+    "step_ms_p95": False,
+    "gpu_hours_per_epoch": False,
+    "epochs_to_target": False,
+    "hours_to_target": False,
+    "train_hours_to_target": False,
+}
+CACHED = "cached"  # the kind of a trial that was not run, since an earlier one stands for it
+ONLY_IN = {side: f"only in {side}" for side in "AB"}
+OWN = ("a", "b", "n_a", "n_b", "ratio", "ratio_low", "ratio_high", "p", "verdict", "why")
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossover:
+    """Along an axis, with all else equal, the better side changes."""
+
+    axis: str
+    below: Any  # the last value at which `first` is the verdict on B
+    above: Any  # the first at which it is the opposite
+    first: Verdict
+    then: Verdict
+    at: dict[str, Any]  # the other parameters that vary
+
+    def __str__(self) -> str:
+        rest = ", ".join(f"{name} {shown(value)}" for name, value in self.at.items())
+        where = f" at {rest}" if rest else ""
+        return f"B is {self.first} up to {self.axis} {self.below:g}, {self.then} from {self.above:g}{where}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    figure: str
+    axes: tuple[str, ...]  # by which cells matched, those that vary
+    cells: pd.DataFrame  # the axes, then OWN
+    differs: dict[str, tuple[str, str]]  # what each side holds to a value of its own
+    crossovers: tuple[Crossover, ...]
+    lost: int  # cells that have a figure in A, and were tried in B without one
+
+    def count(self, verdict: Verdict) -> int:
+        return int((self.cells["verdict"] == verdict).sum())
+
+    @property
+    def compared(self) -> int:
+        return len(self.cells) - self.count("not comparable")
+
+    def beyond(self, verdict: Verdict, least: float) -> pd.DataFrame:
+        """The cells with a verdict whose figure is, at best estimate, by at least so much (0.03: 3%) off A's rate."""
+        found = self.cells[self.cells["verdict"] == verdict]
+        rate = found["ratio"] if FIGURES[self.figure] else 1 / found["ratio"]
+        return found[(rate - 1).abs() >= least - 1e-12]
+
+
+def usual_figure(a: pd.DataFrame, b: pd.DataFrame) -> str:
+    """The one to compare if nobody says: images/s, and time to the target where both sides have some."""
+    reached = all(len(side) and side["hours_to_target"].notna().any() for side in (a, b))
+    return "hours_to_target" if reached else "images_per_s"
+
+
+def compare(a: pd.DataFrame, b: pd.DataFrame, figure: str = "images_per_s") -> Comparison:
+    """B against A, two frames of trials."""
+    import pandas as pd
+
+    if figure not in FIGURES:
+        raise InputError("diff", [Mistake("figure", f"must be one of {', '.join(FIGURES)}", figure)])
+    a, b = _with_variables(plain(a), plain(b))
+    keys, differs = _matched(a, b)
+    of_a, of_b = _side(a, keys, figure), _side(b, keys, figure)
+    shared = [name for name in keys if name in of_a and name in of_b]
+    if shared:
+        merged = of_a.merge(of_b, on=shared, how="outer", suffixes=("_a", "_b"), sort=False)
+    else:
+        merged = of_a.merge(of_b, how="cross", suffixes=("_a", "_b"))
+    axes = [name for name in keys if name in merged]
+    rows = [_row(cell, figure) for cell in merged.to_dict("records")]
+    table = pd.concat(
+        [merged[axes], pd.DataFrame(rows, columns=[*OWN, "var", "df", "per"], index=merged.index)], axis=1
+    )
+    _judge(table, FIGURES[figure])
+    lost = int(((table["n_a"] > 0) & (table["n_b"] == 0) & table["why"].str.startswith("B: ")).sum())
+    table = table.sort_values(axes, kind="stable", key=_sortable).reset_index(drop=True)[[*axes, *OWN]]
+    return Comparison(figure, tuple(axes), table, differs, tuple(_crossovers(table, axes)), lost)
+
+
+def _with_variables(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A variable of the environment that one side never sets is set to nothing there, unless that is published."""
+    names = {name for side in (a, b) for name in side if str(name).startswith("env.")}
+
+    def filled(side: pd.DataFrame) -> pd.DataFrame:
+        missing = [] if _is_published(side) else sorted(names - set(side))
+        return side.assign(**dict.fromkeys(missing, ""))
+
+    return filled(a), filled(b)
+
+
+def _is_published(side: pd.DataFrame) -> bool:
+    return bool(len(side)) and bool(side["hardware"].astype(str).str.startswith(PUBLISHED).all())
+
+
+def _matched(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
+    """The parameters to match by, and what each side holds to a value of its own."""
+    both = [name for name in parameters(a) if name in b]
+    is_varied = {*varied(a), *varied(b)}
+    keys = [name for name in parameters(a) if name in is_varied]
+    keys += [name for name in parameters(b) if name in is_varied and name not in keys]
+    if _is_published(a) != _is_published(b) and all(side["nodes"].notna().any() for side in (a, b)):
+        keys.append("nodes")
+    differs = {}
+    for name in (*both, *FINGERPRINTS):
+        mine, its = (sorted({shown(value) for value in side[name].dropna()} - {""}) for side in (a, b))
+        if name not in is_varied and mine != its and (mine or its):
+            differs[name] = ", ".join(mine) or "none", ", ".join(its) or "none"
+    return keys, differs
+
+
+def _side(trials: pd.DataFrame, keys: list[str], figure: str) -> pd.DataFrame:
+    """A row a cell: the logarithms of its figures, and what may keep it from being compared."""
+    import numpy as np
+    import pandas as pd
+
+    own = [name for name in keys if name in trials]
+    rows = []
+    is_published = _is_published(trials)
+    placed = _placed(trials) if "nodes" in own else trials
+    for at, cell in placed.groupby(own, sort=False, dropna=False) if own else [((), placed)]:
+        known = cell[(cell["outcome"] == "completed") & (cell[figure] > 0)]
+        rows.append(
+            dict(zip(own, at, strict=True))
+            | {
+                "logs": np.log(known[figure].to_numpy(float)),
+                "outcomes": _told(cell),
+                "machines": [sorted({*known[side]} - {""}) for side in FINGERPRINTS],
+                "is_cached": bool((known["kind"] == CACHED).any()),
+                "is_published": is_published,
+            }
+        )
+    return pd.DataFrame(rows, columns=[*own, "logs", "outcomes", "machines", "is_cached", "is_published"])
+
+
+def _placed(trials: pd.DataFrame) -> pd.DataFrame:
+    """Trials that never ran count with the others of their cell, on as many nodes."""
+    return trials.assign(nodes=trials["nodes"].fillna(trials.groupby("cell")["nodes"].transform("first")))
+
+
+def _told(cell: pd.DataFrame) -> str:
+    """`2 failed, 1 lost`: why there is no figure."""
+    counts = cell["outcome"].value_counts()
+    kinds = [kind for kind in cell["kind"].unique() if kind and kind != CACHED]
+    words = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
+    return f"{words} ({', '.join(kinds)})" if kinds else words
+
+
+def _row(cell: dict[str, Any], figure: str) -> dict[str, Any]:
+    """The ratio, with what is needed to judge it; `per` is the variance of a log ratio in those of one repeat."""
+    import numpy as np
+
+    logs = [cell[f"logs_{side}"] for side in "ab"]
+    n = [len(found) if isinstance(found, np.ndarray) else 0 for found in logs]
+    means = [float(found.mean()) if count else math.nan for found, count in zip(logs, n, strict=True)]
+    made: dict[str, Any] = {"n_a": n[0], "n_b": n[1], "ratio": math.exp(means[1] - means[0]) if min(n) else math.nan}
+    made |= {
+        side: float(f"{math.exp(mean):.10g}") if mean == mean else math.nan
+        for side, mean in zip("ab", means, strict=True)
+    }
+    made["why"] = _obstacle(cell, n)
+    if made["why"]:
+        return made | {"verdict": "not comparable"}
+    measured = [found for found, side in zip(logs, "ab", strict=True) if not cell[f"is_published_{side}"]]
+    spread = sum(float(((found - found.mean()) ** 2).sum()) for found in measured)
+    made["df"] = sum(len(found) - 1 for found in measured)
+    made["per"] = sum(1 / len(found) for found in measured)
+    return made | {"var": spread / made["df"]}
+
+
+def _obstacle(cell: dict[str, Any], n: list[int]) -> str:
+    """Why a cell can't be compared; empty where it can."""
+    for side, other in ("aB", "bA"):
+        if not isinstance(cell[f"outcomes_{side}"], str):
+            return ONLY_IN[other]
+    for side, count in zip("ab", n, strict=True):
+        if not count:
+            return f"{side.upper()}: {cell[f'outcomes_{side}']}, no figure"
+    for name, place in zip(FINGERPRINTS, range(len(FINGERPRINTS)), strict=True):
+        for side in "ab":
+            if len(several := cell[f"machines_{side}"][place]) > 1:
+                return f"{side.upper()} has {len(several)} {name} fingerprints: choose with @{several[0][:12]}"
+    if (cell["is_cached_a"] or cell["is_cached_b"]) and {*cell["logs_a"]} & {*cell["logs_b"]}:
+        return "the same measurement on both sides, from the cache: run with --fresh"
+    if cell["is_published_a"] and cell["is_published_b"]:
+        return "published figures have no intervals"
+    for side, count in zip("ab", n, strict=True):
+        if count == 1 and not cell[f"is_published_{side}"]:
+            return f"a single repeat in {side.upper()} has no interval"
+    return ""
+
+
+def _judge(table: pd.DataFrame, more_is_better: bool) -> None:
+    """Intervals and verdicts of the cells that can be compared, in place."""
+    import numpy as np
+    from scipy.stats import t
+
+    table["verdict"] = table["verdict"].astype(object)
+    at = table.index[table["why"] == ""]
+    if at.empty:
+        return
+    log = np.log(table.loc[at, "ratio"].to_numpy(float))
+    variance, df = moderated(table.loc[at, "var"].to_numpy(float), table.loc[at, "df"].to_numpy(float))
+    error = np.sqrt(np.maximum(variance, 1e-18) * table.loc[at, "per"].to_numpy(float))
+    half = t.ppf(1 - (1 - CONFIDENCE) / 2 / len(at), df) * error
+    corrected = holm(2 * t.sf(np.abs(log) / error, df))
+    is_seen = corrected <= 1 - CONFIDENCE
+    is_faster = (log > 0) == more_is_better
+    table.loc[at, "ratio_low"], table.loc[at, "ratio_high"] = np.exp(log - half), np.exp(log + half)
+    table.loc[at, "p"] = corrected
+    table.loc[at, "verdict"] = np.where(is_seen, np.where(is_faster, "faster", "slower"), "no difference seen")
+
+
+def _sortable(column: pd.Series) -> pd.Series:
+    kinds = {type(value) for value in column.dropna()}
+    return column if len(kinds) <= 1 or all(issubclass(kind, (int, float)) for kind in kinds) else column.astype(str)
+
+
+def _crossovers(table: pd.DataFrame, axes: list[str]) -> Iterator[Crossover]:
+    """Where the verdict turns along an axis of numbers; cells without a clear one are stepped over."""
+    import pandas as pd
+
+    clear = table[table["verdict"].isin(("faster", "slower"))]
+    for axis in axes:
+        numbers = pd.to_numeric(clear[axis], errors="coerce")
+        if pd.api.types.is_bool_dtype(clear[axis]) or numbers.nunique() < 2:
+            continue
+        others = [name for name in axes if name != axis and not (axis in ("gpus", "nodes") and name == "nodes")]
+        lines = clear.assign(**{axis: numbers}).dropna(subset=[axis])
+        for _, line in lines.groupby(others, sort=False, dropna=False) if others else [((), lines)]:
+            steps = line.sort_values(axis).to_dict("records")
+            for low, high in itertools.pairwise(steps):
+                if low["verdict"] != high["verdict"]:
+                    at = {name: low[name] for name in others if table[name].nunique(dropna=False) > 1}
+                    yield Crossover(axis, low[axis], high[axis], low["verdict"], high["verdict"], at)

@@ -1,0 +1,158 @@
+"""Brings a running sweep's trials to the tracking store, in a process of its own beside it.
+
+    python -m sweeps.tracker SWEEP
+
+It reads them from the ledger, so that a slow or absent store never holds a trial up, nor takes the driver's time or
+memory. The driver says a line whenever there is news, and how the sweep ended as its last. It ends with its driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sweeps import ledger, tracking
+from sweeps.ledger import SweepFacts, Tail, TrialRecord
+from sweeps.observer import Observer
+
+RETRY_S = 2.0
+PATIENCE_S = 60.0  # with a store that does not answer, once the sweep is over
+PR_SET_PDEATHSIG = 1
+NICENESS = 10  # it can wait; trials are being measured
+
+
+class Tracker(Observer):
+    """The driver's end of it."""
+
+    def __init__(self, facts: SweepFacts) -> None:
+        """The sweep's ledger must stand."""
+        command = [sys.executable, "-m", "sweeps.tracker", facts.name, str(os.getpid())]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdin
+        assert self._process.stdout
+        self._to, self._from = self._process.stdin, self._process.stdout
+        os.set_blocking(self._to.fileno(), False)
+        self._said: dict[str, Any] = {}
+        self._trials = 0
+
+    def ready(self) -> None:
+        """Wait until the store is open."""
+        self._hear(self._from.readline())
+        if self.refusal:
+            raise tracking.refused("be writable", self.refusal)
+
+    def ended(self, record: TrialRecord) -> None:
+        self._trials += 1
+        self._say("")
+
+    def met(self, node: Mapping[str, Any]) -> None:
+        self._say("")
+
+    def close(self, is_complete: bool) -> int:
+        """Wait for what is under way; the number of trials that the store did not take."""
+        if not self._to.closed:
+            self._say("FINISHED" if is_complete else "KILLED")
+            for line in self._from:
+                self._hear(line)
+            self._process.wait()
+            self._to.close()
+            self._from.close()
+        return int(self._said.get("left", self._trials))
+
+    @property
+    def refusal(self) -> str:
+        """What the store said last when it would not take a trial."""
+        return str(self._said.get("refusal", "what writes to it has ended"))
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # it has news enough; it is gone
+            os.write(self._to.fileno(), f"{line}\n".encode())
+
+    def _hear(self, line: bytes) -> None:
+        self._said |= json.loads(line or "{}")
+
+
+class Scribe:
+    """The other end."""
+
+    def __init__(
+        self,
+        store: tracking.Store,
+        tail: Tail,
+        driver: int,
+        retry_s: float = RETRY_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`driver` is the file that the driver's lines come by."""
+        self._store, self._tail, self._driver = store, tail, driver
+        self._retry_s, self._patience_s = retry_s, patience_s
+        self._status = ""  # that the sweep has ended with
+        self._has_given_up = False
+        self.refusal = ""
+        self.left = 0
+
+    def work(self) -> None:
+        """Until the sweep is over, or its driver has gone."""
+        while not self._status:
+            self._listen()
+            for news in self._tail.news():
+                if isinstance(news, TrialRecord):
+                    self.left += not self._is_done(self._store.log, news)
+                else:
+                    self._is_done(self._store.describe, news)
+        self._is_done(self._store.close, self._status)
+
+    def _is_done(self, write: Callable[[Any], None], what: Any) -> bool:
+        """Try until it works, or until the sweep is over and the patience with the store too."""
+        give_up = math.inf
+        while not self._has_given_up:
+            try:
+                write(what)
+                return True
+            except Exception as error:  # MLflow raises whatever its database driver raises
+                self.refusal = tracking.first_line(error)
+            if self._status:
+                give_up = min(give_up, time.monotonic() + self._patience_s)
+            self._has_given_up = time.monotonic() + self._retry_s > give_up
+            self._listen(0 if self._has_given_up else self._retry_s)
+        return False
+
+    def _listen(self, timeout_s: float | None = None) -> None:
+        if select.select([self._driver], [], [], timeout_s)[0]:
+            said = os.read(self._driver, 1 << 16)
+            if not said:
+                sys.exit()  # whoever resumes the sweep tells the rest
+            self._status = (said.split() or [b""])[-1].decode()
+
+
+def main(name: str, driver: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != driver:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    with os.fdopen(os.dup(1), "w", buffering=1) as voice:
+        os.dup2(2, 1)  # MLflow may print
+        try:
+            store = tracking.Store(ledger.read(name).facts)
+        except Exception as error:
+            print(json.dumps({"refusal": tracking.first_line(error)}), file=voice)
+            return
+        print(json.dumps({"refusal": ""}), file=voice)
+        scribe = Scribe(store, Tail(name), sys.stdin.fileno())
+        scribe.work()
+        print(json.dumps({"left": scribe.left, "refusal": scribe.refusal}), file=voice)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,109 @@
+"""What stands in the ledger comes to the store, whatever the store, the sweep or its driver do meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps import ledger, plan, spec
+from sweeps.ledger import Ledger, Tail, TrialRecord
+from sweeps.tracker import Scribe
+from tests.unit.records import record
+
+SWEEP = "{name: told, model: tiny, device: cpu, repeats: 3, space: {batch_size: 8, gpus: 1}}"
+TRIALS = plan.plan(spec.parse(SWEEP, "told")).trials
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
+    made = ledger.create(plan.plan(spec.parse(SWEEP, "told")), SWEEP)
+    yield made
+    made.end("complete")
+
+
+class Store:
+    """Refuses the first few times."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        self.taken: list[Any] = []
+
+    def log(self, what: TrialRecord) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError("away")
+        self.taken.append(what)
+
+    describe = close = log  # type: ignore[assignment]
+
+
+def told(store: Store, *lines: str, patience_s: float = 60.0) -> Scribe:
+    """A scribe to whom the driver has said all this, and that has done its work; the driver has gone after that."""
+    theirs, ours = os.pipe()
+    os.write(ours, "".join(f"{line}\n" for line in lines).encode())
+    scribe = Scribe(store, Tail("told"), theirs, retry_s=0.01, patience_s=patience_s)  # type: ignore[arg-type]
+    if not any(lines):
+        os.close(ours)
+    scribe.work()
+    return scribe
+
+
+def test_trials_and_nodes_come_in_order_and_the_sweep_last(book: Ledger) -> None:
+    records = [record(trial) for trial in TRIALS]
+    node = {"kind": "node", "id": "a"}
+    book.write(records[0])
+    book.note("node", {"id": "a"})
+    book.write_attempt(records[1])
+    for one in records[1:]:
+        book.write(one)
+    store = Store()
+    assert told(store, "", "", "FINISHED").left == 0
+    assert store.taken == [records[0], node, *records[1:], "FINISHED"]
+
+
+def test_a_store_that_was_away_for_a_while_gets_everything(book: Ledger) -> None:
+    records = [record(trial) for trial in TRIALS]
+    for one in records:
+        book.write(one)
+    store = Store(refusals=5)
+    scribe = told(store, "", "KILLED")
+    assert store.taken == [*records, "KILLED"]
+    assert (scribe.left, scribe.refusal) == (0, "away")
+
+
+def test_a_store_that_stays_away_is_given_up_once_the_sweep_is_over(book: Ledger) -> None:
+    for trial in TRIALS:
+        book.write(record(trial))
+    store = Store(refusals=1000)
+    scribe = told(store, "FINISHED", patience_s=0.1)
+    assert (scribe.left, scribe.refusal, store.taken) == (len(TRIALS), "away", [])
+    assert store.refusals > 900, "what comes after is not tried for as long"
+
+
+def test_it_ends_with_its_driver(book: Ledger) -> None:
+    book.write(record(TRIALS[0]))
+    store = Store(refusals=1000)
+    with pytest.raises(SystemExit):
+        told(store, "")
+    assert store.refusals > 900
+
+
+def test_the_tail_of_a_ledger_is_read_once_and_not_before_its_line_is_whole(book: Ledger) -> None:
+    tail = Tail("told")
+    assert list(tail.news()) == []
+    one, other = (record(trial) for trial in TRIALS[:2])
+    book.write(one)
+    assert list(tail.news()) == [one]
+    path = book.paths.ledger
+    book.write(other)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    assert list(tail.news()) == []
+    path.write_bytes(whole)
+    assert list(tail.news()) == [other]
+    assert list(tail.news()) == []

@@ -1,6 +1,6 @@
 .PHONY: help demo test check bench setup clean
 help:
-	@echo "make demo   a real sweep on this machine, from nothing to a table of results"
+	@echo "make demo   a real sweep on this machine, from nothing to a report of results"
 	@echo "make test   every test that this machine can run"
 	@echo "make check  lint, types, layering"
 	@echo "make bench  our claims against the alternatives (README quotes the figures)"

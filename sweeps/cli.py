@@ -24,6 +24,7 @@ first steps
   sweep doctor                              what this machine can do
   sweep plan search_spaces/demo.yaml        what would run
   sweep run  search_spaces/demo.yaml        run it
+  sweep report NAME                         it as one page to send on
   sweep ui                                  look at it in MLflow
 
 exit codes: 0 done, 1 some trials failed or --fail-if holds, 2 the input is wrong, 3 the machine or a server refused
@@ -114,6 +115,12 @@ def _parser() -> argparse.ArgumentParser:
     differing.add_argument("--figure", default="", help="images_per_s, or hours_to_target where both have some")
     differing.add_argument("--fail-if", default="", metavar="slower:3%", help="exit with 1 if a cell surely is")
     formatted(differing)
+    reporting = command("report", _report, "a sweep as one page to send on: answer, plots, tables, how to do it again")
+    reporting.add_argument("name", help="of the sweep, as in results/NAME")
+    reporting.add_argument("--out", type=Path, metavar="FILE", help="else results/NAME/report.html")
+    reporting.add_argument(
+        "--format", choices=("html", "png", "csv"), default="html", help="png, csv: a folder of files"
+    )
     syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
     syncing.add_argument("name", help="of the sweep")
     data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
@@ -180,6 +187,16 @@ def _trials(args: argparse.Namespace) -> int:
         of = [name for name in ("sweep", "store") if name in found]
         found = found[[*of, "trial", *analysis.varied(found), "repeat", "outcome", *figures, *words]]
     tables.show(found, args.format)
+    return errors.DONE
+
+
+def _report(args: argparse.Namespace) -> int:
+    from sweeps import report
+
+    made = report.write(args.name, args.out, args.format)
+    print(made)
+    if args.format == "html":
+        report.attach(args.name, made)
     return errors.DONE
 
 

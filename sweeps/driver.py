@@ -307,7 +307,7 @@ def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why:
 def _told(
     facts: SweepFacts,
     planned: Plan,
-    refusals: Sequence[RefusedError],
+    refusals: list[RefusedError],
     file: Path,
     stopped: str,
     console: Console,
@@ -319,7 +319,7 @@ def _told(
     except InputError:  # discarded: nothing was measured
         records = ()
     if records:
-        _conclude(facts, planned, records, file, terms)
+        _conclude(facts, planned, records, file, terms, refusals)
     for refusal in refusals:
         console.print(f"[red]{refusal}[/]", highlight=False, soft_wrap=True)
     if refusals:
@@ -355,8 +355,15 @@ def _missing_data(spec: SweepSpec, terms: Terms) -> Iterator[Mistake]:
                 yield Mistake("data", rule, data)
 
 
-def _conclude(facts: SweepFacts, planned: Plan, records: Sequence[TrialRecord], file: Path, terms: Terms) -> None:
-    from sweeps import findings, query, rows
+def _conclude(
+    facts: SweepFacts,
+    planned: Plan,
+    records: Sequence[TrialRecord],
+    file: Path,
+    terms: Terms,
+    refusals: list[RefusedError],
+) -> None:
+    from sweeps import findings, query, report, rows
 
     trials = query.frame([rows.row(record) for record in records])
     where = f" on a simulated cluster ({facts.simulated})" if facts.simulated else ""
@@ -369,7 +376,14 @@ def _conclude(facts: SweepFacts, planned: Plan, records: Sequence[TrialRecord], 
         print(f"\n{best}")
     for line in findings.front(trials, planned):
         print(line)
-    print(f"\n  look    {terms.me} ui")
+    page = report.write(facts.name)
+    if not refusals:
+        try:
+            report.attach(facts.name, page)
+        except RefusedError as refusal:
+            refusals.append(refusal)
+    print(f"\n  report  {_here(page)}")
+    print(f"  look    {terms.me} ui")
     print(f"  query   {terms.me} trials {facts.name} --format csv")
     if not file.is_file():  # it was resumed by its name
         return
@@ -378,3 +392,8 @@ def _conclude(facts: SweepFacts, planned: Plan, records: Sequence[TrialRecord], 
         return
     more = "repeats=10" if planned.spec.protocol == "convergence" else "batch_size=[64,256] repeats=5"
     print(f"  next    {terms.me} run {file} --set {more}\n")
+
+
+def _here(path: Path) -> Path:
+    """A path as one would name it from the current folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     """One row a cell."""
     is_strong = "global_batch" in planned.spec.axes
-    found = _in_order(analysis.scaling(trials, is_strong), planned)
+    found = in_order(analysis.scaling(trials, is_strong), planned)
     made = found.reindex(columns=[*planned.axes], fill_value="").map(shown)  # a variable may have been set nowhere
     if planned.spec.protocol == "convergence":
         _convergence(made, found)
@@ -113,7 +113,7 @@ def front(trials: pd.DataFrame, planned: Plan) -> list[str]:
 
 def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     """What a frontier sweep is for: the largest batch that fits, a row for each combination of the other axes."""
-    found = _in_order(analysis.frontier(trials), planned)
+    found = in_order(analysis.frontier(trials), planned)
     others = [axis for axis in planned.axes if axis in found and axis != "batch_size"]
     made = found[others].map(shown)
     made["largest batch"] = [f"{batch:g}" if batch == batch else "none" for batch in found["batch_size"]]
@@ -124,11 +124,12 @@ def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     return made
 
 
-def _in_order(found: pd.DataFrame, planned: Plan) -> pd.DataFrame:
+def in_order(found: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     """The file's; trials ran in another one."""
     for name, axis in reversed(planned.axes.items()):
         if name in found:
-            places = found[name].map(lambda at, axis=axis: rank(axis, at))
+            # a column of threads is text, since `auto` stands among them
+            places = found[name].map(lambda at, axis=axis: rank(axis, int(at) if str(at).isdecimal() else at))
             found = found.loc[places.sort_values(kind="stable").index]
     return found
 

@@ -78,6 +78,8 @@ class SweepRecord:
     nodes: tuple[Mapping[str, Any], ...] = ()
     probes: tuple[Mapping[str, Any], ...] = ()
     is_complete: bool = False  # its last driver came to the end
+    attempts: tuple[TrialRecord, ...] = ()  # that did not count: their trials were tried again
+    asides: tuple[Mapping[str, Any], ...] = ()  # nodes that got no more trials
 
 
 class Ledger:
@@ -209,7 +211,8 @@ def read(name: str) -> SweepRecord:
     at = paths(name).ledger
     facts: SweepFacts | None = None
     trials: dict[str, TrialRecord] = {}
-    noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": []}
+    noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": [], "aside": []}
+    attempts: list[TrialRecord] = []
     is_complete = False
     for entry in _entries(at):
         if entry["kind"] == "sweep":
@@ -219,12 +222,31 @@ def read(name: str) -> SweepRecord:
             facts = _facts(entry)
         elif entry["kind"] == "trial":
             trials[entry["trial"]] = _record(entry)
+        elif entry["kind"] == "attempt":
+            attempts.append(_record(entry))
         elif entry["kind"] in noted:
             noted[entry["kind"]].append(entry)
         is_complete = entry["kind"] == "end" and entry["why"] == "complete"
     if facts is None:
         raise InputError(str(at), [Mistake("", "a ledger begins with its sweep", "none")])
-    return SweepRecord(facts, tuple(trials.values()), tuple(noted["node"]), tuple(noted["probe"]), is_complete)
+    return SweepRecord(
+        facts,
+        tuple(trials.values()),
+        tuple(noted["node"]),
+        tuple(noted["probe"]),
+        is_complete,
+        tuple(attempts),
+        tuple(noted["aside"]),
+    )
+
+
+def facts(name: str) -> SweepFacts:
+    """A sweep's first line alone."""
+    at = paths(name).ledger
+    first = next(_entries(at), None)
+    if first is None or first["kind"] != "sweep" or first["version"] != VERSION:
+        return read(name).facts  # which says what is wrong
+    return _facts(first)
 
 
 class Tail:

@@ -1,0 +1,89 @@
+"""A sweep as one page that can be sent on: the data (`study`), the sections made of them, the page.
+
+A section is a function from a study to its charts and tables, or to nothing where its data don't exist. Charts are
+drawn here as SVG rather than by a library in the page: they print, follow the reader's colours and are read aloud as
+they are; the page opens at once and weighs kilobytes where the smallest such library weighs a megabyte.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from workers.paths import written_whole
+
+if TYPE_CHECKING:
+    from sweeps.report.chart import Section
+    from sweeps.report.study import Study
+
+Format = Literal["html", "png", "csv"]
+
+
+def write(name: str, out: Path | None = None, form: Format = "html") -> Path:
+    """Write a sweep's report; where it lies. PNG and CSV are a folder of one file a chart or table."""
+    from sweeps import ledger
+    from sweeps.report import study
+
+    at = out or ledger.paths(name).folder / ("report.html" if form == "html" else f"report-{form}")
+    return written(study.of(name), at, form)
+
+
+def attach(name: str, file: Path) -> None:
+    """Log a report to the sweep's run in MLflow; raises where the store does not take it."""
+    from sweeps import ledger, tracking
+
+    tracking.attach(ledger.facts(name), file)
+
+
+def written(study: Study, at: Path, form: Format = "html") -> Path:
+    from sweeps.report import exports
+
+    if form == "html":
+        with written_whole(at) as file:
+            file.write_text(html(study), encoding="utf-8")
+    else:
+        exports.write(sections(study), at, form, bool(study.facts.simulated))
+    return at
+
+
+def html(study: Study) -> str:
+    from sweeps.report import answer, page
+
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    made = f"Written {now} from results/{study.name}/ledger.jsonl. This file needs no network."
+    return page.html(study.name, answer.of(study), sections(study), study.facts.simulated, made)
+
+
+def sections(study: Study) -> list[Section]:
+    """Those whose data exist, in the order of the page."""
+    from sweeps.report import (
+        cost,
+        curves,
+        effects,
+        feasibility,
+        foresight,
+        learning,
+        machines,
+        precision,
+        scaling,
+        steps,
+        telemetry,
+        trials,
+    )
+
+    made = [
+        learning.section,
+        scaling.section,
+        foresight.section,
+        steps.section,
+        curves.batch,
+        curves.threads,
+        precision.section,
+        cost.section,
+        effects.section,
+        feasibility.section,
+    ]
+    rest = [telemetry.section, machines.section, trials.table, trials.ends, trials.again]
+    known = [] if study.measured.empty and not len(study.cells) else made
+    return [section for make in (*known, *rest) if (section := make(study))]

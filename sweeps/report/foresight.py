@@ -1,0 +1,36 @@
+"""Predicted from fewer ranks, then measured: how well the model of a step's time holds on cells not seen before."""
+
+from __future__ import annotations
+
+from sweeps import predict, tables
+from sweeps.report.chart import Section, Table
+from sweeps.report.study import Study
+
+
+def section(study: Study) -> Section | None:
+    if study.is_convergence or study.is_strong or study.measured["gpus"].nunique() < 4:
+        return None
+    found = predict.held_out(study.trials).dropna(subset=["predicted", "images_per_s"])
+    if found.empty:
+        return None
+    shape = [axis for axis in study.axes if axis in found]
+    rows = [
+        (
+            *(tables.cell(row[axis]) for axis in shape),
+            tables.plus_minus(row["predicted"], row["predicted_ci"]),
+            tables.plus_minus(row["images_per_s"], row["images_per_s_ci"]),
+            f"{row['error']:+.1%}",
+            "yes" if row["is_within"] else "no",
+        )
+        for row in found.to_dict("records")
+    ]
+    columns = (*map(study.word, shape), "predicted, images/s", "measured, images/s", "error", "within the interval")
+    limit = int(study.measured["gpus"].max()) // 2
+    lead = (
+        f"Step times of up to {limit} {study.rank}s, as computing, exposed input and communication, foretold the rest:"
+        f" the median error is **{found['error'].abs().median():.1%}**, the largest {found['error'].abs().max():.1%};"
+        f" {int(found['is_within'].sum())} of {len(found)} cells lie within their 95% interval."
+    )
+    numeric = study.numeric(columns[len(shape) :])
+    table = Table("foresight-cells", "Cells held out", columns, tuple(rows), numeric, is_sortable=len(rows) > 12)
+    return Section("foresight", "Prediction", lead, (table,))

@@ -1,0 +1,156 @@
+"""How it learns: accuracy and loss by epoch and by time, and the learning rate that each schedule asks for."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import statistics
+from collections.abc import Sequence
+
+from sweeps import space, tables
+from sweeps.ledger import TrialRecord
+from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table
+from sweeps.report.study import Study
+from workers import schedules
+
+MOST = 8  # series that can be told apart
+RATE_POINTS = 120
+
+
+def section(study: Study) -> Section | None:
+    if not study.is_convergence:
+        return None
+    records = [r for r in study.records if r.outcome.measurement and r.outcome.measurement.epochs]
+    if not records:
+        return None
+    charts = [
+        _curve(study, records, "top1", "Accuracy by epoch", "top-1", by_hours=False),
+        _curve(study, records, "top1", "Accuracy by time", "top-1", by_hours=True),
+        _curve(study, records, "loss", "Loss by epoch", "training loss", by_hours=False),
+        _rates(study, records),
+    ]
+    lead = (
+        "Each line is the mean over a cell's repeats, its band from the lowest to the highest. By epoch a schedule is "
+        "judged by what it learns; by time by what it costs as well."
+    )
+    blocks: list[Block] = [chart for chart in charts if chart]
+    return Section("learning", "Schedules", lead, (*blocks, *_table(study)))
+
+
+def _groups(study: Study, records: Sequence[TrialRecord]) -> tuple[str, dict[str, dict[str, list[TrialRecord]]]]:
+    """By panel and series: the axis of most values, up to what colours can tell, is that of the series."""
+    axes = [axis for axis in study.axes if axis in study.trials]
+    counts = {axis: len({space.shown(_value(record, axis)) for record in records}) for axis in axes}
+    series = max((axis for axis in axes if 1 < counts[axis] <= MOST), key=lambda a: counts[a], default="")
+    if "lr_schedule" in axes and 1 < counts["lr_schedule"] <= MOST:
+        series = "lr_schedule"
+    cells = list(dict.fromkeys(study.cells["cell"]))
+    made: dict[str, dict[str, list[TrialRecord]]] = {}
+    for record in sorted(records, key=lambda r: cells.index(r.config.cell)):
+        others = (axis for axis in axes if axis != series)
+        panel = ", ".join(study.said(axis, _value(record, axis)) for axis in others)
+        name = space.shown(_value(record, series)) if series else "all"
+        made.setdefault(panel, {}).setdefault(name, []).append(record)
+    return series, made
+
+
+def _value(record: TrialRecord, axis: str) -> object:
+    if axis.startswith("env."):
+        return record.config.env.get(axis.removeprefix("env."), "")
+    return getattr(record.config, axis, "")
+
+
+def _curve(
+    study: Study, records: Sequence[TrialRecord], figure: str, title: str, label: str, by_hours: bool
+) -> Chart | None:
+    axis, groups = _groups(study, records)
+    panels = []
+    for panel, named in itertools.islice(groups.items(), 6):
+        series = []
+        for name, alike in named.items():
+            marks = _mean(alike, figure, by_hours)
+            if marks:
+                series.append(Series(name, tuple(marks), "band"))
+        if series:
+            panels.append(Panel(panel, tuple(series)))
+    if not panels:
+        return None
+    ends = [(series.marks[-1].y, series.name) for panel in panels for series in panel.series]
+    best = max(ends) if figure == "top1" else min(ends)
+    alt = f"Best at the end: {best[1]}, {f'{best[0]:.1%}' if figure == 'top1' else f'{best[0]:.3g}'}."
+    across = Scale("training and validation", form="time") if by_hours else Scale("epoch", starts_at_zero=True)
+    up = Scale(label, form="percent" if figure == "top1" else "number", starts_at_zero=figure == "top1")
+    name = f"learning-{figure}{'-time' * by_hours}"
+    left = f"{len(groups) - 6} more combinations are in the table." if len(groups) > 6 else ""
+    legend = study.word(axis) if axis else ""
+    return Chart(
+        name, title, alt, across, up, tuple(panels), legend=legend, note=left, is_ordered=_ordered(study, axis)
+    )
+
+
+def _ordered(study: Study, axis: str) -> bool:
+    return bool(axis) and study.is_number(axis)
+
+
+def _mean(alike: Sequence[TrialRecord], figure: str, by_hours: bool) -> list[Mark]:
+    """Over the repeats, epoch by epoch, as far as all of them went."""
+    at: dict[int, list[tuple[float, float]]] = collections.defaultdict(list)
+    for record in alike:
+        spent = 0.0
+        assert record.outcome.measurement
+        for epoch in record.outcome.measurement.epochs:
+            spent += epoch.train_s + epoch.evaluate_s
+            if (value := getattr(epoch, figure)) is not None:
+                at[epoch.epoch].append((spent if by_hours else float(epoch.epoch), float(value)))
+    made = []
+    for _, points in sorted(at.items()):
+        if len(points) == len(alike):
+            xs, ys = zip(*points, strict=True)
+            made.append(Mark(statistics.fmean(xs), statistics.fmean(ys), min(ys), max(ys), f"{len(ys)} repeats"))
+    return made
+
+
+def _rates(study: Study, records: Sequence[TrialRecord]) -> Chart | None:
+    """What the schedules ask for, at each global batch that changes them."""
+    epochs = study.facts.spec.epochs or 1
+    drawn: dict[tuple[str, tuple[float, ...]], int] = {}
+    cells = list(dict.fromkeys(study.cells["cell"]))
+    for record in sorted(records, key=lambda r: cells.index(r.config.cell)):
+        config = record.config
+        rates = schedules.curve(schedules.parse(config.lr_schedule), epochs, config.global_batch, RATE_POINTS)
+        drawn.setdefault((config.lr_schedule, tuple(rates)), config.global_batch)
+    several = len(drawn) > len({text for text, _ in drawn})
+    batches = sorted(set(drawn.values()))
+    panels = []
+    for batch in batches if several else batches[:1]:
+        series = tuple(
+            Series(text, tuple(Mark(epochs * n / (RATE_POINTS - 1), rate) for n, rate in enumerate(rates)))
+            for (text, rates), at in drawn.items()
+            if at == batch or not several
+        )
+        panels.append(Panel(f"global batch {batch}" if several else "", series[:MOST]))
+    if not any(panel.series for panel in panels):
+        return None
+    alt = f"{len({text for text, _ in drawn})} schedules over {epochs} epochs."
+    across, up = Scale("epoch", starts_at_zero=True), Scale("learning rate", starts_at_zero=True)
+    return Chart(
+        "learning-rate", "Learning rate by epoch", alt, across, up, tuple(panels[:6]), legend=study.word("lr_schedule")
+    )
+
+
+def _table(study: Study) -> list[Block]:
+    found = study.measured
+    columns = [*map(study.word, study.axes), "top-1", "reached", "epochs to target", "time to target", "images/s"]
+    rows = [
+        (
+            *(tables.cell(row[axis]) for axis in study.axes),
+            tables.accuracy(row["top1"], row["top1_ci"]),
+            f"{row['reached']} of {row['n']}",
+            tables.plus_minus(row["epochs_to_target"], row["epochs_to_target_ci"]),
+            tables.duration(3600 * row["hours_to_target"], 3600 * row["hours_to_target_ci"]),
+            tables.plus_minus(row["images_per_s"], row["images_per_s_ci"]),
+        )
+        for _, row in found.iterrows()
+    ]
+    numeric = study.numeric(columns[len(study.axes) :])
+    return [Table("learning-table", "What each came to", tuple(columns), tuple(rows), numeric)]

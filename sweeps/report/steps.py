@@ -1,0 +1,52 @@
+"""Where a step's time goes, cell by cell."""
+
+from __future__ import annotations
+
+from sweeps import tables
+from sweeps.report.chart import Bars, Section
+from sweeps.report.study import Study
+
+PARTS = ("computing", "waiting for input", "waiting for communication", "overlapped")
+FIGURES = ("compute_share", "input_share", "comm_share")
+MOST = 40
+
+
+def section(study: Study) -> Section | None:
+    known = study.measured.dropna(subset=[*FIGURES])
+    waits = known[["input_share", "comm_share"]].to_numpy()
+    if study.is_convergence or not waits.any():
+        return None
+    shown = known.loc[known["images_per_s"].nlargest(MOST).index].sort_index()
+    rows = []
+    for _, row in shown.iterrows():
+        shares = [float(row[figure]) for figure in FIGURES]
+        shares.append(max(0.0, 1 - sum(shares)))
+        words = [tables.percent(float(row[figure]), float(row[f"{figure}_ci"])) for figure in FIGURES]
+        whole = sum(max(share, 0) for share in shares)
+        rows.append(
+            (
+                tuple(tables.cell(row[axis]) for axis in study.axes),
+                tuple(max(share, 0) / whole for share in shares),
+                (*words, f"{shares[-1]:.0%}"),
+                f"{row['step_ms']:.4g}",
+            )
+        )
+    lead = (
+        "A part's share is what a step loses when the part is taken away, so only what is exposed counts. "
+        "What parts hide behind each other is overlapped."
+    )
+    most = known.loc[(known["comm_share"] + known["input_share"]).idxmax()]
+    waits = f"{most['comm_share']:.0%} communication, {most['input_share']:.0%} input"
+    alt = f"Most waiting: {study.described(most)}, {waits}."
+    left = f" The {MOST} fastest of {len(known)} cells." if len(known) > MOST else ""
+    bars = Bars(
+        "steps-cells",
+        "Step time by cell",
+        alt,
+        tuple(map(study.word, study.axes)),
+        PARTS,
+        "step, ms",
+        tuple(rows),
+        f"A share below zero is noise and drawn as none; the words of a bar have it as it was.{left}",
+    )
+    return Section("steps", "Step time", lead, (bars,))

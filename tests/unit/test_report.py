@@ -1,0 +1,246 @@
+"""What a report says: the answer, which sections there are, and that nothing of a user's text becomes markup."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps import report
+from sweeps.report import answer, chart, drawing, page
+from sweeps.report.chart import Chart, Mark, Panel, Scale, Series
+from sweeps.report.study import Study
+from tests.unit import studies
+from workers.contract import TrialConfig, TrialOutcome
+
+BATCHES = """
+name: batches
+model: resnet50
+device: gpu
+space: {batch_size: [32, 64, 128], gpus: [1, 2, 4], precision: [fp32, fp16]}
+repeats: 3
+"""
+
+
+def rate(config: TrialConfig) -> float:
+    """Twice as fast in fp16, 10% lost at each doubling, slightly unlike repeats; the largest batch does not fit."""
+    if config.batch_size == 128 and config.precision == "fp32":
+        return -1.0
+    one = 100 * config.batch_size**0.25 * (2 if config.precision == "fp16" else 1)
+    return one * config.gpus * 0.9 ** math.log2(config.gpus) * (1 + 0.001 * config.repeat)
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return studies.planted(BATCHES, rate)
+
+
+def names(study: Study) -> list[str]:
+    return [section.name for section in report.sections(study)]
+
+
+def blocks(study: Study) -> dict[str, object]:
+    return {getattr(block, "name", ""): block for section in report.sections(study) for block in section.blocks}
+
+
+def test_the_first_screen_answers_in_words_and_four_numbers(study: Study) -> None:
+    said = answer.of(study)
+    assert said.headline.startswith("Batch size 128, 4 GPUs, fp16 trains fastest: ")
+    assert "**3.24×** one GPU" in said.lines[0]
+    assert "81%" in said.lines[0]
+    assert [number.says for number in said.numbers] == [
+        "Throughput",
+        "Scaling efficiency",
+        "An epoch of ImageNet",
+        "A step",
+    ]
+    assert said.numbers[1].value == "81%"
+
+
+def test_a_lead_within_the_intervals_is_not_called_the_fastest() -> None:
+    noisy = studies.planted(BATCHES, lambda config: abs(rate(config)) * (1 + 0.4 * config.repeat))
+    said = answer.of(noisy)
+    assert "leads, if not clearly" in said.headline
+    assert any("can't be told from it" in line for line in said.lines)
+
+
+def test_a_single_repeat_is_marked() -> None:
+    once = studies.planted(BATCHES.replace("repeats: 3", "repeats: 1"), rate)
+    said = answer.of(once)
+    assert "leads, if not clearly" in said.headline
+    assert any("single repeat" in care for care in said.cares)
+
+
+def test_sections_are_there_where_their_data_exist(study: Study) -> None:
+    assert names(study) == [
+        "scaling",
+        "batch",
+        "precision",
+        "cost",
+        "effects",
+        "feasibility",
+        "trials",
+        "ends",
+        "again",
+    ]
+    one = studies.planted("{name: one, model: tiny, device: cpu, space: {batch_size: 8, gpus: 1}, repeats: 1}", rate)
+    assert names(one) == ["trials", "again"]
+
+
+def test_nothing_measured_is_an_honest_page() -> None:
+    unfit = studies.planted(BATCHES, lambda config: -1.0)
+    said = answer.of(unfit)
+    assert said.headline == "No trial of batches measured anything"
+    assert said.numbers == ()
+    assert "54 infeasible" in said.lines[0]
+    report.html(unfit)
+    empty = dataclasses.replace(unfit, records=())
+    assert "No trial" in report.html(empty)
+
+
+def test_the_ideal_line_is_that_of_one_rank(study: Study) -> None:
+    made = blocks(study)["scaling-best"]
+    assert isinstance(made, Chart)
+    ideal, measured = made.panels[0].series
+    assert [mark.x for mark in measured.marks] == [1, 2, 4]
+    assert ideal.marks[-1].y == pytest.approx(4 * measured.marks[0].y)
+    assert measured.marks[-1].y == pytest.approx(0.81 * ideal.marks[-1].y)
+
+
+def test_what_did_not_fit_is_a_cross_and_a_field_of_the_map(study: Study) -> None:
+    curve = blocks(study)["batch-curve"]
+    assert isinstance(curve, Chart)
+    crosses = [mark for mark in curve.marks() if mark.is_missing]
+    assert {mark.x for mark in crosses} == {128}
+    assert all("device memory" in mark.says for mark in crosses)
+    fits = blocks(study)["feasibility-map"]
+    assert isinstance(fits, chart.Table)
+    assert {row[-1] for row in fits.rows} == {"too large"}
+    assert {row[-2] for row in fits.rows} == {"fits"}
+
+
+def test_precision_ratios_are_those_planted(study: Study) -> None:
+    table = blocks(study)["precision-ratios"]
+    assert isinstance(table, chart.Table)
+    ratios = [str(row[-1]) for row in table.rows if row[0] != "128"]
+    assert ratios
+    assert all(ratio.startswith("2.00×") for ratio in ratios)
+
+
+def test_every_trial_is_in_the_table_and_in_the_page(study: Study) -> None:
+    html = report.html(study)
+    assert all(record.config.trial in html for record in study.records)
+
+
+def test_unlike_machines_are_kept_apart() -> None:
+    both = studies.planted(BATCHES, rate, lambda config: "a100" if config.repeat == 2 else "v100")
+    assert both.axes[-1] == "hardware"
+    assert any("Pooled" in care for care in answer.of(both).cares)
+    curve = blocks(both)["batch-curve"]
+    assert isinstance(curve, Chart)
+    assert {"a100" in panel.title for panel in curve.panels} == {True, False}
+
+
+def test_a_simulated_sweep_says_so_everywhere() -> None:
+    small = "{name: small, model: resnet50, device: gpu, space: {batch_size: [32, 64], gpus: [1, 2]}, repeats: 2}"
+    study = studies.simulated(small, "nodes=1,gpus=2,gpu=v100")
+    html = report.html(study)
+    assert 'class="simulated"' in html
+    assert "@top-center" in html  # on every sheet of paper
+    assert html.count('class="plot"') == html.count('class="stamp"') > 0
+    assert "(simulated)</title>" in html
+    assert any("simulated" in care for care in answer.of(study).cares)
+    assert "--simulate nodes=1,gpus=2,gpu=v100" in html
+    assert "simulated" not in report.html(studies.planted(small, rate)).split("</style>")[1].lower()
+
+
+class Tags(HTMLParser):
+    VOID = frozenset({"meta", "link", "input", "br"})
+    OPEN = frozenset({"td", "th", "tr", "tbody", "thead"})  # that need no end
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.scripts = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.scripts += tag == "script"
+        assert not any(name.startswith("on") for name, _ in attrs)
+        assert not any((value or "").startswith(("http", "//")) for name, value in attrs if name in ("src", "href"))
+        if tag not in self.VOID | self.OPEN:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.OPEN:
+            assert self.stack.pop() == tag
+
+
+def test_text_of_a_user_never_becomes_markup(study: Study) -> None:
+    evil = "</pre><script>alert(1)</script>\"'><img src=x onerror=alert(1)> **`&amp;"
+    failed = TrialOutcome(status="failed", kind="<b>kind</b>", message=evil)
+    first = dataclasses.replace(study.records[0], outcome=failed)
+    facts = dataclasses.replace(study.facts, file=f"{study.facts.file}# {evil}\n", overrides=(f"name={evil}",))
+    object.__setattr__(facts, "spec", study.facts.spec)
+    html = report.html(Study(facts, (first, *study.records[1:])))
+    tags = Tags()
+    tags.feed(html)
+    assert tags.stack == []
+    assert tags.scripts == 1
+    assert "<img" not in html
+    assert "&lt;img src=x" in html
+
+
+def test_figures_as_files(study: Study, tmp_path: Path) -> None:
+    folder = report.written(study, tmp_path / "csv", "csv")
+    with (folder / "efficiency.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["GPUs"] for row in rows} == {"1", "2", "4"}
+    assert all(row["efficiency"] == "81.0%" for row in rows if row["GPUs"] == "4")
+    drawn = report.written(study, tmp_path / "png", "png")
+    pictures = list(drawn.glob("*.png"))
+    assert {"scaling-best.png", "efficiency.png", "cost-front.png"} <= {path.name for path in pictures}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+reals = st.floats(1e-3, 1e6)
+
+
+@given(st.lists(reals, min_size=1, max_size=20), st.sampled_from(["linear", "log"]))
+def test_every_value_is_on_its_scale(values: list[float], kind: chart.Kind) -> None:
+    scale = Scale("x", kind)
+    low, high = chart.extent(scale, values)
+    assert low <= min(values)
+    assert max(values) <= high
+    ticks = chart.ticks(scale, low, high)
+    assert 1 <= len(ticks) <= 12
+    assert all(low * 0.999 <= tick <= high * 1.001 for tick in ticks)
+    assert len({chart.written(tick) for tick in ticks}) == len(ticks) or high / low < 1.2
+
+
+def test_a_drawing_holds_each_mark_within_its_panel() -> None:
+    marks = tuple(Mark(x, x * x, x * x - 1, x * x + 1) for x in range(1, 9))
+    drawn = Chart("c", "Squares", "Grows", Scale("x"), Scale("y"), (Panel("", (Series("s", marks),)),))
+    (svg,) = drawing.panels(drawn)
+    places = [tuple(map(float, at)) for at in re.findall(r'class="mark" d="M([\d.]+) ([\d.]+)', svg)]
+    assert len(places) == 8
+    assert all(0 <= x <= 920 and 0 <= y <= 380 for x, y in places)
+    assert [y for _, y in places] == sorted((y for _, y in places), reverse=True)
+    assert 'aria-label="Squares. Grows"' in svg
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "0"), (40, "40 s"), (90, "1:30 min"), (120, "2 min"), (5400, "1:30 h"), (7200, "2 h")]
+)
+def test_times_on_a_scale(seconds: float, said: str) -> None:
+    assert chart.written(seconds, "time") == said
+
+
+def test_strong_words_and_code_are_all_the_markup_there_is() -> None:
+    assert page.rich("**a** `b` <c> 1 ± 2") == "<strong>a</strong> <code>b</code> &lt;c&gt; 1\u00a0±\u00a02"

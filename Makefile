@@ -26,8 +26,9 @@ check: $(READY)
 	@.venv/bin/mypy
 	@.venv/bin/pytest -q tests/unit/test_layers.py
 
+BENCHMARKS := launch parity input intervals packing overhead tracking query
 bench: $(READY)
-	@for script in benchmarks/launch.py benchmarks/parity.py benchmarks/input.py benchmarks/intervals.py benchmarks/packing.py; do .venv/bin/python $$script || exit 1; done
+	@for name in $(BENCHMARKS); do .venv/bin/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv

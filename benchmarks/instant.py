@@ -113,7 +113,8 @@ def plain(trials: int) -> dict[str, Any]:
 
     clock = Clock()
     with cluster.connected(None, cpus=1):
-        del os.environ["TUNE_MAX_PENDING_TRIALS_PG"]  # ours
+        for ours_alone in ("TUNE_MAX_PENDING_TRIALS_PG", "TUNE_GLOBAL_CHECKPOINT_S"):
+            del os.environ[ours_alone]
         tuner = tune.Tuner(
             tune.with_resources(Trivial, tune.PlacementGroupFactory([{"CPU": 1.0}])),
             param_space={"batch_size": tune.grid_search(list(range(1, trials + 1)))},

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import math
 import os
-import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import ray
+from ray import _raylet
+from ray._private import worker
 from ray.autoscaler import sdk
 
-from sweeps import broom
+from sweeps import broom, guard
 from sweeps.errors import RefusedError
 from sweeps.shape import Node
 
 LOOK_EVERY_S = 2.0
-HEAD_MAY_BE_AWAY_S = 20.0
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # what goes wrong is told in our words
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # it would end keepers; ranks have limits of their own
     "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "1e9",  # it would write down again and again what the ledger has
     "TUNE_MAX_PENDING_TRIALS_PG": "1024",  # the engine starts no trial that does not fit
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",
 }
@@ -53,6 +54,9 @@ class Site(Protocol):
 
     @property
     def nodes(self) -> Sequence[Node]: ...
+    def look_again(self) -> None:
+        """Something has happened: what was there a moment ago may have gone."""
+
     def id(self, name: str) -> str:
         """Ray's, of a node."""
 
@@ -67,6 +71,8 @@ class Simulated:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
+
+    def look_again(self) -> None: ...
 
     def id(self, name: str) -> str:
         return name
@@ -85,7 +91,7 @@ class Cluster:
     """The nodes of a Ray cluster that ranks may run on, as they come and go."""
 
     def __init__(self) -> None:
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
         self._has_asked = False
         self._nodes: list[Node] = []
         self._ids: dict[str, str] = {}  # Ray's, by name, of those that are there
@@ -107,6 +113,9 @@ class Cluster:
             self._looked_at = time.monotonic()
         return self._nodes
 
+    def look_again(self) -> None:
+        self._looked_at = -math.inf
+
     def id(self, name: str) -> str:
         return self._ids[name]
 
@@ -121,26 +130,9 @@ class Cluster:
 
     @contextlib.contextmanager
     def guarded(self, gone: Callable[[str], None]) -> Iterator[None]:
-        """Ray itself would wait a minute for its head, and then end this process where it stands."""
         head: str = ray.get_runtime_context().gcs_address
-        is_over = threading.Event()
-
-        def look() -> None:
-            answered_at = time.monotonic()
-            while not is_over.wait(LOOK_EVERY_S):
-                try:
-                    _knock(head)
-                    answered_at = time.monotonic()
-                except RefusedError as refusal:
-                    if time.monotonic() - answered_at > HEAD_MAY_BE_AWAY_S:
-                        gone(f"{refusal}, for {HEAD_MAY_BE_AWAY_S:g} s")
-                        return
-
-        threading.Thread(target=look, name="guard", daemon=True).start()
-        try:
+        with guard.guarded(head, functools.partial(_identity, head), gone):
             yield
-        finally:
-            is_over.set()
 
     def close(self) -> None:
         """The cluster may shrink again."""
@@ -180,16 +172,24 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]
             where = address or "on this machine"
             raise RefusedError(f"Ray must answer {where}, but {str(error).splitlines()[0]}") from None
         stack.callback(ray.shutdown)
+        worker.print_to_stdstream = lambda *_, **__: None  # Ray's news of nodes and retries, amid our tables
         site = Cluster()
         stack.callback(site.close)
         yield site
 
 
+def _identity(head: str) -> object:
+    """Of the cluster: a head that was started anew knows nothing of the one before."""
+    try:
+        return _raylet.GcsClient(address=head).cluster_id  # type: ignore[attr-defined]
+    except ray.exceptions.RpcError as error:
+        raise OSError(str(error)) from None
+
+
 def _knock(address: str) -> None:
     """Ray itself would wait most of a minute for a head that isn't there."""
-    host, _, port = address.rpartition("//")[-1].rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        guard.connected(address).close()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise RefusedError(f"a Ray head must answer at HOST:PORT, but {address} gives: {why}") from None

@@ -271,7 +271,7 @@ def _conduct(
         wait_for_nodes_s=NODES_MAY_COME_BACK_S if spec.wait_for_nodes_min is None else 60 * spec.wait_for_nodes_min,
     )
     engine.resumed(done)
-    progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec))
+    progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), done)
     tracker = Tracker(book.facts)
     refusals: list[RefusedError] = []
     is_complete = False
@@ -298,9 +298,13 @@ def _conduct(
 
 def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why: str) -> None:
     """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will."""
-    tracker.close(is_complete=False)
     console.print(f"[red]{why}[/]", highlight=False, soft_wrap=True)
-    console.print(f"  to go on once it is there: {terms.me} resume {name} --address HOST:PORT", highlight=False)
+    console.print(
+        f"  to go on on it, or on another: {terms.me} resume {name} --address HOST:PORT",
+        highlight=False,
+        soft_wrap=True,
+    )
+    tracker.close(is_complete=False)
     os._exit(errors.REFUSED)
 
 

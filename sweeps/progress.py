@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -37,10 +37,14 @@ class Progress(Observer):
         name: Callable[[TrialConfig], str],
         console: Console,
         unit: str = "GPU-hours",
+        earlier: Sequence[TrialRecord] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`trials` there will be, as far as is known; their cost is told in `unit`."""
-        self.done = 0
+        """`trials` there will be, as far as is known, with those that an `earlier` driver has done; their cost is told
+        in `unit`."""
+        self.done = 0  # by this driver
+        self._earlier = len(earlier)
+        self._spent_earlier = sum(record.gpu_hours for record in earlier)
         self.best: TrialRecord | None = None
         self._trials = trials
         self._name_of = name
@@ -100,14 +104,14 @@ class Progress(Observer):
         if not self.done or self._first_start is None:
             return None
         elapsed = self._clock() - self._first_start
-        if self._spent and self._spent.gpu_hours:
-            return elapsed * (self._spent.expected / self._spent.gpu_hours - 1)
-        return elapsed * (self._trials / self.done - 1)
+        if self._spent and (spent := self._spent.gpu_hours - self._spent_earlier):
+            return elapsed * (self._spent.expected - self._spent.gpu_hours) / spent
+        return elapsed * (self._trials - self._earlier - self.done) / self.done
 
     def _line(self, record: TrialRecord) -> str:
         config, outcome = record.config, record.outcome
         left = f"  {clock_time(self.left_s)} left" if self.left_s else ""
-        place = f"{self.done:>{len(str(self._trials))}}/{self._trials}"
+        place = f"{self._earlier + self.done:>{len(str(self._trials))}}/{self._trials}"
         text = f"{place}  {self._name(config)} #{config.repeat}  {figure(record)}{left}"
         if outcome.status == "completed":
             return text
@@ -115,10 +119,11 @@ class Progress(Observer):
 
     def _table(self) -> RenderableType:
         head = Table.grid(padding=(0, 2))
-        waiting = self._trials - self.done - len(self._running)
-        counts = f"{self.done} done  {len(self._running)} running  {waiting} waiting"
+        done = self._earlier + self.done
+        waiting = self._trials - done - len(self._running)
+        counts = f"{done} done  {len(self._running)} running  {waiting} waiting"
         left = "" if self.left_s is None else f"{clock_time(self.left_s)} left"
-        bar = ProgressBar(total=self._trials, completed=self.done, width=30)
+        bar = ProgressBar(total=self._trials, completed=done, width=30)
         head.add_row(bar, counts, clock_time(self._clock() - self._begun), left, self._cost())
         rows: list[RenderableType] = [head]
         for config, progress in self._running.values():

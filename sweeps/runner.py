@@ -7,6 +7,7 @@ own, its bundles bound to the nodes that the engine chose. What its gang comes b
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import signal
@@ -43,32 +44,35 @@ JUDGE_EVERY_S = 0.5  # where a search may stop a trial
 LOOK_EVERY_S = 1.0
 INTRODUCED_WITHIN_S = 60.0
 CUT_SHORT = ("killed", "exited", "stalled", "nursery gone")  # kinds of failure that say nothing against the trial
-ONE_AT_A_TIME = [{"CPU": 1.0}]  # a simulated trial answers at once
+ONE_AT_A_TIME = '[{"CPU": 1.0}]'  # a simulated trial answers at once
+Away = dict[str, tuple[TrialConfig, list[str]]]
 
 
 class Gang(tune.Trainable):
     """One trial at a time on the gang of ranks in its placement group; then the next on the same nodes."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        if not config["simulated"]:
-            ranks = [ranks for _, ranks in config["seats"]]
-            self._group: Any = Group(get_current_placement_group(), ranks, config["node_ids"])
+        order = json.loads(config["order"])
+        if not order["simulated"]:
+            ranks = [ranks for _, ranks in order["seats"]]
+            self._group: Any = Group(get_current_placement_group(), ranks, order["node_ids"])
         self._probed_at = -math.inf
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        if new_config["simulated"]:
-            machine = simulated.parse(new_config["simulated"])
-            self._group = SimulatedGroup(machine, new_config["seats"], new_config["is_judged"])
+        order = json.loads(new_config["order"])
+        if order["simulated"]:
+            machine = simulated.parse(order["simulated"])
+            self._group = SimulatedGroup(machine, order["seats"], order["is_judged"])
         else:
             self._group.stop()  # of a trial that was stopped halfway
-            self._group.seats = [ranks for _, ranks in new_config["seats"]]
-        self._config = contract.trial_config(new_config["trial"])
-        self._paths = SweepPaths(new_config["sweep"], Path(new_config["root"]))
-        self._entry = new_config["entry"]
-        self._probe_every_s = new_config["probe_every_s"]
-        self._report_every_s = JUDGE_EVERY_S if new_config["is_judged"] else REPORT_EVERY_S
-        self._at = new_config["at"], new_config["attempt"]
+            self._group.seats = [ranks for _, ranks in order["seats"]]
+        self._config = contract.trial_config(order["trial"])
+        self._paths = SweepPaths(order["sweep"], Path(order["root"]))
+        self._entry = order["entry"]
+        self._probe_every_s = order["probe_every_s"]
+        self._report_every_s = JUDGE_EVERY_S if order["is_judged"] else REPORT_EVERY_S
+        self._at = order["at"], order["attempt"]
         self._is_running = False
         return True
 
@@ -122,6 +126,7 @@ class _Feed(Searcher):
         self._nurses = nurses
         self._same = same  # for all trials
         self._made_of: dict[str, Fingerprints] = {}  # by node
+        self.away: Away = {}  # by name, what Tune has: the trial, its nodes
         self._give_up = time.monotonic() + INTRODUCED_WITHIN_S
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,7 +137,9 @@ class _Feed(Searcher):
         if self._conductor.engine.asks_what_nodes_are_made_of and not self._are_all_known():
             return None
         if start := self._conductor.next():
-            return self._same | self._placed(start)
+            order = self._same | self._placed(start)
+            self.away[start.trial.trial] = start.trial, order["node_ids"]
+            return {"name": start.trial.trial, "order": json.dumps(order)}  # Tune walks through what it sees inside of
         return str(Searcher.FINISHED) if self._conductor.is_over else None
 
     def look(self) -> None:
@@ -167,31 +174,42 @@ class _Feed(Searcher):
 
 def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
     """The trial's own actor needs nothing; a bundle for each of its nodes is bound to it."""
-    if config["simulated"]:
-        return tune.PlacementGroupFactory(ONE_AT_A_TIME)
-    nodes = [{"ray.io/node-id": node} for node in config["node_ids"]]
-    return tune.PlacementGroupFactory([{}, *config["bundles"]], bundle_label_selector=nodes)
+    order = json.loads(config["order"])
+    if order["simulated"]:
+        return _reserved(ONE_AT_A_TIME)
+    return _reserved(json.dumps([{}, *order["bundles"]]), *order["node_ids"])
+
+
+@functools.cache  # Tune compares them all the time, and is quick where they are the same
+def _reserved(bundles: str, *node_ids: str) -> tune.PlacementGroupFactory:
+    nodes = [{"ray.io/node-id": node} for node in node_ids]
+    return tune.PlacementGroupFactory(json.loads(bundles), bundle_label_selector=nodes or None)
 
 
 class _Watcher(tune.Callback):
     """Tune's events, told to the conductor."""
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: Conductor, site: Site, away: Away) -> None:
         self._conductor = conductor
+        self._site = site
+        self._away = away
         self.stopped_for: dict[str, TrialOutcome] = {}  # by trial: why we have had Tune stop it
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._conductor.begun(_config(trial))
+        self._conductor.begun(self._config(trial))
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        config = _config(trial)
-        if outcome := result.pop("outcome", None):  # Tune would keep it
-            self._conductor.answered(config, contract.trial_outcome(json.loads(outcome)), result.get("took_s"))
+        config = self._config(trial)
+        if told := result.pop("outcome", None):  # Tune would keep it
+            outcome = contract.trial_outcome(json.loads(told))
+            if outcome.status == "lost":
+                self._site.look_again()
+            self._conductor.answered(config, outcome, result.get("took_s"))
         elif probes := result.pop("probes", None):
             self._conductor.tested(config, json.loads(probes))
             self._conductor.begun(config)
@@ -200,14 +218,22 @@ class _Watcher(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         lines = str(trial.get_error() or "no message").strip().splitlines()
-        self._over(trial, TrialOutcome(status="lost", kind="trial actor lost", message=lines[-1]))
+        self._site.look_again()
+        kind = "node lost" if _has_gone(self._away[_name(trial)][1], self._site) else "trial actor lost"
+        self._over(trial, TrialOutcome(status="lost", kind=kind, message=lines[-1]))
+        self._away.pop(_name(trial), None)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if outcome := self.stopped_for.pop(_config(trial).trial, None):
+        if outcome := self.stopped_for.pop(_name(trial), None):
             self._over(trial, outcome)
+        self._away.pop(_name(trial), None)
+        _forget(trial)
+
+    def _config(self, trial: Any) -> TrialConfig:
+        return self._away[_name(trial)][0]
 
     def _over(self, trial: Any, outcome: TrialOutcome) -> None:
-        config = _config(trial)
+        config = self._config(trial)
         if self._conductor.is_running(config):
             self._conductor.answered(config, outcome, (trial.last_result or {}).get("took_s"))
 
@@ -219,19 +245,17 @@ class _Stranded(schedulers.FIFOScheduler):
     """Gives up trials that wait for a placement group on nodes that have gone."""
 
     watcher: _Watcher
+    feed: _Feed
     site: Site
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def choose_trial_to_run(self, controller: Any) -> Any:
-        ids = {self.site.id(node.name) for node in self.site.nodes}
         for trial in controller.get_live_trials():
-            if trial.status == "PENDING" and not set(trial.config["node_ids"]) <= ids:
+            if trial.status == "PENDING" and _has_gone(self.feed.away[_name(trial)][1], self.site):
                 message = "a node of its placement group had gone before it started"
-                self.watcher.stopped_for[_config(trial).trial] = TrialOutcome(
-                    status="lost", kind="node lost", message=message
-                )
+                self.watcher.stopped_for[_name(trial)] = TrialOutcome(status="lost", kind="node lost", message=message)
                 controller.stop_trial(trial)
         return super().choose_trial_to_run(controller)
 
@@ -264,7 +288,7 @@ class _Hopeless(schedulers.AsyncHyperBandScheduler, _Stranded):
         elif took_s > self._patience * self._best_s:
             why = f"{took_s:.0f} s without coming to the target, which took another trial {self._best_s:.0f} s"
         if why:
-            self.watcher.stopped_for[_config(trial).trial] = TrialOutcome(status="pruned", kind="hopeless", message=why)
+            self.watcher.stopped_for[_name(trial)] = TrialOutcome(status="pruned", kind="hopeless", message=why)
         return str(self.STOP if why else self.CONTINUE)
 
 
@@ -294,8 +318,21 @@ class _Patient(RayActorManager):
         return bool(super().next(timeout and max(timeout, LOOK_EVERY_S)))
 
 
-def _config(trial: Any) -> TrialConfig:
-    return contract.trial_config(trial.config["trial"])
+def _has_gone(node_ids: Sequence[str], site: Site) -> bool:
+    """One of the nodes that a trial was to run on."""
+    return not set(node_ids) <= {site.id(node.name) for node in site.nodes}
+
+
+def _name(trial: Any) -> str:
+    return str(trial.config["name"])
+
+
+def _forget(trial: Any) -> None:
+    """Tune would keep all that it was told and has heard of a trial, and statistics of it; the ledger has it."""
+    trial.config, trial.evaluated_params, trial.experiment_tag = {"name": _name(trial)}, {}, ""
+    heard = trial.run_metadata
+    heard.last_result, heard.metric_analysis, heard.metric_n_steps = {}, {}, {}
+    heard.invalidate_cache()
 
 
 def run(
@@ -320,9 +357,10 @@ def run(
         "probe_every_s": 0.0 if facts.simulated else 60 * spec.probe_every_min,
         "is_judged": is_judged,
     }
-    watcher, feed = _Watcher(conductor), _Feed(conductor, site, nurses, same)
+    feed = _Feed(conductor, site, nurses, same)
+    watcher = _Watcher(conductor, site, feed.away)
     scheduler = _Hopeless(spec) if is_judged else _Stranded()
-    scheduler.watcher, scheduler.site = watcher, site
+    scheduler.watcher, scheduler.feed, scheduler.site = watcher, feed, site
     tuner = tune.Tuner(
         tune.with_resources(Gang, _placement_group),
         tune_config=tune.TuneConfig(

@@ -32,6 +32,8 @@ from workers.seats import Bench, seated
 
 ENTRY = "workers.train:run"
 COVER_EVERY_S = 10.0
+LOOK_EVERY_S = 5.0
+SURE_WITHIN_S = 60.0  # is Ray of a node's end
 ECHO_S = 2.0  # how long the rest of a gang may take to end by itself once one rank has
 
 
@@ -177,6 +179,14 @@ class Keeper:
         yield from keep(order, nursery_key(), ray.get_runtime_context().is_canceled)
 
 
+class NodeGoneError(Exception):
+    """Before a rank could sit there."""
+
+    def __init__(self, rank: int, node_id: str) -> None:
+        super().__init__(f"node {node_id[:8]} of its placement group had gone before it started")
+        self.rank = rank
+
+
 class Group:
     """The ranks of one trial at a time, in a placement group with a bundle for each of their nodes."""
 
@@ -186,7 +196,8 @@ class Group:
         self._placement = placement
         self._node_ids = node_ids
         self._pools: list[list[tuple[Any, Bench]]] = [[] for _ in seats]  # by bundle: keepers, and where they sit
-        self._benches: list[Bench] = []  # by rank, of the latest trial
+        self._keepers: list[Any] = []  # by rank, of the latest trial
+        self._benches: list[Bench] = []  # likewise
         self._running: dict[Any, int] = {}  # what a keeper's run yields: its rank
         self._granted: list[contract.Granted] = []
         self._ends: list[RankEnd] = []
@@ -195,7 +206,10 @@ class Group:
 
     def probe(self, paths: SweepPaths, every_s: float, config: contract.TrialConfig) -> list[dict[str, Any]]:
         """Test each node that was not tested lately. The gang has its nodes to itself, and its trial waits."""
-        self._seat(config)
+        try:
+            self._seat(config)
+        except NodeGoneError:  # the trial's start will say so
+            return []
         tests = [
             keeper.probe.remote(str(paths.last_probe(bench.nursery)), every_s, config.deadlines.nursery_s)
             for (keeper, bench), *_ in self._pools
@@ -207,7 +221,14 @@ class Group:
     ) -> None:
         """Have every rank forked. Returns at once; `wait` tells how it went. When, and how often before, is for
         gangs that only pretend."""
-        keepers = self._seat(config)
+        self._ends, self._give_up = [], float("inf")
+        self.progress = Progress("start", 0)  # of rank 0
+        try:
+            self._keepers = self._seat(config)
+        except NodeGoneError as gone:
+            self._granted = []
+            self._ends = [RankEnd(rank=gone.rank, what="lost", kind="node lost", message=str(gone), at=time.time())]
+            return
         seats = seated(self._benches)
         if config.gpus > 1:
             alone = len({bench.nursery for bench in self._benches} | {nursery_key()}) == 1
@@ -216,13 +237,16 @@ class Group:
         checkpoint = str(paths.checkpoint(config.trial))
         self._granted = [
             contract.Granted(
-                rank=rank, node=bench.node, gpu=bench.gpu, hardware=bench.hardware, software=bench.software
+                rank=rank,
+                node=bench.node,
+                gpu=bench.gpu,
+                node_id=bench.node_id,
+                hardware=bench.hardware,
+                software=bench.software,
             )
             for rank, bench in enumerate(self._benches)
         ]
-        self._ends, self._give_up = [], float("inf")
-        self.progress = Progress("start", 0)  # of rank 0
-        for keeper, bench, seat in zip(keepers, self._benches, seats, strict=True):
+        for keeper, bench, seat in zip(self._keepers, self._benches, seats, strict=True):
             order = Order(
                 config=config,
                 seat=dataclasses.replace(seat, checkpoint=checkpoint),
@@ -271,7 +295,10 @@ class Group:
             for bundle, ranks in enumerate(self.seats)
             for _ in range(ranks - len(self._pools[bundle]))
         ]
-        benches = ray.get([keeper.where.remote() for _, keeper in missing])
+        calls = [keeper.where.remote() for _, keeper in missing]
+        while calls and ray.wait(calls, num_returns=len(calls), timeout=LOOK_EVERY_S)[1]:
+            self._check_nodes([keeper for _, keeper in missing])
+        benches = ray.get(calls)
         for (bundle, keeper), bench in zip(missing, benches, strict=True):
             self._check(bench, bundle)
             self._pools[bundle].append((keeper, bench))
@@ -290,6 +317,15 @@ class Group:
         }
         return ray.remote(Keeper).options(**options).remote()
 
+    def _check_nodes(self, waiting: Sequence[Any]) -> None:
+        """Ray would wait for ever for a node that has gone."""
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        for bundle, node in enumerate(self._node_ids):
+            if node not in alive:
+                for keeper in waiting:
+                    ray.kill(keeper)
+                raise NodeGoneError(sum(self.seats[:bundle]), node)
+
     def _check(self, bench: Bench, bundle: int) -> None:
         wanted = self._node_ids[bundle] if self._node_ids else bench.node_id
         if bench.node_id != wanted:
@@ -303,7 +339,7 @@ class Group:
         except ray.exceptions.TaskCancelledError:
             heard = RankEnd(rank=rank, what="stopped", at=time.time())
         except ray.exceptions.RayError as error:
-            message = str(error).strip().splitlines()[0]
+            message = self._why_gone(self._keepers[rank], error)
             heard = RankEnd(rank=rank, what="lost", kind="node lost", message=message, at=time.time())
         if isinstance(heard, Progress):
             if rank == 0:
@@ -314,6 +350,19 @@ class Group:
         if heard.what != "measured":
             self._give_up = min(self._give_up, time.monotonic() + ECHO_S)
 
+    def _why_gone(self, keeper: Any, error: Exception) -> str:
+        """Once Ray is sure that it is: until then its node would seem fit for the next attempt."""
+        until = time.monotonic() + SURE_WITHIN_S
+        while time.monotonic() < until:
+            try:
+                ray.get(keeper.where.remote(), timeout=SURE_WITHIN_S)
+                break  # it was only away for a moment
+            except ray.exceptions.ActorDiedError as death:
+                return _reason(death)
+            except ray.exceptions.RayError:
+                time.sleep(0.5)
+        return _reason(error)
+
     def _call_off(self) -> None:
         for run in self._running:
             ray.cancel(run)
@@ -322,3 +371,9 @@ class Group:
         if self._rendezvous:
             self._rendezvous.close()
             self._rendezvous = None
+
+
+def _reason(error: Exception) -> str:
+    """The line of what Ray says of an actor's death that says why."""
+    lines = str(error).strip().splitlines()
+    return next((line.strip() for line in lines if "because" in line), lines[0])

@@ -22,15 +22,20 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 NODE = "SWEEP_TEST_NODE"  # names, in the environment of each of its processes, the node that they make up
 SOON = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}  # is a node missed
+GROWING = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+LOG = "driver.log"
+ANSWER = "answer: "
 STARTS = 3  # that Ray is given: on a machine with much to do its agent may be late for its raylet
 
 
 class Cluster:
     """A head and whatever joins it. Its nodes share the machine's address, and nothing else."""
 
-    def __init__(self, cpus: int) -> None:
+    def __init__(self, cpus: int, grows_by: int = 0) -> None:
+        """With a head of so many CPUs; one that grows by itself does so by nodes of so many, two at most."""
         self._folder = Path(tempfile.mkdtemp(prefix="sweep-test-"))
         (self._folder / "token").write_text(secrets.token_hex(32))
+        self._ids: dict[str, str] = {}
         self._port = free_port()
         self.address = f"127.0.0.1:{self._port}"
         self.environment = {
@@ -39,16 +44,47 @@ class Cluster:
             "RAY_AUTH_TOKEN_PATH": str(self._folder / "token"),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
+        self._cpus = cpus
+        self._options: list[str] = []
+        if grows_by:
+            growth = self._folder / "growth.yaml"
+            growth.write_text(json.dumps(growing(grows_by, self.address)))
+            self._options.append(f"--autoscaling-config={growth}")
         with self._cleared_if_it_fails():
-            head = ["--head", f"--port={self._port}", f"--dashboard-port={free_port()}", "--include-dashboard=false"]
-            self._start("head", cpus, *head, f"--temp-dir={self._folder}/ray")
+            self.start()
+
+    def start(self) -> None:
+        """The head; once more at its address, if it was killed."""
+        place = [f"--port={self._port}", f"--dashboard-port={free_port()}", f"--temp-dir={self._folder}/{free_port()}"]
+        self._start("head", self._cpus, "--head", "--include-dashboard=false", *place, *self._options)
 
     def join(self, name: str, cpus: int) -> None:
         """A node more; returns when Ray has it."""
+        known = self._known()
         self._start(name, cpus, f"--address={self.address}")
+        (self._ids[name],) = self._known() - known
+
+    def driver(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A `sweep` on this cluster, under way; what it says goes to `driver.log`."""
+        with open(LOG, "ab") as log:
+            return subprocess.Popen(
+                [str(BIN / "sweep"), *arguments, "--address", self.address],
+                env=os.environ | self.environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def ranks(self, name: str) -> list[psutil.Process]:
+        """That run on a node at this moment."""
+        found = []
+        for process in processes(**{NODE: self._mark(name)}):
+            with contextlib.suppress(psutil.Error):
+                if _is_nursery(process) and (parent := process.parent()) and _is_nursery(parent):
+                    found.append(process)
+        return found
 
     def kill(self, name: str) -> None:
-        """Every process of a node, at once and without a word."""
+        """Every process of the nodes whose names begin so, at once and without a word."""
         for _ in range(5):  # what is ended may just have started another
             if not (found := processes(**{NODE: self._mark(name)})):
                 return
@@ -58,8 +94,7 @@ class Cluster:
             psutil.wait_procs(found, timeout=5)
 
     def close(self) -> None:
-        for name in {process.environ()[NODE].partition("/")[2] for process in self.processes()}:
-            self.kill(name)
+        self.kill("")
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def processes(self) -> list[psutil.Process]:
@@ -70,7 +105,7 @@ class Cluster:
         """What `question`, in Python and of Ray, comes to on the cluster; a JSON value."""
         code = (
             "import json, sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR');"
-            f"print(json.dumps({question}))"
+            f"print('{ANSWER}' + json.dumps({question}))"
         )
         asked = subprocess.run(
             [sys.executable, "-c", code, self.address],
@@ -80,16 +115,29 @@ class Cluster:
             timeout=120,
             check=True,
         )
-        return json.loads(asked.stdout.splitlines()[-1])
+        (answer,) = [line for line in asked.stdout.splitlines() if line.startswith(ANSWER)]  # Ray may have news, too
+        return json.loads(answer.removeprefix(ANSWER))
+
+    def nodes(self) -> int:
+        """That are alive."""
+        alive: int = self.ask("sum(node['Alive'] for node in ray.nodes())")
+        return alive
+
+    def id(self, name: str) -> str:
+        """Ray's, of a node, a dead one too."""
+        return self._ids[name]
 
     def placement_groups(self) -> int:
         """Those that hold anything or wait for it."""
         table = "[group['state'] for group in ray.util.placement_group_table().values()]"
         return sum(state != "REMOVED" for state in self.ask(table))
 
+    def _known(self) -> set[str]:
+        return set(self.ask("[node['NodeID'] for node in ray.nodes()]"))
+
     def _start(self, name: str, cpus: int, *options: str) -> None:
         command = [str(BIN / "ray"), "start", "--node-ip-address=127.0.0.1", f"--num-cpus={cpus}", *options]
-        environment = os.environ | self.environment | SOON | {NODE: self._mark(name)}
+        environment = os.environ | self.environment | SOON | GROWING | {NODE: self._mark(name)}
         for _ in range(STARTS):
             started = subprocess.run(
                 [*command, "--disable-usage-stats"], env=environment, capture_output=True, text=True, check=False
@@ -111,6 +159,39 @@ class Cluster:
             raise
 
 
+def growing(cpus: int, head: str) -> dict[str, Any]:
+    """Ray's own stand-in for a cloud: its nodes are processes beside the head's."""
+
+    def kind(cpus: int, most: int) -> dict[str, Any]:
+        return {"resources": {"CPU": cpus}, "node_config": {}, "min_workers": 0, "max_workers": most}
+
+    return {
+        "cluster_name": "test",
+        "max_workers": 2,
+        "idle_timeout_minutes": 10,
+        "upscaling_speed": 1.0,
+        "provider": {"type": "fake_multinode", "gcs_address": head, "disable_node_updaters": True},
+        "available_node_types": {"ray.head.default": kind(0, 0), "ray.worker.cpu": kind(cpus, 2)},
+        "head_node_type": "ray.head.default",
+        "auth": {},
+        "file_mounts": {},
+        "file_mounts_sync_continuously": False,
+        "cluster_synced_files": [],
+        **{f"{when}_commands": [] for when in ("initialization", "setup", "head_setup", "worker_setup")},
+        **{f"{which}_start_ray_commands": [] for which in ("head", "worker")},
+    }
+
+
+def _is_nursery(process: psutil.Process) -> bool:
+    """Or one of its ranks, which are its forks."""
+    return "workers.nursery" in process.cmdline()
+
+
+def said() -> str:
+    """By the drivers so far."""
+    return Path(LOG).read_text()
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -129,7 +210,7 @@ def processes(**variables: str) -> list[psutil.Process]:
     return found
 
 
-def eventually(holds: Callable[[], bool], patience_s: float = 60) -> bool:
+def eventually(holds: Callable[[], bool], patience_s: float = 240) -> bool:
     """Does it come to hold?"""
     until = time.monotonic() + patience_s
     while not (does := holds()) and time.monotonic() < until:

@@ -130,3 +130,10 @@ def test_a_ledger_has_one_driver_at_a_time_and_goes_on_behind_its_last_whole_lin
     again = ledger.reopen(ledger.read("study"))
     again.write(record(made.trials[1]))
     assert len(ledger.read("study").trials) == 2
+
+
+def test_only_a_new_ledger_may_be_discarded() -> None:
+    _, book = fresh()
+    assert book.is_new
+    book.end("stopped")
+    assert not ledger.reopen(ledger.read("study")).is_new

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 
 from sweeps import tables
+from sweeps.ledger import TrialRecord
 from sweeps.plan import namer
 from sweeps.progress import Progress, clock_time, figure, stage
 from sweeps.spec import SweepSpec
@@ -24,12 +26,12 @@ class Clock:
         return self.now
 
 
-def progress(*trials: TrialConfig) -> tuple[Progress, io.StringIO, Clock]:
+def progress(*trials: TrialConfig, earlier: Sequence[TrialRecord] = ()) -> tuple[Progress, io.StringIO, Clock]:
     out, clock = io.StringIO(), Clock()
     spec = SweepSpec.model_validate(
         {"name": "x", "model": "tiny", "device": "cpu", "space": {"batch_size": [8, 16], "gpus": 1}}
     )
-    return Progress(len(trials), namer(spec), Console(file=out, width=120), clock=clock), out, clock
+    return Progress(len(trials), namer(spec), Console(file=out, width=120), "GPU-hours", earlier, clock), out, clock
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:
@@ -45,6 +47,15 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     assert second == "2/2  b16 ×1 fp32 #0       99.0 images/s"
     assert made.best
     assert made.best.config == config()
+
+
+def test_what_an_earlier_driver_has_done_counts_but_not_for_the_pace() -> None:
+    trials = [config(repeat=n) for n in range(4)]
+    made, out, clock = progress(*trials, earlier=[record(trials[0]), record(trials[1])])
+    made.started(trials[2])
+    clock.now = 10
+    made.ended(record(trials[2], 99.0))
+    assert out.getvalue() == "3/4  b8 ×1 fp32 #2       99.0 images/s  0:10 left\n"
 
 
 def test_a_failure_says_rank_step_cause_and_log() -> None:

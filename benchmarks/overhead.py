@@ -1,0 +1,183 @@
+"""What a sweep costs beside its measuring: time between trials, time not spent on steps, the control plane alone.
+
+Two parts, in one run.
+
+**The demo**, by the real command in a temporary folder (`sweep run search_spaces/demo.yaml --fresh`). Its ledger has
+all the times.
+
+- *Turnaround*: from one trial's recorded end to the end of the next one's first step at its slowest rank. The first
+  step counts as overhead, because it is where the graph is traced and compiled. Shown for a gang that follows on one of
+  its own size, and for one that follows on another size.
+- *Measuring*: from the end of a trial's first step at its slowest rank to the end of the window, and then the blocks of
+  steps that tell what limits it: warm-up, window and blocks are the steps that its figures are made of. Building and
+  tracing, of the blocks' own steps too, is not, nor are launch and teardown. Of the blocks only steps that count are
+  known, so the few that let each settle are left out as well.
+- *Measuring share*: the sum of that over the trials, over the time from the first trial's start to the end of the
+  command, table included. What is before is set-up, once a sweep: Ray, the store and the nursery's TensorFlow.
+- *Window share*: the same of the windows alone, from which throughput comes.
+
+**Instant trials** (see `instant`): the whole control plane on a simulated gang beside Tune on its own, one trial at a
+time, a reused actor and the same placement group in both, in processes of their own that take turns. Ours does more: it
+makes up a measurement of every trial, reads it, decides on it, and puts it on disk before it counts. What brings trials
+to MLflow runs beside it and may fall behind; `stored` is the pace until the store has them all. Tune on its own has no
+store. A turn's ratio is that of its two paces, once each has warmed up.
+
+Memory is what stays resident of the process that drives (garbage collected, free memory given back), and its growth
+from the first 500 to the last of 2,000 trials.
+
+    python benchmarks/overhead.py [TURNS]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from verdicts import conclude
+
+from sweeps import ledger
+from sweeps.ledger import TrialRecord
+from workers.contract import RankReport
+
+HERE = Path(__file__).parent
+DEMO = HERE.parent / "search_spaces" / "demo.yaml"
+DATA = ["data", "make", "data/demo", "--images", "512", "--shards", "4", "--size", "160x120", "--classes", "10"]
+WARM, TRIALS = 100, 400  # of the pace
+FROM, MANY = 500, 2000  # of the memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """Seconds of a trial, and of the gap before it."""
+
+    record: TrialRecord
+    turnaround_s: float | None  # None for the first
+    follows_alike: bool
+    window_s: float
+    measuring_s: float
+
+
+def demo() -> tuple[list[Spent], float]:
+    """Its trials, and the seconds from the start of the first to the end of the command."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"SWEEP_RESULTS": f"{folder}/results", "PYTHONPATH": str(HERE.parent)}
+        for name in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
+            environment.pop(name, None)
+
+        def sweep(*arguments: str) -> None:
+            command = [sys.executable, "-m", "sweeps.cli", *arguments]
+            ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+            if ran.returncode:
+                sys.exit(f"sweep {arguments[0]} did not run:\n{ran.stdout[-1000:]}{ran.stderr[-2000:]}")
+
+        sweep(*DATA)
+        sweep("run", str(DEMO), "--fresh")
+        ended_at = time.time()
+        os.environ["SWEEP_RESULTS"] = f"{folder}/results"
+        records = sorted(ledger.read("demo").trials, key=lambda record: record.started_at)
+    return spent(records), ended_at - records[0].started_at
+
+
+def spent(records: Sequence[TrialRecord]) -> list[Spent]:
+    found = []
+    for before, record in zip([None, *records], records, strict=False):
+        assert record.outcome.measurement, record.outcome
+        ranks = record.outcome.measurement.ranks
+        built_at = max(rank.entered_at + rank.build_s for rank in ranks)
+        ends_at = max(rank.window_at[1] for rank in ranks)
+        found.append(
+            Spent(
+                record=record,
+                turnaround_s=built_at - before.ended_at if before else None,
+                follows_alike=before is not None and before.config.gpus == record.config.gpus,
+                window_s=ends_at - min(rank.window_at[0] for rank in ranks),
+                measuring_s=ends_at - built_at + max(map(explaining_s, ranks)),
+            )
+        )
+    return found
+
+
+def explaining_s(rank: RankReport) -> float:
+    return sum(sum(times) for times in rank.without_ms.values()) / 1e3
+
+
+def instant(which: str, trials: int) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "instant.py"), which, str(trials)]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        sys.exit(f"{which} did not run:\n{ran.stderr[-2000:]}")
+    return dict(json.loads(ran.stdout.splitlines()[-1]))
+
+
+def pace(told: dict[str, Any], until: float) -> float:
+    """Trials a second, without the first ones."""
+    return (len(told["ends"]) - WARM) / (until - told["ends"][WARM - 1])
+
+
+def growth_kb(told: dict[str, Any]) -> float:
+    """Of each trial."""
+    held = told["held_kb"]
+    first = FROM * len(held) // MANY - 1
+    return (held[-1] - held[first]) / (MANY - FROM)
+
+
+def median_of(turns: Sequence[Spent], follows_alike: bool) -> float:
+    found = [one.turnaround_s for one in turns if one.turnaround_s and one.follows_alike == follows_alike]
+    return statistics.median(found)
+
+
+def main(turns: int) -> int:
+    trials, wall_s = demo()
+    after = [one.turnaround_s for one in trials if one.turnaround_s]
+    measuring, window = (sum(getattr(one, part) for one in trials) / wall_s for part in ("measuring_s", "window_s"))
+    alike, switched = median_of(trials, True), median_of(trials, False)
+    print(f"demo: {len(trials)} trials in {wall_s:.0f} s, {measuring:.0%} measuring, {window:.0%} in the windows")
+    print(
+        f"from a trial's end to the next one's first step done: median {statistics.median(after):.2f} s, "
+        f"{alike:.2f} after a gang of the same size, {switched:.2f} after one of another, at worst {max(after):.2f}"
+    )
+
+    ratios, stored = [], []
+    print(f"\n{'instant trials a second':<28}{'ours':>8}{'stored':>8}{'Tune':>8}{'ratio':>8}")
+    for turn in range(turns):
+        order = ("ours", "plain") if turn % 2 == 0 else ("plain", "ours")
+        told = {which: instant(which, TRIALS) for which in order}
+        ours, tunes = (pace(told[which], told[which]["ends"][-1]) for which in ("ours", "plain"))
+        stored.append(pace(told["ours"], told["ours"]["done"]))
+        ratios.append(ours / tunes)
+        print(f"  turn {turn + 1:<22}{ours:>8.1f}{stored[-1]:>8.1f}{tunes:>8.1f}{ratios[-1]:>8.2f}", flush=True)
+    print(f"ratio: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
+
+    ours_kb, tunes_kb = (growth_kb(instant(which, MANY)) for which in ("ours", "plain"))
+    print(f"\nmemory over {MANY} trials, KB a trial: ours {ours_kb:.1f}, Tune {tunes_kb:.1f}")
+    figures = {
+        "turnaround_s": statistics.median(after),
+        "turnaround_alike_s": alike,
+        "turnaround_switched_s": switched,
+        "measuring_share": measuring,
+        "window_share": window,
+        "pace_over_tune": statistics.median(ratios),
+        "stored_a_second": statistics.median(stored),
+        "memory_over_tune_kb": ours_kb - tunes_kb,
+    }
+    bounds = {
+        "turnaround_s": "<= 1.5",
+        "measuring_share": ">= 0.6",
+        "pace_over_tune": ">= 0.8",
+        "memory_over_tune_kb": "<= 5",
+    }
+    return conclude("overhead", figures=figures, bounds=bounds)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 5))

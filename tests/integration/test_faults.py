@@ -1,0 +1,183 @@
+"""What goes wrong around a sweep, and what it comes to: its ranks, Ray's head, the ledger, a second driver, no room."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sweeps import ledger
+from tests.integration import bad_ranks
+from tests.integration.clusters import Cluster, eventually, said
+from workers.rank import Beat
+
+pytestmark = pytest.mark.timeout(900)
+
+SWEEP = """
+name: small
+model: tiny
+device: cpu
+image_size: 32
+classes: 10
+explain: false
+probe_every_min: 0
+"""
+LONG = SWEEP + "steps: {warmup: 1, measured: 1000}\n"
+SHORT = SWEEP + "steps: {warmup: 1, measured: 3}\n"
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Cluster]:
+    made = Cluster(cpus=2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(node: Cluster, workplace: Path) -> Iterator[Cluster]:
+    before = {process.pid for process in node.processes()}
+    yield node
+    assert eventually(lambda: {process.pid for process in node.processes()} <= before), node.processes()
+    assert eventually(lambda: node.placement_groups() == 0)
+
+
+def entries(kind: str, sweep: str = "small") -> list[dict[str, object]]:
+    """Of a sweep's ledger."""
+    lines = Path(f"results/{sweep}/ledger.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+
+def stored(question: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect("mlflow.db") as store:
+        return store.execute(question).fetchall()
+
+
+def is_stepping(rank: psutil.Process) -> bool:
+    try:
+        (beat,) = [fd for fd in Path(f"/proc/{rank.pid}/fd").iterdir() if "memfd:beat" in os.readlink(fd)]
+        with beat.open("r+b") as memory:
+            return Beat(memory.fileno()).read()[0] == "step"
+    except (OSError, ValueError):  # not yet, or not any more
+        return False
+
+
+def test_a_rank_that_is_killed_and_one_that_hangs_are_tried_once_more(cluster: Cluster) -> None:
+    axes = "space: {batch_size: [8, 16], gpus: 2}\nrepeats: 1\ndeadlines: {step_s: 3}\n"
+    Path("small.yaml").write_text(LONG + axes)
+    driver = cluster.driver("run", "small.yaml")
+    for how, kind in ((signal.SIGKILL, "killed"), (signal.SIGSTOP, "stalled")):
+        assert eventually(lambda: sum(map(is_stepping, cluster.ranks("head"))) == 2), said()
+        cluster.ranks("head")[0].send_signal(how)
+        assert eventually(lambda kind=kind: f": {kind}" in said()), said()
+    assert driver.wait(300) == 0, said()
+    trials = ledger.read("small").trials
+    assert {trial.outcome.status for trial in trials} == {"completed"}
+    assert sum(trial.attempts for trial in trials) == 4
+
+
+def test_a_head_that_is_killed_ends_the_driver_in_words_and_the_sweep_goes_on_with_the_next(workplace: Path) -> None:
+    Path("small.yaml").write_text(LONG + "space: {batch_size: [8, 16], gpus: 1}\nrepeats: 1\n")
+    cluster = Cluster(cpus=1)
+    try:
+        driver = cluster.driver("run", "small.yaml")
+        assert eventually(lambda: Path("results/small").exists() and entries("trial")), said()
+        cluster.kill("head")
+        cluster.start()
+        assert driver.wait(300) == 3, said()
+        assert f":{cluster.address.split(':')[1]} has gone" in said()
+        assert "sweep resume small" in said()
+        assert cluster.driver("resume", "small").wait(300) == 0, said()
+    finally:
+        cluster.close()
+    assert "Traceback" not in said()
+    assert [trial.outcome.status for trial in ledger.read("small").trials] == ["completed"] * 2
+    assert len(entries("trial")) == 2
+    assert stored("SELECT status, count(*) FROM runs GROUP BY status") == [("FINISHED", 3)]
+
+
+def test_a_retry_runs_what_failed_and_nothing_else_into_the_same_runs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("small.yaml").write_text(SHORT + f"space: {{batch_size: [8, {bad_ranks.RAISES}], gpus: 2}}\nrepeats: 1\n")
+    drive = (
+        "import sys; from sweeps import runner; runner.run.__defaults__ = ('tests.integration.bad_ranks:run',);"
+        f"from sweeps.cli import main; sys.exit(main(['run', 'small.yaml', '--address', '{cluster.address}']))"
+    )
+    ran = subprocess.run([sys.executable, "-c", drive], env=os.environ | cluster.environment, check=False)
+    assert ran.returncode == 1
+    tagged = (
+        "SELECT run_uuid, (SELECT value FROM tags WHERE tags.run_uuid = runs.run_uuid AND key = '{}') "
+        "FROM runs JOIN params USING (run_uuid) WHERE params.key = 'batch_size' AND params.value = '901'"
+    )
+    ((run, outcome),) = stored(tagged.format("sweep.outcome"))
+    assert outcome == "failed"
+
+    with monkeypatch.context() as refusing:
+        refusing.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/nowhere/mlflow.db")
+        assert cluster.driver("retry", "small", "--status", "failed").wait(300) == 3
+    assert len(ledger.read("small").trials) == 2  # what there was stays
+
+    with Path("results/small/ledger.jsonl").open("ab") as torn:
+        torn.write(b'{"kind":"trial","trial":"8')
+    assert cluster.driver("retry", "small", "--status", "failed").wait(300) == 0, said()
+    assert "1 trials once more" in said()
+    assert Counter(line["config"]["batch_size"] for line in entries("trial")) == {8: 1, bad_ranks.RAISES: 2}
+    assert {trial.outcome.status for trial in ledger.read("small").trials} == {"completed"}
+    assert stored(tagged.format("sweep.outcome")) == [(run, "completed")]
+    for told in ("sweep.kind", "sweep.message", "mlflow.note.content"):
+        assert stored(tagged.format(told)) == [(run, "")]
+    assert stored("SELECT status, count(*) FROM runs GROUP BY status") == [("FINISHED", 3)]
+
+    assert cluster.driver("retry", "small", "--status", "failed").wait(300) == 2
+    assert "--status: must be how a trial of small ended (completed), but got failed" in said()
+    lines = Path("results/small/ledger.jsonl").read_text()
+    Path("results/small/ledger.jsonl").write_text(lines.replace('"version":3', '"version":99', 1))
+    assert cluster.driver("resume", "small").wait(300) == 2
+    assert "version: must be 3; what wrote it reads it, but got 99" in said()
+    assert "Traceback" not in said()
+
+
+def test_an_edited_file_measures_what_is_new_until_the_budget_is_spent(cluster: Cluster) -> None:
+    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 1}\nrepeats: 1\n")
+    assert cluster.driver("run", "small.yaml").wait(300) == 0, said()
+    Path("small.yaml").write_text(SHORT + "space: {batch_size: [8, 16], gpus: 1}\nrepeats: 1\n")
+    assert cluster.driver("run", "small.yaml").wait(300) == 0, said()
+    kinds = {trial.config.batch_size: trial.outcome for trial in ledger.read("small-2").trials}
+    assert [kinds[8].kind, kinds[16].kind] == ["cached", ""]
+    assert kinds[8].message.startswith("cached (measured 2")
+    assert kinds[8].message.endswith(", small)")
+
+    (took,) = ledger.read("small").trials
+    budget = f"budget: {{gpu_hours: {2.5 * took.gpu_hours}}}\n"
+    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 1}\nrepeats: 9\n" + budget)
+    assert cluster.driver("run", "small.yaml", "--fresh").wait(300) == 130, said()
+    assert "the budget is spent" in said()
+    measured = ledger.read("small-3").trials
+    assert 0 < len(measured) < 9
+    assert {(trial.outcome.status, trial.outcome.kind) for trial in measured} == {("completed", "")}
+
+
+def test_what_the_cluster_can_t_hold_is_refused_or_skipped_and_a_second_driver_too(cluster: Cluster) -> None:
+    Path("small.yaml").write_text(LONG + "space: {batch_size: 8, gpus: [1, 8]}\nrepeats: 20\n")
+    assert cluster.driver("run", "small.yaml").wait(300) == 2
+    assert "space.gpus: this cluster (2 CPUs + 0 GPUs) holds at most 2 ranks on device cpu" in said()
+    assert not Path("results").exists()
+
+    first = cluster.driver("run", "small.yaml", "--skip-impossible")
+    assert eventually(lambda: Path("results/small").exists() and entries("trial")), said()
+    assert "20 trials are skipped" in said()
+    assert cluster.driver("resume", "small").wait(300) == 3
+    assert f"one driver at a time, but process {first.pid} on" in said()
+    first.send_signal(signal.SIGINT)
+    assert first.wait(300) == 130, said()
+    assert {trial.config.gpus for trial in ledger.read("small").trials} == {1}
+    assert "Traceback" not in said()

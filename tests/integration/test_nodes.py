@@ -1,0 +1,130 @@
+"""Sweeps on clusters whose nodes differ, come late, die and come back: real Ray nodes, real ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeps import ledger
+from sweeps.ledger import TrialRecord
+from tests.integration.clusters import Cluster, eventually, said
+
+pytestmark = pytest.mark.timeout(900)
+
+SWEEP = """
+name: small
+model: tiny
+device: cpu
+image_size: 32
+classes: 10
+repeats: 1
+explain: false
+probe_every_min: 0
+"""
+LONG = SWEEP + "steps: {warmup: 1, measured: 1000}\n"
+SHORT = SWEEP + "steps: {warmup: 1, measured: 3}\n"
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Cluster]:
+    """A cluster of a head on which no rank may run."""
+    made = Cluster(cpus=0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(head: Cluster, workplace: Path) -> Iterator[Cluster]:
+    yield head
+    for node in "abc":
+        head.kill(node)
+    assert eventually(lambda: head.nodes() == 1)
+    assert eventually(lambda: head.placement_groups() == 0)
+
+
+def written(entry: str) -> list[dict[str, object]]:
+    """Such entries of the ledger."""
+    lines = Path("results/small/ledger.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line["kind"] == entry]
+
+
+def nodes_of(trial: TrialRecord) -> list[str]:
+    """Ray's, of each rank."""
+    return [place.node_id for place in trial.outcome.granted]
+
+
+def test_a_gang_waits_for_a_node_and_for_another_when_that_dies(cluster: Cluster) -> None:
+    Path("small.yaml").write_text(LONG + "space: {batch_size: 8, gpus: 2, placement: 2x1}\nwait_for_nodes_min: 10\n")
+    cluster.join("a", cpus=1)
+    driver = cluster.driver("run", "small.yaml")
+    assert eventually(lambda: "waiting for nodes that hold 2 ranks" in said())
+    cluster.join("b", cpus=1)
+    assert eventually(lambda: cluster.ranks("b") and cluster.ranks("a")), said()
+    cluster.kill("b")
+    assert eventually(lambda: "tried again" in said()), said()
+    cluster.join("c", cpus=1)
+    assert driver.wait(300) == 0, said()
+    (trial,) = ledger.read("small").trials
+    assert (trial.outcome.status, trial.attempts) == ("completed", 2)
+    assert sorted(nodes_of(trial)) == sorted([cluster.id("a"), cluster.id("c")])
+    (attempt,) = written("attempt")
+    assert attempt["outcome"]["kind"] == "node lost"
+    assert len(written("trial")) == 1
+
+
+def test_a_trial_whose_node_dies_runs_on_another(cluster: Cluster) -> None:
+    Path("small.yaml").write_text(LONG + "space: {batch_size: [8, 16], gpus: 1}\n")
+    cluster.join("a", cpus=1)
+    cluster.join("b", cpus=1)
+    driver = cluster.driver("run", "small.yaml")
+    assert eventually(lambda: cluster.ranks("b") and cluster.ranks("a")), said()
+    cluster.kill("b")
+    assert driver.wait(300) == 0, said()
+    trials = ledger.read("small").trials
+    assert [trial.outcome.status for trial in trials] == ["completed"] * 2
+    assert sorted(trial.attempts for trial in trials) == [1, 2]
+    assert {node for trial in trials for node in nodes_of(trial)} == {cluster.id("a")}
+    assert len(written("attempt")) == 1
+
+
+def test_what_a_shrunken_cluster_can_t_hold_is_lost_and_the_rest_measured(cluster: Cluster) -> None:
+    axes = "space: {batch_size: 8, gpus: [1, 2], placement: spread}\nrepeats: 2\nwait_for_nodes_min: 0.05\n"
+    Path("small.yaml").write_text(LONG.replace("repeats: 1\n", "") + axes)
+    cluster.join("a", cpus=1)
+    cluster.join("b", cpus=1)
+    driver = cluster.driver("run", "small.yaml")
+    assert eventually(lambda: cluster.ranks("b") and cluster.ranks("a")), said()
+    cluster.kill("b")
+    assert driver.wait(300) == 1, said()
+    ended = {(trial.config.gpus, trial.outcome.status) for trial in ledger.read("small").trials}
+    assert ended == {(1, "completed"), (2, "lost")}
+    assert "no node left: this cluster (1 CPUs + 0 GPUs) holds at most 1 ranks on device cpu" in said()
+    assert len(written("trial")) == 4
+
+
+def test_ranks_sit_on_uneven_nodes_as_their_placement_asks(cluster: Cluster) -> None:
+    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 2, placement: [pack, spread, 2x1, 1x2]}\n")
+    for name, cpus in (("a", 1), ("b", 2), ("c", 1)):
+        cluster.join(name, cpus)
+    assert cluster.driver("run", "small.yaml").wait(300) == 0, said()
+    trials = {trial.config.placement: nodes_of(trial) for trial in ledger.read("small").trials}
+    both = [cluster.id("b")] * 2
+    assert trials["pack"] == trials["1x2"] == both
+    assert len(set(trials["spread"])) == len(set(trials["2x1"])) == 2
+
+
+def test_a_cluster_that_grows_is_asked_for_the_nodes_of_a_gang(workplace: Path) -> None:
+    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 2}\nwait_for_nodes_min: 10\n")
+    growing = Cluster(cpus=0, grows_by=1)
+    try:
+        assert growing.driver("run", "small.yaml").wait(300) == 0, said()
+        (trial,) = ledger.read("small").trials
+        assert trial.outcome.status == "completed"
+        assert len(set(nodes_of(trial))) == 2
+        request = "ray.experimental.internal_kv._internal_kv_get(b'autoscaler_resource_request').decode()"
+        assert json.loads(growing.ask(request)) == []  # it may shrink again
+    finally:
+        growing.close()

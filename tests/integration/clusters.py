@@ -46,6 +46,7 @@ class Cluster:
         }
         self._cpus = cpus
         self._options: list[str] = []
+        self._growing = GROWING if grows_by else {}  # with it, the heads of all clusters are node fff…
         if grows_by:
             growth = self._folder / "growth.yaml"
             growth.write_text(json.dumps(growing(grows_by, self.address)))
@@ -137,7 +138,7 @@ class Cluster:
 
     def _start(self, name: str, cpus: int, *options: str) -> None:
         command = [str(BIN / "ray"), "start", "--node-ip-address=127.0.0.1", f"--num-cpus={cpus}", *options]
-        environment = os.environ | self.environment | SOON | GROWING | {NODE: self._mark(name)}
+        environment = os.environ | self.environment | SOON | self._growing | {NODE: self._mark(name)}
         for _ in range(STARTS):
             started = subprocess.run(
                 [*command, "--disable-usage-stats"], env=environment, capture_output=True, text=True, check=False

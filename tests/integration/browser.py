@@ -61,7 +61,9 @@ class Page:
         while b"\0" not in self._left:
             if not select.select([self._read], [], [], max(0, until - time.monotonic()))[0]:
                 raise TimeoutError("the browser did not answer")
-            self._left += os.read(self._read, 1 << 20)
+            if not (more := os.read(self._read, 1 << 20)):
+                raise EOFError("the browser has ended")
+            self._left += more
         said, self._left = self._left.split(b"\0", 1)
         return dict(json.loads(said))
 

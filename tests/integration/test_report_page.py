@@ -69,6 +69,16 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report.written(study, tmp_path_factory.mktemp("small") / "report.html")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def starts() -> None:
+    """A browser that is installed may not run where it may make no sandbox, or no shared memory."""
+    try:
+        with browser.page():
+            pass
+    except (OSError, EOFError) as error:
+        pytest.skip(f"the browser of this machine ends as it starts: {error}")
+
+
 @pytest.fixture
 def page(small: Path) -> Iterator[browser.Page]:
     with browser.page() as made:

@@ -1,10 +1,10 @@
 """Trials that take no time, on our whole control plane and on Tune alone: what `overhead` compares.
 
-    python benchmarks/instant.py ours|plain TRIALS
+    python benchmarks/instant.py ours|plain TRIALS [EVERY]
 
 Prints, as JSON, when each trial ended and when all was done, in seconds, and the memory of the process after each
-hundred trials, in KB. Both run on a Ray of one core with the same settings, one trial at a time, on one actor that is
-reused. Each must be in a process of its own.
+EVERY trials, in KB; nothing of memory without it, since to weigh it takes time. Both run on a Ray of one core with the
+same settings, one trial at a time, on one actor that is reused. Each must be in a process of its own.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ steps: {warmup: 1, measured: 2}
 space: {batch_size: {range: [1, TRIALS]}, gpus: 1}
 """
 SHAPE = "nodes=1,gpus=1,gpu=v100"
-EVERY = 100
 
 
 class Clock:
-    """Notes each trial's end, and now and then what the process holds."""
+    """Notes each trial's end, and what the process holds after every so many."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int) -> None:
+        self._every = every
         self.ends: list[float] = []
         self.held_kb: list[float] = []
 
     def tick(self) -> None:
         self.ends.append(time.perf_counter())
-        if len(self.ends) % EVERY == 0:
+        if self._every and len(self.ends) % self._every == 0:
             self.held_kb.append(held_kb())
 
     def told(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def held_kb() -> float:
     return psutil.Process().memory_info().rss / 1024
 
 
-def ours(trials: int) -> dict[str, Any]:
+def ours(trials: int, clock: Clock) -> dict[str, Any]:
     """All that `sweep run --simulate` does, but for its table."""
     from rich.console import Console
 
@@ -82,7 +82,6 @@ def ours(trials: int) -> dict[str, Any]:
     planned = plan.plan(spec.parse(text, "instant"))
     assert len(planned.trials) == trials
     machine = simulated.parse(SHAPE)
-    clock = Clock()
     with cluster.connected(None, cpus=1):
         book = ledger.create(planned, text, simulated=SHAPE)
         durations = cost.learned(machine, is_real=False)
@@ -95,7 +94,7 @@ def ours(trials: int) -> dict[str, Any]:
         return clock.told()
 
 
-def plain(trials: int) -> dict[str, Any]:
+def plain(trials: int, clock: Clock) -> dict[str, Any]:
     """Tune as it comes, with the same settings."""
     from ray import tune
 
@@ -111,7 +110,6 @@ def plain(trials: int) -> dict[str, Any]:
         def on_trial_complete(self, *_: Any, **__: Any) -> None:
             clock.tick()
 
-    clock = Clock()
     with cluster.connected(None, cpus=1):
         for ours_alone in ("TUNE_MAX_PENDING_TRIALS_PG", "TUNE_GLOBAL_CHECKPOINT_S"):
             del os.environ[ours_alone]
@@ -130,14 +128,14 @@ def plain(trials: int) -> dict[str, Any]:
         return clock.told()
 
 
-def main(which: str, trials: int) -> None:
+def main(which: str, trials: int, every: int = 0) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ |= {"SWEEP_RESULTS": folder, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/store.db"}
-        told = {"ours": ours, "plain": plain}[which](trials)
+        told = {"ours": ours, "plain": plain}[which](trials, Clock(every))
         print(json.dumps(told), flush=True)
         os.chdir(Path(__file__).parent)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -110,8 +110,8 @@ def explaining_s(rank: RankReport) -> float:
     return sum(sum(times) for times in rank.without_ms.values()) / 1e3
 
 
-def instant(which: str, trials: int) -> dict[str, Any]:
-    command = [sys.executable, str(HERE / "instant.py"), which, str(trials)]
+def instant(which: str, trials: int, every: int = 0) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "instant.py"), which, str(trials), str(every)]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode:
@@ -127,8 +127,7 @@ def pace(told: dict[str, Any], until: float) -> float:
 def growth_kb(told: dict[str, Any]) -> float:
     """Of each trial."""
     held = told["held_kb"]
-    first = FROM * len(held) // MANY - 1
-    return (held[-1] - held[first]) / (MANY - FROM)
+    return (held[-1] - held[0]) / (MANY - FROM)
 
 
 def median_of(turns: Sequence[Spent], follows_alike: bool) -> float:
@@ -158,7 +157,7 @@ def main(turns: int) -> int:
         print(f"  turn {turn + 1:<22}{ours:>8.1f}{stored[-1]:>8.1f}{tunes:>8.1f}{ratios[-1]:>8.2f}", flush=True)
     print(f"ratio: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
 
-    ours_kb, tunes_kb = (growth_kb(instant(which, MANY)) for which in ("ours", "plain"))
+    ours_kb, tunes_kb = (growth_kb(instant(which, MANY, FROM)) for which in ("ours", "plain"))
     print(f"\nmemory over {MANY} trials, KB a trial: ours {ours_kb:.1f}, Tune {tunes_kb:.1f}")
     figures = {
         "turnaround_s": statistics.median(after),

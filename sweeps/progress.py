@@ -88,7 +88,9 @@ class Progress(Observer):
             self.best = record
         line = self._line(record)
         self._last = line.splitlines()[0].split("  ", 1)[1]
-        if not self._console.is_terminal or record.outcome.status not in QUIETLY:
+        if not self._console.is_terminal:
+            print(line, file=self._console.file)
+        elif record.outcome.status not in QUIETLY:
             self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def spent(self, so_far: Spent) -> None:

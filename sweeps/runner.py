@@ -20,7 +20,8 @@ from ray import tune
 from ray.air.execution._internal import RayActorManager
 from ray.tune import schedulers
 from ray.tune.execution import tune_controller
-from ray.tune.search import Searcher
+from ray.tune.experiment import Trial
+from ray.tune.search import SearchAlgorithm
 from ray.util.placement_group import get_current_placement_group
 
 from sweeps.cache import Fingerprints
@@ -116,15 +117,15 @@ class Gang(tune.Trainable):
         self._group.close()
 
 
-class _Feed(Searcher):
+class _Feed(SearchAlgorithm):
     """Tune asks it for trials; it asks the conductor, and keeps it informed of the nodes."""
 
     def __init__(self, conductor: Conductor, site: Site, nurses: Nurses | None, same: dict[str, Any]) -> None:
-        super().__init__()
         self._conductor = conductor
         self._site = site
         self._nurses = nurses
         self._same = same  # for all trials
+        self._spec: dict[str, Any] = {}  # Tune's, of what all trials have in common
         self._made_of: dict[str, Fingerprints] = {}  # by node
         self.away: Away = {}  # by name, what Tune has: the trial, its nodes
         self._give_up = time.monotonic() + INTRODUCED_WITHIN_S
@@ -132,15 +133,32 @@ class _Feed(Searcher):
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles it to restore a run; our state is the ledger
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def add_configurations(self, experiments: Sequence[Any]) -> None:
+        self._spec = experiments[0].spec
+
+    def next_trial(self) -> Trial | None:
         self.look()
         if self._conductor.engine.asks_what_nodes_are_made_of and not self._are_all_known():
             return None
         if start := self._conductor.next():
             order = self._same | self._placed(start)
             self.away[start.trial.trial] = start.trial, order["node_ids"]
-            return {"name": start.trial.trial, "order": json.dumps(order)}  # Tune walks through what it sees inside of
-        return str(Searcher.FINISHED) if self._conductor.is_over else None
+            return self._trial(start.trial.trial, order)
+        if self._conductor.is_over:
+            self.set_finished()
+        return None
+
+    def _trial(self, name: str, order: dict[str, Any]) -> Trial:
+        """As Tune itself makes one, but for what it works out anew each time and is the same for all of ours."""
+        return Trial(
+            self._spec["run"],
+            config={"name": name, "order": json.dumps(order)},  # Tune walks through what it sees inside of
+            placement_group_factory=_placement_group(order),
+            stopping_criterion=self._spec["stop"],
+            checkpoint_config=self._spec["checkpoint_config"],
+            trial_dirname_creator=self._spec["trial_dirname_creator"],
+            storage=self._spec["storage"],
+        )
 
     def look(self) -> None:
         """Which nodes are there, and what are they made of?"""
@@ -162,19 +180,9 @@ class _Feed(Searcher):
             "attempt": self._conductor.engine.attempts[start.trial.trial],
         }
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        pass
 
-    def set_search_properties(self, *_: Any, **__: Any) -> bool:
-        return True
-
-    def save(self, checkpoint_path: str) -> None: ...
-    def restore(self, checkpoint_path: str) -> None: ...
-
-
-def _placement_group(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+def _placement_group(order: dict[str, Any]) -> tune.PlacementGroupFactory:
     """The trial's own actor needs nothing; a bundle for each of its nodes is bound to it."""
-    order = json.loads(config["order"])
     if order["simulated"]:
         return _reserved(ONE_AT_A_TIME)
     return _reserved(json.dumps([{}, *order["bundles"]]), *order["node_ids"])
@@ -362,7 +370,7 @@ def run(
     scheduler = _Hopeless(spec) if is_judged else _Stranded()
     scheduler.watcher, scheduler.feed, scheduler.site = watcher, feed, site
     tuner = tune.Tuner(
-        tune.with_resources(Gang, _placement_group),
+        Gang,
         tune_config=tune.TuneConfig(
             search_alg=feed,
             scheduler=scheduler,

@@ -29,6 +29,8 @@ RETRY_S = 2.0
 PATIENCE_S = 60.0  # with a store that does not answer, once the sweep is over
 PR_SET_PDEATHSIG = 1
 NICENESS = 10  # it can wait; trials are being measured
+PART_OF_A_CORE = 0.1  # at most, while they are
+LONGEST_REST_S = 1.0
 
 
 class Tracker(Observer):
@@ -116,8 +118,10 @@ class Scribe:
         """Try until it works, or until the sweep is over and the patience with the store too."""
         give_up = math.inf
         while not self._has_given_up:
+            began = time.monotonic()
             try:
                 write(what)
+                self._rest(time.monotonic() - began)
                 return True
             except Exception as error:  # MLflow raises whatever its database driver raises
                 self.refusal = tracking.first_line(error)
@@ -126,6 +130,12 @@ class Scribe:
             self._has_given_up = time.monotonic() + self._retry_s > give_up
             self._listen(0 if self._has_given_up else self._retry_s)
         return False
+
+    def _rest(self, worked_s: float) -> None:
+        """Whoever measures short trials one after the other would have it running all the time."""
+        if not self._status:
+            time.sleep(min(worked_s * (1 / PART_OF_A_CORE - 1), LONGEST_REST_S))
+            self._listen(0)
 
     def _listen(self, timeout_s: float | None = None) -> None:
         if select.select([self._driver], [], [], timeout_s)[0]:

@@ -179,4 +179,4 @@ def main(turns: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 5))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 9))

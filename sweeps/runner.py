@@ -150,7 +150,7 @@ class _Feed(SearchAlgorithm):
 
     def _trial(self, name: str, order: dict[str, Any]) -> Trial:
         """As Tune itself makes one, but for what it works out anew each time and is the same for all of ours."""
-        return Trial(
+        return _Placed(
             self._spec["run"],
             config={"name": name, "order": json.dumps(order)},  # Tune walks through what it sees inside of
             placement_group_factory=_placement_group(order),
@@ -179,6 +179,17 @@ class _Feed(SearchAlgorithm):
             "at": self._conductor.now,
             "attempt": self._conductor.engine.attempts[start.trial.trial],
         }
+
+
+class _Placed(Trial):
+    """One whose class is known to be there and whose nodes were chosen: Tune would ask Ray for the class each time."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options, stub=True)
+        self.stub = False
+
+    def create_placement_group_factory(self) -> None:
+        self.placement_group_factory = self._default_placement_group_factory
 
 
 def _placement_group(order: dict[str, Any]) -> tune.PlacementGroupFactory:

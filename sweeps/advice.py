@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from sweeps import errors, plan, predict, space, tables
 from sweeps.analysis import FINGERPRINTS, plain
@@ -31,7 +32,7 @@ def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format
     shapes = predict.shapes(cells, trials)
     found = predict.next_trials(trials, shapes)
     axes = [axis for axis in [*planned.axes] if axis in found] or ["batch_size", "gpus"]
-    made = found[["cell", *axes, "nodes", "is_measured", "predicts", "within", "then"]]
+    made = found[["cell", *axes, "nodes", "is_measured", "tells", "opens", "predicts", "within", "then"]]
     if form != "table":
         tables.show(made, form)
         return errors.DONE
@@ -40,18 +41,34 @@ def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format
         return errors.DONE
     written = made.head(SHOWN).assign(**{axis: made[axis].head(SHOWN).map(space.shown) for axis in axes})
     for column in ("within", "then"):
-        written[column] = [f"± {value:.2%}" for value in written[column]]
+        written[column] = [f"± {value:.2%}" if value == value else "–" for value in written[column]]
+    if not found["opens"].any():
+        written = written.drop(columns=["tells", "opens"])
     tables.show(written, "table")
     best = found.iloc[0]
     where = ", ".join(f"{axis} {space.shown(best[axis])}" for axis in axes)
     again = " once more" if best["is_measured"] else ""
-    print(f"\nNext: {where}{again}: narrows the images/s predicted of {best['predicts']} cells, on average")
-    print(f"from ± {best['within']:.2%} to ± {best['then']:.2%}")
-    if best["then"] > WORTH * best["within"]:
-        print("That is little: what is left is how cells differ from the model, which no single trial changes.")
+    print(f"\nNext: {where}{again}: {_gained(best)}")
     for model in models:
         print(_told(model))
     return errors.DONE
+
+
+def _gained(best: Any) -> str:
+    if best["opens"]:
+        return (
+            f"{best['opens']} of the cells not measured depend on {best['tells'].replace(', ', ' and ')}, which no"
+            f"\ntrial of the sweep has shown: nothing is predicted of them before. It is the smallest that shows it."
+        )
+    if best["within"] != best["within"]:
+        return "but no single trial shows all that the cells not measured depend on"
+    gained = (
+        f"narrows the images/s predicted of {best['predicts']} cells, on average"
+        f"\nfrom ± {best['within']:.2%} to ± {best['then']:.2%}"
+    )
+    if best["then"] <= WORTH * best["within"]:
+        return gained
+    return f"{gained}\nThat is little: what is left is how cells differ from the model, which no single trial changes."
 
 
 def _told(model: predict.Model) -> str:

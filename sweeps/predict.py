@@ -11,10 +11,12 @@ are and the longer a step is. No term is negative. What hides behind computing i
 what is exposed. Fitted to relative errors, a model for all that is otherwise equal.
 
 Each term starts from a wide guess (it may be nothing, or as large as a whole step), and what the trials leave possible
-is drawn from. So what no trial has shown, such as links between nodes where all ran in one, makes an interval wide
-instead of a prediction wrong. A prediction is the mean of these draws. Intervals are 95%: of the draws, of the spread
-of cells around the model, and of what the model was off when it was fitted on fewer GPUs to predict those that are
-there (`held_out` shows that too).
+is drawn from. A prediction is the mean of these draws. Intervals are 95%: of the draws, of the spread of cells around
+the model, and of what the model was off when it was fitted on fewer GPUs to predict those that are there (`held_out`
+shows that too).
+
+What trials have shown a little of makes an interval wide. Of what none has shown, links between nodes where all ran in
+one, nothing is predicted: the draws would be the guess and nothing else. `Model.lacks` says what a shape needs.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ FEWEST_CELLS = 3
 CHAINS, STEPS, LEFT_OUT = 64, 150, 50  # draws of what the trials leave possible; the first steps don't count
 
 
+BETWEEN, INSIDE, BATCH = "links between nodes", "links inside a node", "a second batch size"  # what a trial shows
+
 Shape = tuple[float, float, float]  # GPUs, nodes, batch
 
 
@@ -54,17 +58,28 @@ class Model:
     """Of cells that differ in GPUs, placement and batch only."""
 
     at: dict[str, Any]  # the other parameters that vary
-    terms: dict[str, float]
+    terms: dict[str, float]  # those that the trials show
     decode_ms: float  # a node's, for an image; 0 where nothing waits for it
     spread: float  # of a cell around the model, relative
     drift: float  # what predictions from half of the GPUs were off, relative
     largest: int  # GPUs that it was fitted on
     cells: int
+    links: frozenset[str]  # that a trial used
+    batches: frozenset[float]
     _draws: Any = dataclasses.field(repr=False)  # rows of terms that the trials leave possible
+    _mean: Any = dataclasses.field(repr=False)
     _quantile: float = dataclasses.field(repr=False)
 
+    def lacks(self, gpus: float, nodes: float, batch_size: float, also: Shape | None = None) -> tuple[str, ...]:
+        """What no trial has shown that this shape depends on, nor would `also`: with any, its figures mean nothing."""
+        shown = [also] if also else []
+        links = self.links.union(*(_links(*shape[:2]) for shape in shown))
+        batches = self.batches.union(shape[2] for shape in shown)
+        is_other = len(batches) == 1 and batch_size not in batches
+        return (*sorted(_links(gpus, nodes) - links), *([BATCH] if is_other else ()))
+
     def step_ms(self, gpus: float, nodes: float, batch_size: float) -> float:
-        rest = float(_terms(gpus, nodes, batch_size) @ list(self.terms.values()))
+        rest = float(_terms(gpus, nodes, batch_size) @ self._mean)
         return max(rest, self.decode_ms * batch_size * gpus / nodes)
 
     def images_per_s(self, gpus: float, nodes: float, batch_size: float) -> float:
@@ -84,6 +99,11 @@ class Model:
     def _drawn(self, gpus: float, nodes: float, batch_size: float) -> Any:
         """The step times of a shape that the trials leave possible, relative."""
         return self._draws @ _terms(gpus, nodes, batch_size) / self.step_ms(gpus, nodes, batch_size)
+
+
+def _links(gpus: float, nodes: float) -> frozenset[str]:
+    """That so many ranks use."""
+    return frozenset() if gpus <= 1 else frozenset({INSIDE if nodes <= 1 else BETWEEN})
 
 
 def _terms(gpus: float, nodes: float, batch_size: float) -> Any:
@@ -148,15 +168,20 @@ def _once(table: pd.DataFrame, at: dict[str, Any]) -> Model | None:
         free = max(len(terms) - int((found > 0).sum()), 1)
         spread = max(math.sqrt(float((off**2).sum()) / free), LEAST_SPREAD)
     draws = _draws(design, aim, found)
+    mean = draws.mean(axis=0)
+    is_shown = terms.any(axis=0)
     return Model(
         at=at,
-        terms=dict(zip(TERMS, map(float, draws.mean(axis=0)), strict=True)),
+        terms={name: float(ms) for name, ms, shown in zip(TERMS, mean, is_shown, strict=True) if shown},
         decode_ms=decode_ms,
         spread=spread,
         drift=0.0,
         largest=int(table["gpus"].max()),
         cells=len(table),
+        links=frozenset().union(*(_links(gpus, nodes) for gpus, nodes, _ in shape)),
+        batches=frozenset(map(float, shape[:, 2])),
         _draws=draws,
+        _mean=mean,
         _quantile=float(t.ppf(0.975, free)),
     )
 
@@ -213,12 +238,11 @@ def _tried(table: pd.DataFrame, at: dict[str, Any]) -> list[dict[str, Any]]:
     for gpus in sorted(table["gpus"].unique())[2:]:
         known = table[table["gpus"] <= gpus / 2]
         model = _once(known, at)
-        has_links = (table["nodes"] > 1).any() and not (known["nodes"] > 1).any()
         for row in table[table["gpus"] == gpus].to_dict("records") if model else ():
-            if has_links and row["nodes"] > 1:
-                continue  # nothing known had shown these links: no error of the model's
             assert model
-            where = row["gpus"], row["nodes"], row["batch_size"]
+            where = _where(row)
+            if model.lacks(*where):
+                continue  # no error of the model's
             error = model.step_ms(*where) / row["step_ms"] - 1
             rows.append({"error": error, "reach": math.log2(gpus / model.largest)})
     return rows
@@ -227,21 +251,26 @@ def _tried(table: pd.DataFrame, at: dict[str, Any]) -> list[dict[str, Any]]:
 def predictions(models: Sequence[Model], shapes: pd.DataFrame) -> pd.DataFrame:
     """Shapes, rows of gpus, nodes, batch_size and what else tells models apart, with the images/s predicted.
 
-    Empty where no model is about such cells.
+    Empty where no model is about such cells, and where nothing measured shows what they depend on: that `lacks` says.
     """
     import pandas as pd
 
     rows = []
     for shape in shapes.to_dict("records"):
         model = _of(models, shape)
-        if model is None or shape["nodes"] != shape["nodes"]:
-            rows.append({"predicted": math.nan, "predicted_ci": math.nan})
+        where = _where(shape)
+        lacks = model.lacks(*where) if model else ()
+        if model is None or where[1] != where[1] or lacks:
+            rows.append({"predicted": math.nan, "predicted_ci": math.nan, "lacks": ", ".join(lacks)})
             continue
-        where = shape["gpus"], shape["nodes"], shape["batch_size"]
         rate = model.images_per_s(*where)
-        rows.append({"predicted": rate, "predicted_ci": rate * model.within(*where)})
-    made = pd.DataFrame(rows, columns=["predicted", "predicted_ci"], index=shapes.index)
+        rows.append({"predicted": rate, "predicted_ci": rate * model.within(*where), "lacks": ""})
+    made = pd.DataFrame(rows, columns=["predicted", "predicted_ci", "lacks"], index=shapes.index)
     return pd.concat([shapes, made], axis=1)
+
+
+def _where(row: dict[str, Any]) -> Shape:
+    return row["gpus"], row["nodes"], row["batch_size"]
 
 
 def _of(models: Sequence[Model], shape: dict[str, Any]) -> Model | None:
@@ -252,6 +281,7 @@ def held_out(trials: pd.DataFrame, known: int = 0) -> pd.DataFrame:
     """The cells of more than `known` GPUs (else of more than half of the most) as the others predict them.
 
     `error` is relative, predicted over measured less one; `is_within` whether the measured rate lies in the interval.
+    Both are missing where there is no prediction.
     """
     table, by = _measured(trials)
     limit = known or (max(int(table["gpus"].max()) // 2, 1) if len(table) else 1)
@@ -260,42 +290,63 @@ def held_out(trials: pd.DataFrame, known: int = 0) -> pd.DataFrame:
     columns = [*dict.fromkeys(["cell", *by, *(name for name in SHAPE if name in table), "nodes"])]
     made = predictions(models, beyond[[*columns, "images_per_s", "images_per_s_ci"]])
     made["error"] = made["predicted"] / made["images_per_s"] - 1
-    made["is_within"] = (made["predicted"] - made["images_per_s"]).abs() <= made["predicted_ci"]
+    is_within = (made["predicted"] - made["images_per_s"]).abs() <= made["predicted_ci"]
+    made["is_within"] = is_within.astype("boolean").mask(made["predicted"].isna())
     return made.reset_index(drop=True)
 
 
 def next_trials(trials: pd.DataFrame, shapes: pd.DataFrame) -> pd.DataFrame:
-    """The shapes of a plan by how much measuring one would narrow all predictions of those not measured yet, the best
-    first. `within` is their mean relative half-width now, `then` after one repeat more of this shape.
+    """The shapes of a plan by how much measuring one would tell of those not measured yet, the best first.
 
-    Shapes that were infeasible are neither proposed nor predicted.
+    First those that show something which cells of the plan depend on and no trial has shown, the smallest of them
+    foremost: `tells` says what, `opens` of how many cells that nothing is predicted of without it. Then by how much one
+    more repeat narrows the predictions that there are, of `predicts` cells: `within` is their mean relative half-width
+    now, `then` after it, empty where that is unknown. Shapes that were infeasible are neither proposed nor
+    predicted.
     """
-    import numpy as np
     import pandas as pd
 
     models = fit(trials)
     table, _ = _measured(trials)
     done = {*table["cell"]}
-    shapes = shapes[~shapes["cell"].isin(trials.loc[trials["outcome"] == "infeasible", "cell"])]
-    open_ = [shape for shape in shapes.to_dict("records") if shape["cell"] not in done and _of(models, shape)]
+    is_infeasible = shapes["cell"].isin(trials.loc[trials["outcome"] == "infeasible", "cell"])
+    shapes = shapes[~is_infeasible & shapes["nodes"].notna()]
+    open_ = [shape for shape in shapes.to_dict("records") if shape["cell"] not in done]
     rows = []
     for candidate in shapes.to_dict("records"):
         model = _of(models, candidate)
-        targets = [shape for shape in open_ if _of(models, shape) is model]
-        if model is None or not targets or candidate["nodes"] != candidate["nodes"]:
+        targets = [_where(shape) for shape in open_ if _of(models, shape) is model]
+        if model is None or not targets:
             continue
-        extra = candidate["gpus"], candidate["nodes"], candidate["batch_size"]
-        widths = [
-            [model.within(shape["gpus"], shape["nodes"], shape["batch_size"], also) for also in (None, extra)]
-            for shape in targets
-            if shape["nodes"] == shape["nodes"]
-        ]
-        now, then = np.mean(widths, axis=0)
-        found = {"is_measured": candidate["cell"] in done, "within": now, "then": then, "predicts": len(widths)}
-        rows.append(candidate | found)
-    made = pd.DataFrame(rows, columns=[*shapes.columns, "is_measured", "within", "then", "predicts"])
-    made["gain"] = (made["within"] - made["then"]) * made["predicts"]
-    return made.sort_values("gain", ascending=False, kind="stable").drop(columns="gain").reset_index(drop=True)
+        found = _told(model, _where(candidate), targets)
+        rows.append(candidate | {"is_measured": candidate["cell"] in done} | found)
+    columns = [*shapes.columns, "is_measured", "tells", "opens", "within", "then", "predicts"]
+    made = pd.DataFrame(rows, columns=[*columns, "untold", "gain"])
+    news = made[made["opens"] > 0].sort_values(
+        ["untold", "opens", "nodes", "gpus", "batch_size"], ascending=[True, False, True, True, True], kind="stable"
+    )
+    rest = made[~made.index.isin(news.index)].sort_values("gain", ascending=False, kind="stable")
+    return made.loc[[*news.index, *rest.index], columns].reset_index(drop=True)
+
+
+def _told(model: Model, by: Shape, targets: Sequence[Shape]) -> dict[str, Any]:
+    """What one more trial of a shape would tell of others; `untold` counts what it would have to tell at once."""
+    import numpy as np
+
+    opened = [{*model.lacks(*target)} - {*model.lacks(*target, by)} for target in targets]
+    is_new = bool(model.lacks(*by))  # how much it narrows is then a guess too
+    known = [target for target in targets if not model.lacks(*target)]
+    widths = [[model.within(*target, also) for also in (None, by)] for target in known]
+    now, then = np.mean(widths, axis=0) if widths else (math.nan, math.nan)
+    return {
+        "tells": ", ".join(sorted(set().union(*opened))),
+        "opens": sum(map(bool, opened)),
+        "within": now,
+        "then": math.nan if is_new else then,
+        "predicts": len(widths),
+        "untold": len(model.lacks(*by)),
+        "gain": 0.0 if is_new or not widths else (now - then) * len(widths),
+    }
 
 
 def shapes(planned: Sequence[TrialConfig], trials: pd.DataFrame) -> pd.DataFrame:

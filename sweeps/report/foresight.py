@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sweeps import predict, tables
 from sweeps.report.chart import Section, Table
 from sweeps.report.study import Study
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def section(study: Study) -> Section | None:
     if study.is_convergence or study.is_strong or study.measured["gpus"].nunique() < 4:
         return None
-    found = predict.held_out(study.trials).dropna(subset=["predicted", "images_per_s"])
+    held = predict.held_out(study.trials).dropna(subset=["images_per_s"])
+    found = held.dropna(subset=["predicted"])
+    lacking = held[held["lacks"] != ""]
     limit = int(study.measured["gpus"].max()) // 2
-    few = study.measured[study.measured["gpus"] <= limit]
-    if not (few["nodes"] > 1).any():  # what a network costs can't be known from one node
-        found = found[found["nodes"] == 1]
-    if found.empty:
+    if found.empty and lacking.empty:
         return None
+    left = _left_out(study, lacking, limit)
+    if found.empty:
+        return Section("foresight", "Prediction", left, ())
     shape = [axis for axis in study.axes if axis in found]
     rows = [
         (
@@ -34,6 +41,18 @@ def section(study: Study) -> Section | None:
         f" the median error is **{found['error'].abs().median():.1%}**, the largest {found['error'].abs().max():.1%};"
         f" {int(found['is_within'].sum())} of {len(found)} cells lie within their 95% interval."
     )
+    lead = " ".join(filter(None, [lead, left]))
     numeric = study.numeric(columns[len(shape) :])
     table = Table("foresight-cells", "Cells held out", columns, tuple(rows), numeric, is_sortable=len(rows) > 12)
     return Section("foresight", "Prediction", lead, (table,))
+
+
+def _left_out(study: Study, lacking: pd.DataFrame, limit: int) -> str:
+    if lacking.empty:
+        return ""
+    what = " and ".join(sorted({one for text in lacking["lacks"] for one in text.split(", ")}))
+    cells = f"{len(lacking)} cell{'' if len(lacking) == 1 else 's'}"
+    return (
+        f"Nothing is foretold of {cells} of more than {limit} {study.rank}s: they depend on {what}, which no trial of"
+        f" up to {limit} {study.rank}s shows."
+    )

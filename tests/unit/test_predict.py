@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sweeps import plan, predict
+from sweeps import advice, plan, predict, query
 from sweeps.simulator.model import KINDS, step
 from sweeps.spec import parse
 from tests.unit.planted import frame, trial
@@ -59,11 +59,42 @@ def test_intervals_hold_what_is_measured_later() -> None:
     assert (found["predicted_ci"] / found["predicted"]).max() < 0.25, "an interval that says something"
 
 
-def test_links_that_no_trial_used_make_an_interval_wide_and_not_a_prediction_wrong() -> None:
-    (inside,) = predict.fit(study([1, 2, 4], noise=0.003))
-    (both,) = predict.fit(study([1, 2, 4, 8], noise=0.003))
-    assert inside.within(8, 2, 64) > 0.5
-    assert both.within(8, 2, 64) < 0.05
+def test_of_links_that_no_trial_used_nothing_is_predicted() -> None:
+    inside = predict.fit(study([1, 2, 4], noise=0.003))
+    both = predict.fit(study([1, 2, 4, 8], noise=0.003))
+    asked = pd.concat([shape(8, 1.0), shape(8, 2.0), shape(32, 8.0)], ignore_index=True)
+    found = predict.predictions(inside, asked)
+    assert found["lacks"].tolist() == ["", "links between nodes", "links between nodes"]
+    assert found["predicted"].isna().tolist() == [False, True, True]
+    assert found["predicted_ci"].isna().tolist() == [False, True, True]
+    assert not any("between" in term for term in inside[0].terms), "a guess is no term"
+    told = predict.predictions(both, asked).iloc[1]
+    assert told["predicted"] == pytest.approx(1e3 * 8 * 64 / step_ms(8, 2, 64), rel=0.01)
+    assert told["predicted_ci"] < 0.05 * told["predicted"]
+
+
+def test_one_gpu_tells_of_no_links_and_one_batch_of_no_other() -> None:
+    (alone,) = predict.fit(study([1]))
+    assert alone.lacks(1, 1, 64) == ()
+    assert alone.lacks(4, 1, 64) == ("links inside a node",)
+    (one_batch,) = predict.fit(study([1, 2, 4, 8]).query("batch_size == 64"))
+    assert one_batch.lacks(16, 4, 64) == ()
+    assert one_batch.lacks(16, 4, 128) == ("a second batch size",)
+
+
+def test_two_nodes_measured_at_one_batch_hold_what_four_and_eight_do() -> None:
+    both = study([1, 2, 4, 8, 16, 32], noise=0.003)
+    known = both[(both["gpus"] < 8) | (both["batch_size"] == 64) & (both["gpus"] == 8)]
+    beyond = both[both["gpus"] > 8].drop_duplicates("cell")
+    found = predict.predictions(predict.fit(known), beyond)
+    assert ((found["predicted"] - found["images_per_s"]).abs() <= found["predicted_ci"]).all()
+    assert found["lacks"].eq("").all()
+
+
+def test_cells_held_out_that_nothing_foretells_have_no_error() -> None:
+    found = predict.held_out(study([1, 2, 4, 8, 16], noise=0.003), known=4)
+    assert found["lacks"].eq("links between nodes").all()
+    assert found[["predicted", "error", "is_within"]].isna().all(axis=None)
 
 
 def test_input_that_is_waited_for_bounds_a_node() -> None:
@@ -104,11 +135,36 @@ def test_the_next_trial_is_the_one_over_links_that_nobody_has_seen() -> None:
     planned = pd.concat([shape(g, n, b) for g, n in ((1, 1.0), (4, 1.0), (8, 2.0), (16, 4.0)) for b in (64, 128)])
     planned["cell"] = [f"{row.gpus}-{row.batch_size}" for row in planned.itertuples()]
     known = study([1, 2, 4], noise=0.003)
-    found = predict.next_trials(known, planned.reset_index(drop=True))
-    assert found["gpus"][0] in (8, 16)
+    found = predict.next_trials(known, planned[::-1].reset_index(drop=True))
+    first = found.iloc[0]
+    assert (first["gpus"], first["nodes"], first["batch_size"]) == (8, 2, 64), "the smallest of those"
+    assert (first["tells"], first["opens"]) == ("links between nodes", 4)
+    assert first["within"] < 0.05, "of the cells in one node; of the others there is no width to speak of"
+    assert first["then"] != first["then"]
+    told = found[found["gpus"] < 8]
+    assert told["opens"].eq(0).all()
+    assert (told["then"] > 0.9 * told["within"]).all(), "one GPU once more tells nothing"
+    assert found["gpus"].tolist()[:4] == [8, 8, 16, 16]
+
+
+def test_once_links_are_known_the_next_trial_is_the_one_that_narrows_most() -> None:
+    planned = pd.concat([shape(g, n) for g, n in ((1, 1.0), (8, 2.0), (16, 4.0), (32, 8.0))], ignore_index=True)
+    found = predict.next_trials(study([1, 2, 4, 8], noise=0.003), planned)
+    assert found["opens"].eq(0).all()
+    assert found["gpus"][0] in (16, 32)
     assert found["then"][0] < 0.7 * found["within"][0]
-    assert found["then"].iloc[-1] > 0.9 * found["within"].iloc[-1], "one GPU once more tells nothing"
-    assert found["gpus"].iloc[-1] in (1, 4)
+
+
+def test_the_smallest_trial_on_two_nodes_is_named_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("{name: x, model: tiny, device: cpu, space: {batch_size: [32, 64], gpus: [1, 2, 4, 8, 16]}}")
+    monkeypatch.setattr(query, "trials", lambda name: study([1, 2, 4], noise=0.003))
+    assert advice.show(file, (), "x", "table") == 0
+    said = capsys.readouterr().out
+    assert "Next: batch_size 32, gpus 8: 4 of the cells not measured depend on links between nodes" in said
+    assert "between" not in said.split("in ms:")[1], "no term of a guess"
 
 
 def test_what_does_not_fit_is_not_next() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps import report
-from sweeps.report import answer, chart, drawing, page
+from sweeps.report import answer, chart, drawing, foresight, page
 from sweeps.report.chart import Chart, Mark, Panel, Scale, Series
 from sweeps.report.study import Study
 from tests.unit import studies
@@ -92,6 +92,25 @@ def test_sections_are_there_where_their_data_exist(study: Study) -> None:
     ]
     one = studies.planted("{name: one, model: tiny, device: cpu, space: {batch_size: 8, gpus: 1}, repeats: 1}", rate)
     assert names(one) == ["trials", "again"]
+
+
+def test_what_nothing_measured_foretells_is_said_and_not_guessed() -> None:
+    """Where two ranks fill a node, four show the links between nodes; where four do, nothing of eight is known."""
+
+    def rate(config: TrialConfig) -> float:
+        return 1e3 * config.global_batch / (12 + 1.1 * config.batch_size + 0.5 * (config.gpus - 1))
+
+    def of(per_node: int) -> str:
+        text = "{name: x, model: tiny, device: cpu, repeats: 1, space: {batch_size: [8, 16, 32], gpus: [1, 2, 4, 8]}}"
+        study = studies.planted(text, rate)
+        study.trials["nodes"] = -(-study.trials["gpus"] // per_node).astype(float)
+        made = foresight.section(study)
+        assert made
+        return made.lead
+
+    assert of(2).startswith("Step times of up to 4 ranks")
+    assert "Nothing is foretold" not in of(2)
+    assert of(4).startswith("Nothing is foretold of 3 cells of more than 4 ranks: they depend on links between nodes")
 
 
 def test_nothing_measured_is_an_honest_page() -> None:

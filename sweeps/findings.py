@@ -91,7 +91,7 @@ def best(trials: pd.DataFrame, planned: Plan) -> str:
     if not sure.empty:
         top = sure.loc[sure["hours_to_target"].idxmin()]
         return f"Fastest to the target: {_named(top, planned)}: {tables.duration(3600 * top['hours_to_target'])}"
-    top = measured.loc[measured["top1"].idxmax()]
+    top = measured.loc[measured["top1"].fillna(-1).idxmax()]
     return f"Most accurate: {_named(top, planned)}: top-1 {tables.accuracy(top['top1'], top['top1_ci'])}"
 
 

@@ -95,7 +95,7 @@ def feasible(trials: pd.DataFrame) -> pd.DataFrame:
         ],
         dtype="boolean",
     )
-    kind = table["cell"].map(kinds).where(table["n"] == 0).fillna("")
+    kind = table["cell"].map(kinds).where(table["n"] == 0).fillna("").astype(str)
     made["kind"] = kind.str.removesuffix(INFERRED)
     made["is_inferred"] = kind.str.endswith(INFERRED)
     made["peak_memory_mib"] = table["peak_memory_mib"]

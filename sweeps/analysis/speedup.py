@@ -43,7 +43,9 @@ def _split(table: pd.DataFrame, same: list[str]) -> None:
     """Efficiency as that inside a node × that between nodes."""
     nodes = table["nodes"] if "nodes" in table else table["gpus"].where(table["gpus"] == 1)
     nodes = nodes.where(table["gpus"] > 1, 1.0).where(table["images_per_s"].notna())
-    local = (table["gpus"] / nodes).where(table["gpus"] % nodes == 0)  # uneven nodes have no single node to compare
+    local = (
+        (table["gpus"] / nodes).where(table["gpus"] % nodes == 0).astype(float)
+    )  # uneven nodes have no single node to compare
     of_local = table.assign(local=local)
     figures = ["images_per_s", "images_per_s_ci", "efficiency", "efficiency_ci"]
     inside = of_local[nodes == 1].assign(local=lambda found: found["gpus"].astype(float))

@@ -1,0 +1,96 @@
+"""What analysis makes of too little: nothing, one trial, failures only, a figure that half of the trials lack."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeps import analysis, predict, query, rows
+from tests.unit.planted import frame, trial
+
+Function = Callable[[pd.DataFrame], Any]
+FUNCTIONS: dict[str, Function] = {
+    "batch_curve": analysis.batch_curve,
+    "cells": analysis.cells,
+    "convergence": analysis.convergence,
+    "costs": analysis.costs,
+    "decode_curve": analysis.decode_curve,
+    "effects": analysis.effects,
+    "feasible": analysis.feasible,
+    "frontier": analysis.frontier,
+    "interactions": analysis.interactions,
+    "outliers": analysis.outliers,
+    "pareto": lambda trials: analysis.pareto(analysis.cells(trials), ["images_per_s"], ["gpu_hours_per_epoch"]),
+    "precision_ratios": analysis.precision_ratios,
+    "ratios": lambda trials: analysis.ratios(trials, "gpus", 1),
+    "scaling": analysis.scaling,
+    "strong scaling": lambda trials: analysis.scaling(trials, is_strong=True),
+    "stragglers": analysis.stragglers,
+    "held_out": predict.held_out,
+}
+ONE = frame(trial(100.0, repeat=0, straggler_ratio=1.2, joules_per_image=2.0, peak_memory_mib=700.0))
+TOO_LITTLE = {
+    "nothing": query.frame([]),
+    "a condition that nothing meets": ONE.iloc[:0],
+    "one trial": ONE,
+    "a failure": frame(trial(outcome="failed", kind="killed", message="killed by signal 9")),
+}
+
+
+def tables(found: Any) -> list[pd.DataFrame]:
+    return list(found) if isinstance(found, tuple) else [found]
+
+
+@pytest.mark.parametrize("trials", TOO_LITTLE.values(), ids=TOO_LITTLE)
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_too_little_gives_a_table_with_the_columns_of_enough(function: Function, trials: pd.DataFrame) -> None:
+    enough = frame([trial(100.0 * n, gpus=n, straggler_ratio=1.2) for n in (1, 2)])
+    for made, usual in zip(tables(function(trials)), tables(function(enough)), strict=True):
+        assert {*usual} - {*made} <= {"gpus"}, "but for an axis that does not vary here"
+        if trials.empty:
+            assert made.empty
+
+
+def test_what_one_trial_tells_is_told() -> None:
+    (cell,) = analysis.scaling(ONE).to_dict("records")
+    assert (cell["n"], cell["speedup"], cell["efficiency"], cell["intra"]) == (1, 1.0, 1.0, 1.0)
+    assert math.isnan(cell["images_per_s_ci"])
+    assert analysis.costs(ONE)["joules_per_epoch"].tolist() == [pytest.approx(2.0 * rows.EPOCH_IMAGES)]
+    assert analysis.feasible(ONE)["fits"].tolist() == [True]
+    assert analysis.stragglers(ONE)["straggler_ratio"].tolist() == [1.2]
+    assert analysis.best(ONE)["images_per_s"] == 100.0
+    assert analysis.outliers(ONE).empty
+    assert analysis.effects(ONE).empty
+
+
+GRID = [*itertools.product([1, 2], [8, 16], ["fp32", "fp16"], range(2))]
+FIGURES = ("images_per_s", "joules_per_image", "step_ms_mean", "peak_memory_mib", "straggler_ratio", "input_share")
+
+
+@settings(max_examples=8, deadline=None)  # each some seventeen tables
+@given(st.sets(st.sampled_from(range(len(GRID)))), st.sampled_from(FIGURES))
+def test_a_figure_that_some_trials_lack_is_the_mean_of_those_that_have_it(lacking: set[int], figure: str) -> None:
+    told = [
+        trial(100.0 * g + n, gpus=g, batch_size=b, precision=p, repeat=r, joules_per_image=1.0, straggler_ratio=1.2,
+              input_share=0.1, peak_memory_mib=700.0)
+        for n, (g, b, p, r) in enumerate(GRID)
+    ]  # fmt: skip
+    whole = frame(told)
+    trials = whole.assign(**{figure: [math.nan if n in lacking else v for n, v in enumerate(whole[figure])]})
+    for function in FUNCTIONS.values():
+        for made in tables(function(trials)):
+            assert not made.duplicated().any()
+    known = trials.dropna(subset=[figure]).groupby("cell")[figure]
+    found = analysis.cells(trials).set_index("cell")
+    assert len(found) == len(GRID) / 2, "no cell is dropped"
+    if figure in analysis.FIGURES:
+        assert found[figure].dropna().to_dict() == pytest.approx(known.mean().to_dict())
+    measured = trials.dropna(subset=["images_per_s"]).groupby("cell").size()
+    assert found["n"].to_dict() == {cell: measured.get(cell, 0) for cell in found.index}

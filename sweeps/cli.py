@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,14 +171,10 @@ def _terms(args: argparse.Namespace) -> Terms:
 
 
 def _trials(args: argparse.Namespace) -> int:
-    import warnings
-
     from sweeps import analysis, query, tables
 
-    with warnings.catch_warnings(record=True, action="always", category=query.LeftOut) as left_out:
+    with _telling():
         found = query.trials(args.name, args.where, store=args.store, rebuild=args.rebuild)
-    for warning in left_out:
-        print(warning.message, file=sys.stderr)
     found = query.ordered(found, args.sort)
     if args.columns:
         found = query.chosen(found, args.columns.split(","))
@@ -188,6 +185,19 @@ def _trials(args: argparse.Namespace) -> int:
         found = found[[*of, "trial", *analysis.varied(found), "repeat", "outcome", *figures, *words]]
     tables.show(found, args.format)
     return errors.DONE
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """What a query left out, as lines."""
+    import warnings
+
+    from sweeps import query
+
+    with warnings.catch_warnings(record=True, action="always", category=query.LeftOut) as left_out:
+        yield
+    for line in dict.fromkeys(str(warning.message) for warning in left_out):
+        print(line, file=sys.stderr)
 
 
 def _report(args: argparse.Namespace) -> int:
@@ -203,7 +213,8 @@ def _report(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from sweeps import query, tables
 
-    found = query.list_sweeps(store=args.store)
+    with _telling():
+        found = query.list_sweeps(store=args.store)
     if args.format == "table":
         found = found.drop(columns=[name for name in found if name != "sweep" and not query.tells(found[name])])
     tables.show(found, args.format)

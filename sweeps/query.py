@@ -31,7 +31,12 @@ HEADLINE = (
 SIMULATED = "simulated"  # begins the fingerprint of a machine that was made up
 TOLD = {name: f"tag:sweep.{name}" for name in ("trial", "cell", "outcome", "kind", "message", "limited_by")}
 SIDES: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.SIDES}
-NEEDED = ("cell", "outcome")  # a run that has no such tag is no trial of ours, or is not whole
+HELD = "param:batch_size"  # every trial's run has it, once its values have come
+NEEDED = {  # a run that lacks one is no trial of ours, or is not whole
+    TOLD["cell"]: "tag sweep.cell",
+    TOLD["outcome"]: "tag sweep.outcome",
+    HELD: "parameters",
+}
 CATEGORIES = (
     *("outcome", "kind", "protocol", "model", "device", "placement", "precision", "cache", "isolation"),
     *("optimizer", "compression"),
@@ -227,7 +232,7 @@ def _misread(error: ExpressionError) -> InputError:
 
 def _stored(wanted: Iterable[str]) -> list[str]:
     """Columns of a table of runs, for these of a frame."""
-    found = list(OWN)
+    found = [*OWN, HELD]
     for name in wanted:
         if name in rows.METRICS or name.startswith(rows.SYSTEM):
             found.append(f"metric:{rows.METRICS.get(name, name)}")
@@ -346,14 +351,19 @@ def _whole(table: pa.Table) -> pa.Table:
     """Without the runs that lack a tag that every trial has; says which."""
     import numpy as np
 
-    lacking = [name for name in NEEDED if (_texts(table, TOLD[name]) == "").any()]
+    has = {what: _texts(table, column) != "" for column, what in NEEDED.items()}
+    return _having(table, np.logical_and.reduce([*has.values()]), [what for what in has if not has[what].all()])
+
+
+def _having(table: pa.Table, is_whole: Any, lacking: Sequence[str]) -> pa.Table:
+    """Those runs alone; says which are not, and what they lack."""
     if not lacking:
         return table
-    is_whole = np.logical_and.reduce([_texts(table, TOLD[name]) != "" for name in NEEDED])
     left = _texts(table.filter(~is_whole), "run")
     runs = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
-    tags = " or ".join(f"sweep.{name}" for name in lacking)
-    warnings.warn(f"left out, for they have no tag {tags}: {len(left)} runs ({runs})", LeftOut, stacklevel=3)
+    warnings.warn(
+        f"left out, for they have no {' or no '.join(lacking)}: {len(left)} runs ({runs})", LeftOut, stacklevel=4
+    )
     return table.filter(is_whole)
 
 
@@ -378,6 +388,8 @@ def _sweeps(table: pa.Table) -> list[dict[str, Any]]:
     """A row for each sweep's own run."""
     from collections import Counter
 
+    is_ours = _texts(table, "tag:sweep.id") != ""
+    table = _having(table, is_ours, [] if is_ours.all() else ["tag sweep.id"])
     sweep, trial = _texts(table, "tag:sweep.id"), _texts(table, "tag:sweep.trial")
     ended: dict[str, Counter[str]] = {}
     for of, outcome in zip(sweep[trial != ""], _texts(table, TOLD["outcome"])[trial != ""], strict=True):

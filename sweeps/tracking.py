@@ -29,6 +29,7 @@ EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "top1", "top5")
 LONGEST_NOTE = 4000  # characters; a tag holds 5,000
 TIMEOUT_S = 20
 SQLITE = "sqlite:///"
+UNLIKE = ("out-of-date database schema", "Can't locate revision")  # says MLflow of a store of another version
 
 
 def client(store: str | None = None) -> Any:
@@ -203,6 +204,12 @@ def attach(facts: SweepFacts, file: Path) -> None:
 
 
 def refused(must: str, error: Exception | str) -> RefusedError:
+    if any(said in str(error) for said in UNLIKE):
+        return RefusedError(
+            f"the tracking store must be of this MLflow's version, but it says: {first_line(error).split('. ')[0]}\n"
+            f"  {store_name()}\n  an older store: back it up, then `mlflow db upgrade` and its address;"
+            " a newer one: install the MLflow that wrote it; or choose another with MLFLOW_TRACKING_URI"
+        )
     return RefusedError(
         f"the tracking store must {must}, but it says: {first_line(error)}\n"
         f"  {store_name()}\n  choose another one with MLFLOW_TRACKING_URI"

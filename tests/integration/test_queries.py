@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from sweeps import database, mirror, plan, query, remote, rows, spec, tracking
+from sweeps import cli, database, mirror, plan, query, remote, rows, spec, tracking
 from sweeps.errors import InputError, RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord
 from tests.unit import records
@@ -170,6 +170,59 @@ def test_foreign_runs_are_passed_over_and_broken_ones_named(store: str) -> None:
     client.delete_tag(run_of(first), "sweep.cell")
     with pytest.warns(query.LeftOut, match=r"no tag sweep.cell: 1 runs"):
         assert len(query.trials("small")) == 7
+
+
+def test_runs_that_are_half_like_ours_are_named_and_not_counted(store: str, capfd: pytest.CaptureFixture[str]) -> None:
+    tracking.sync(record())
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name("small").experiment_id
+    client.create_run(experiment, tags={"sweep.name": "small"})  # by hand
+    torn = {"sweep.trial": "t", "sweep.cell": "c", "sweep.outcome": "completed", "sweep.id": "id of small"}
+    client.create_run(experiment, tags={"sweep.name": "small", **torn})  # its values have not come yet
+    with pytest.warns(query.LeftOut, match=r"no parameters: 1 runs"):
+        assert len(query.trials("small")) == 8
+    with pytest.warns(query.LeftOut, match=r"no parameters: 1 runs"):
+        assert len(query.trials("small", columns=["trial", "images_per_s"])) == 8
+    with pytest.warns(query.LeftOut, match=r"no tag sweep.id: 1 runs"):
+        assert query.list_sweeps()["sweep"].tolist() == ["small"]
+    assert cli.main(["list"]) == 0
+    assert "left out, for they have no tag sweep.id: 1 runs" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a/b", "it's", 'a "b"', "50%", "a_b", "a b", "é"])
+def test_a_name_of_any_letters_is_found_or_said_to_be_absent(store: str, name: str) -> None:
+    """No name that `sweep run` gives: somebody else's, or a typing error."""
+    tracking.sync(record())
+    with pytest.raises(InputError, match="must hold a sweep of that name"):
+        query.trials(name)
+    odd = record("odd")
+    tracking.sync(dataclasses.replace(odd, facts=dataclasses.replace(odd.facts, name=name)))
+    assert len(query.trials(name)) == 8
+    pd.testing.assert_frame_equal(query.trials(name), as_read_by_mlflow(name))
+
+
+def as_read_by_mlflow(name: str) -> pd.DataFrame:
+    uri = tracking.store_name()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(database, "is_database", lambda uri: False)
+        return query.trials(name, store=uri)
+
+
+def test_a_store_of_a_version_that_is_not_known_here_is_read_and_not_written(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracking.sync(record())
+    with sqlite3.connect("mlflow.db") as source, sqlite3.connect("newer.db") as tables:  # MLflow knows the other one
+        source.backup(tables)
+        tables.execute("UPDATE alembic_version SET version_num = 'feedfacecafe'")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'newer.db'}")
+    assert len(query.trials("small", rebuild=True)) == 8
+    assert query.list_sweeps()["sweep"].tolist() == ["small"]
+    with pytest.raises(RefusedError) as raised:
+        tracking.sync(record("small-2"))
+    said = str(raised.value)
+    assert "must be of this MLflow's version" in said
+    assert "feedfacecafe" in said
 
 
 def test_a_condition_holds_over_columns_and_sweeps(store: str) -> None:

@@ -119,6 +119,24 @@ def series(trial: str, metric: str, sweep: str = "", *, store: str = "") -> pd.D
     return table
 
 
+def sweep(name: str) -> dict[str, Any]:
+    """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note."""
+    uri = tracking.store_name()
+    table = _in_order(_read(uri, [name], OWN))
+    is_it = (_texts(table, "tag:sweep.name") == name) & (_texts(table, "tag:sweep.trial") == "")
+    table = table.filter(is_it & (_texts(table, "tag:sweep.id") != ""))
+    if not len(table):
+        raise InputError(uri, [Mistake(name, "must have a run of its own, beside its trials'", "none")])
+    (found,) = table.slice(len(table) - 1).to_pylist()
+    told = {side: _texts(table, f"tag:sweep.{side}")[-1] for side in ("id", "simulated")}
+    try:
+        note = remote.tags(uri, found["run"]).get("mlflow.note.content", "")
+    except Exception as error:
+        raise tracking.refused("answer", error) from None
+    return {"study": found["experiment"], "status": found["status"], "started_ms": found["started_ms"], **told,
+            "note": note}  # fmt: skip
+
+
 def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
     """One row a sweep, the latest last: how many trials ended how, when, and in which store.
 

@@ -107,5 +107,9 @@ def series(uri: str, run: str, key: str) -> list[tuple[int, int, float]]:
     return sorted((point.step, point.timestamp, point.value) for point in history)
 
 
+def tags(uri: str, run: str) -> dict[str, str]:
+    return dict(tracking.client(uri).get_run(run).data.tags)
+
+
 def metric_names(uri: str, run: str) -> list[str]:
     return [*tracking.client(uri).get_run(run).data.metrics]

@@ -21,18 +21,31 @@ Format = Literal["html", "png", "csv"]
 
 
 def write(name: str, out: Path | None = None, form: Format = "html") -> Path:
-    """Write a sweep's report; where it lies. PNG and CSV are a folder of one file a chart or table."""
-    from sweeps import ledger
-    from sweeps.report import study
+    """Write a sweep's report; where it lies. PNG and CSV are a folder of one file a chart or table.
 
-    at = out or ledger.paths(name).folder / ("report.html" if form == "html" else f"report-{form}")
-    return written(study.of(name), at, form)
+    One whose ledger is not here is reported from the tracking store, into the current folder.
+    """
+    import re
+
+    from sweeps import ledger
+    from sweeps.report import stored, study
+
+    file = "report.html" if form == "html" else f"report-{form}"
+    if name in ledger.names():
+        return written(study.of(name), out or ledger.paths(name).folder / file, form)
+    found = stored.of(name)
+    return written(found, out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '_', name).lstrip('.')}-{file}"), form)
 
 
 def attach(name: str, file: Path) -> None:
-    """Log a report to the sweep's run in MLflow; raises where the store does not take it."""
+    """Log a report to the sweep's run in MLflow; raises where the store does not take it.
+
+    One that was made without the ledger tells less than the run holds, and is not.
+    """
     from sweeps import ledger, tracking
 
+    if name not in ledger.names():
+        return
     tracking.attach(ledger.facts(name), file)
 
 
@@ -51,7 +64,8 @@ def html(study: Study) -> str:
     from sweeps.report import answer, page
 
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    made = f"Written {now} from results/{study.name}/ledger.jsonl. This file needs no network."
+    source = f"results/{study.name}/ledger.jsonl" if study.stored is None else "the tracking store"
+    made = f"Written {now} from {source}. This file needs no network."
     return page.html(study.name, answer.of(study), sections(study), study.facts.simulated, made)
 
 

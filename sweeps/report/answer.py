@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sweeps import claims, limits, tables
-from sweeps.report.study import Study
+from sweeps.report.study import LEFT_OUT, Study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,6 +202,8 @@ def _learning_numbers(study: Study, top: Any) -> Iterator[Number]:
 def _cares(study: Study) -> Iterator[str]:
     """What a reader must know before the figures are used."""
     trials, done = study.trials, study.trials[study.trials["outcome"] == "completed"]
+    if study.stored is not None:
+        yield f"Made from the tracking store alone. **Left out**, for only the sweep's ledger holds it: {LEFT_OUT}."
     if not study.is_complete:
         planned = f" of {len(study.facts.trials)} planned" if study.facts.trials else ""
         yield f"The sweep did not come to its end: {len(trials)} trials{planned} are here."

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from sweeps import analysis, tables
+from sweeps import rows as rows_
 from sweeps.report.chart import Chart, Mark, Panel, Scale, Section, Series, Table, is_wide
 from sweeps.report.study import Study
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 COST = "gpu_hours_per_epoch"
+JOULES = "megajoules_per_epoch"
 
 
 def section(study: Study) -> Section | None:
     known = study.measured.dropna(subset=["images_per_s", COST])
+    for ci in ("", "_ci"):
+        known = known.assign(**{f"{JOULES}{ci}": known[f"joules_per_image{ci}"] * rows_.EPOCH_IMAGES / 1e6})
+    has_joules = bool(known[JOULES].notna().any())
     if len(known) < 3 or study.is_convergence or known["gpus"].nunique() == 1:
         return None
     sides = [side for side in analysis.FINGERPRINTS if side in study.axes]
@@ -41,6 +50,7 @@ def section(study: Study) -> Section | None:
                 tables.plus_minus(row["images_per_s"], row["images_per_s_ci"]),
                 tables.plus_minus(row[COST], row[f"{COST}_ci"]),
                 tables.duration(3600 * row[COST] / row["gpus"]),
+                *([tables.plus_minus(row[JOULES], row[f"{JOULES}_ci"])] if has_joules else []),
             )
             for _, row in front[::-1].iterrows()
         ]
@@ -58,16 +68,45 @@ def section(study: Study) -> Section | None:
         note="Right is faster, down is cheaper. The front compares means as they are.",
     )
     columns = (*map(study.word, study.axes), "images/s", f"{study.rank}-hours an epoch", "time an epoch")
+    if has_joules:
+        columns = (*columns, "MJ an epoch")
     numeric = study.numeric(columns[len(study.axes) :])
     table = Table("cost-table", "The front, fastest first", columns, tuple(rows), numeric)
     lead = (
         f"What an epoch of ImageNet (1,281,167 images) costs in {study.rank}-hours, and how fast it goes. "
         "Cells on the front are beaten by no other in both."
     )
-    return Section("cost", "Cost", lead, (chart, table))
+    power = _joules(study, known, sides)
+    return Section("cost", "Cost", lead, (chart, *([power] if power else []), table))
 
 
-def _mark(study: Study, row: object) -> Mark:
-    cost, within = float(row[COST]), float(row[f"{COST}_ci"])  # type: ignore[index]
+def _joules(study: Study, known: pd.DataFrame, sides: list[str]) -> Chart | None:
+    """What an epoch takes of energy, where power was read; cells without a reading are left out, and counted."""
+    found = known.dropna(subset=[JOULES])
+    if len(found) < 2:
+        return None
+    groups = [alike for _, alike in found.groupby(sides, sort=False)] if sides else [found]
+    least = found.loc[found[JOULES].idxmin()]
+    left = len(known) - len(found)
+    return Chart(
+        "cost-joules",
+        "Speed against energy",
+        f"Least: {study.described(least)} at {least[JOULES]:.3g} MJ an epoch.",
+        Scale("images/s", "log" if is_wide(found["images_per_s"]) else "linear"),
+        Scale("MJ for an epoch of ImageNet", "log" if is_wide(found[JOULES]) else "linear"),
+        tuple(
+            Panel(
+                study.described(alike.iloc[0], sides),
+                (Series("cells", tuple(_mark(study, row, JOULES) for _, row in alike.iterrows()), "marks"),),
+            )
+            for alike in groups
+        ),
+        note="Right is faster, down takes less. What the nodes' meters read in the window, all ranks together."
+        + (f" {left} of {len(known)} cells have no reading of power." if left else ""),
+    )
+
+
+def _mark(study: Study, row: object, figure: str = COST) -> Mark:
+    cost, within = float(row[figure]), float(row[f"{figure}_ci"])  # type: ignore[index]
     ends = (cost - within, cost + within) if math.isfinite(within) else (math.nan, math.nan)
     return Mark(float(row["images_per_s"]), cost, *ends, says=study.described(row))  # type: ignore[index]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import collections
 import itertools
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
-from sweeps import space, tables
+from sweeps import analysis, space, tables
+from sweeps.analysis.target import GROWS_WITH
 from sweeps.ledger import TrialRecord
-from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table
+from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table, is_wide
 from sweeps.report.study import Study
 from workers import schedules
 
+FACTORS = {"speed-up": "speedup", "throughput": "throughput", "statistical efficiency": "statistical"}
 MOST = 8  # series that can be told apart
 RATE_POINTS = 120
 
@@ -21,7 +25,7 @@ def section(study: Study) -> Section | None:
     if not study.is_convergence:
         return None
     records = [r for r in study.records if r.outcome.measurement and r.outcome.measurement.epochs]
-    if not records:
+    if not records and study.stored is None:
         return None
     charts = [
         _curve(study, records, "top1", "Accuracy by epoch", "top-1", by_hours=False),
@@ -33,8 +37,49 @@ def section(study: Study) -> Section | None:
         "Each line is the mean over a cell's repeats, its band from the lowest to the highest. By epoch a schedule is "
         "judged by what it learns; by time by what it costs as well."
     )
-    blocks: list[Block] = [chart for chart in charts if chart]
-    return Section("learning", "Schedules", lead, (*blocks, *_table(study)))
+    blocks: list[Block] = [chart for chart in [*charts, _factors(study)] if chart]
+    return Section("learning", "Schedules", lead if records else "What each cell came to.", (*blocks, *_table(study)))
+
+
+def _factors(study: Study) -> Chart | None:
+    """What more images a second gain, and what the greater batch loses of it again."""
+    found = analysis.convergence(study.trials)
+    found = found[found["unexplained"].notna()]
+    if found["global_batch"].nunique() < 2:
+        return None
+    axes = [axis for axis in study.axes if axis in found and axis not in GROWS_WITH]
+    panels = []
+    for _, line in found.groupby(axes or (lambda row: 0), sort=False, dropna=False):
+        if line["global_batch"].nunique() < 2:
+            continue
+        series = [
+            Series(name, tuple(_factor(study, row, column) for row in line.to_dict("records")))
+            for name, column in FACTORS.items()
+        ]
+        panels.append(Panel(study.described(line.iloc[0], axes), tuple(series)))
+    if not panels:
+        return None
+    last = found.loc[found["global_batch"].idxmax()]
+    alt = (
+        f"At a global batch of {last['global_batch']:,}: {last['throughput']:.3g}× the images/s,"
+        f" {last['statistical']:.3g}× the statistical efficiency, together {last['speedup']:.3g}× as fast to it."
+    )
+    return Chart(
+        "learning-factors",
+        "Time to the target, told apart",
+        alt,
+        Scale("global batch", "log" if is_wide(found["global_batch"]) else "linear"),
+        Scale("times that of the smallest batch", starts_at_zero=True),
+        tuple(panels[:6]),
+        note="Speed-up = throughput × statistical efficiency (epochs of the smallest global batch ÷ epochs)."
+        " Training alone, validations left out.",
+    )
+
+
+def _factor(study: Study, row: Mapping[Hashable, Any], column: str) -> Mark:
+    value, within = float(row[column]), float(row[f"{column}_ci"])
+    ends = (value - within, value + within) if math.isfinite(within) else (math.nan, math.nan)
+    return Mark(float(row["global_batch"]), value, *ends, says=study.described(row))
 
 
 def _groups(study: Study, records: Sequence[TrialRecord]) -> tuple[str, dict[str, dict[str, list[TrialRecord]]]]:

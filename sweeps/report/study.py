@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from sweeps import analysis, findings, ledger, query, rows, space
 from sweeps.ledger import SweepFacts, TrialRecord
 from sweeps.plan import Plan, namer
 from workers import usage
+from workers.contract import TrialConfig
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +44,7 @@ TELEMETRY = (  # of a node over time
     "ib_send_mib_per_s",
     "ib_receive_mib_per_s",
 )
+LEFT_OUT = "curves by epoch, telemetry, the facts and self-tests of nodes, attempts that were tried again"
 MOST_POINTS = 240  # of a curve over time
 
 
@@ -58,6 +60,7 @@ class Study:
     asides: tuple[Mapping[str, Any], ...] = ()  # nodes that got no more trials
     is_complete: bool = True
     samples: Path | None = None  # the folder of the nodes' readings, where it lies here
+    stored: pd.DataFrame | None = None  # the trials of a tracking store, where there is no ledger to have records from
 
     @property
     def name(self) -> str:
@@ -80,6 +83,8 @@ class Study:
     def trials(self) -> pd.DataFrame:
         """A row a trial, with its short name, its nodes, and where it comes from if it was measured before."""
         named = namer(self.facts.spec)
+        if self.stored is not None:
+            return _of_store(self.stored, named)
         told = []
         for record in self.records:
             cached = record.outcome.cached
@@ -90,9 +95,8 @@ class Study:
             }
             told.append(rows.row(record) | extra)
         frame = analysis.plain(query.frame(told))
-        for column in ("name", "attempts", "cached_from"):
-            frame[column] = [row[column] for row in told]
-        return frame
+        extra_columns = {column: [row[column] for row in told] for column in ("name", "attempts", "cached_from")}
+        return frame.copy().assign(**extra_columns)
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
@@ -177,6 +181,17 @@ class Study:
         if not ran:
             return self.facts.created_at, self.facts.created_at
         return min(record.started_at for record in ran), max(record.ended_at for record in ran)
+
+
+def _of_store(stored: pd.DataFrame, named: Callable[[TrialConfig], str]) -> pd.DataFrame:
+    """Trials as a study has them. How often they were tried is not told there."""
+    trials = analysis.plain(stored)
+    configs = [TrialConfig(**{name: row[name] for name in rows.PARAMS}, env={}) for row in trials.to_dict("records")]
+    return trials.copy().assign(
+        name=[f"{named(config)} #{config.repeat}" for config in configs],
+        attempts=1,
+        cached_from=["an earlier sweep" if kind == "cached" else "" for kind in trials["kind"]],
+    )
 
 
 def of(name: str) -> Study:

@@ -136,7 +136,8 @@ def again(study: Study) -> Section:
     commits = {_commit(node) for node in study.nodes} - {""}
     lead = (
         f"Save the file as `{file}` and run the command. Every figure of this page is in"
-        f" `results/{facts.name}/ledger.jsonl` and, as a table, in `sweep trials {facts.name} --format csv`."
+        f" {'' if study.stored is not None else f'`results/{facts.name}/ledger.jsonl` and, as a table, in '}"
+        f"`sweep trials {shlex.quote(facts.name)} --format csv`."
     )
     if commits:
         lead += f" The program was at commit {', '.join(sorted(commits))}."

@@ -225,6 +225,40 @@ def test_a_store_of_a_version_that_is_not_known_here_is_read_and_not_written(
     assert "feedfacecafe" in said
 
 
+def test_a_sweep_without_its_ledger_is_reported_from_the_store(
+    store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tracking.sync(record(_1=TrialOutcome(status="failed", kind="killed", message="killed by signal 9")))
+    assert cli.main(["report", "small"]) == 0
+    assert capfd.readouterr().out.strip() == "small-report.html"
+    page = (tmp_path / "small-report.html").read_text()
+    for said in ("Made from the tracking store alone", "Left out", "killed by signal 9", "8 trials of 4 cells"):
+        assert said in page, said
+    assert 'id="scaling"' in page
+    assert "ledger.jsonl" not in page
+    assert not (tmp_path / "results").exists(), "no folder that a sweep of this name would stumble over"
+    assert cli.main(["report", "small", "--format", "csv", "--out", "figures"]) == 0
+    table = pd.read_csv("figures/every-trial.csv")
+    assert table["trial"].tolist() == query.trials("small")["trial"].tolist()
+    assert cli.main(["report", "small", "--format", "png"]) == 0
+    assert list(Path("small-report-png").glob("*.png"))
+
+    capfd.readouterr()
+    assert cli.main(["report", "smal"]) == 2
+    assert "did you mean small?" in capfd.readouterr().err
+    assert cli.main(["report", "../small"]) == 2
+    (parent,) = (run for run in MlflowClient().search_runs([experiment("small")]) if run.info.run_name == "small")
+    MlflowClient().set_tag(parent.info.run_id, "mlflow.note.content", "edited by hand")
+    assert cli.main(["report", "small"]) == 2
+    said = capfd.readouterr().err
+    assert "must have the sweep's file in the note of its run" in said
+    assert "Traceback" not in said
+
+
+def experiment(name: str) -> str:
+    return str(MlflowClient().get_experiment_by_name(name).experiment_id)
+
+
 def test_a_condition_holds_over_columns_and_sweeps(store: str) -> None:
     tracking.sync(record())
     tracking.sync(record("small-2"))

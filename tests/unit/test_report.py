@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import report
+from sweeps import query, report, rows
 from sweeps.report import answer, chart, drawing, foresight, page
-from sweeps.report.chart import Chart, Mark, Panel, Scale, Series
+from sweeps.report.chart import Chart, Mark, Panel, Scale, Series, Table
 from sweeps.report.study import Study
 from tests.unit import studies
+from tests.unit.planted import frame, trial
 from workers.contract import TrialConfig, TrialOutcome
 
 BATCHES = """
@@ -111,6 +112,48 @@ def test_what_nothing_measured_foretells_is_said_and_not_guessed() -> None:
     assert of(2).startswith("Step times of up to 4 ranks")
     assert "Nothing is foretold" not in of(2)
     assert of(4).startswith("Nothing is foretold of 3 cells of more than 4 ranks: they depend on links between nodes")
+
+
+def test_time_to_target_is_drawn_as_throughput_times_statistical_efficiency() -> None:
+    """Twice and four times the ranks: 1.8× and 3× the images, 20% and 50% more epochs."""
+    text = (
+        "{name: x, model: tiny, data: digits, device: cpu, protocol: convergence, epochs: 90, repeats: 1,"
+        " target: {top1: 0.9}, space: {batch_size: 8, gpus: [1, 2, 4], lr_schedule: 0.1}}"
+    )
+    rates, epochs = {1: 100.0, 2: 180.0, 4: 300.0}, {1: 10.0, 2: 12.0, 4: 15.0}
+    trials = frame(
+        [
+            trial(rates[one.gpus], **{**rows.params(one), "epochs_to_target": epochs[one.gpus],
+                  "hours_to_target": epochs[one.gpus] / rates[one.gpus],
+                  "train_hours_to_target": epochs[one.gpus] / rates[one.gpus]})
+            for one in studies.planted(text, lambda config: 1.0).facts.trials
+        ]
+    )  # fmt: skip
+    study = dataclasses.replace(studies.planted(text, lambda config: 1.0), records=(), stored=trials)
+    found = {getattr(block, "name", ""): block for section in report.sections(study) for block in section.blocks}
+    drawn = found["learning-factors"]
+    assert isinstance(drawn, Chart)
+    marks = {one.name: [round(mark.y, 4) for mark in one.marks] for one in drawn.panels[0].series}
+    assert marks == {
+        "speed-up": [1.0, 1.5, 2.0],
+        "throughput": [1.0, 1.8, 3.0],
+        "statistical efficiency": [1.0, 0.8333, 0.6667],
+    }
+    assert [mark.x for mark in drawn.panels[0].series[0].marks] == [8, 16, 32]
+    assert "3× the images/s, 0.667× the statistical efficiency, together 2× as fast" in drawn.alt
+
+
+def test_energy_is_drawn_where_power_was_read(study: Study) -> None:
+    assert "cost-joules" not in blocks(study)
+    trials = study.trials.assign(joules_per_image=study.trials["gpus"] * 0.5)
+    trials.loc[trials["gpus"] == 4, "joules_per_image"] = math.nan
+    read = dataclasses.replace(study, records=(), stored=trials[[*query.frame([])]])
+    drawn, table = blocks(read)["cost-joules"], blocks(read)["cost-table"]
+    assert isinstance(drawn, Chart)
+    assert isinstance(table, Table)
+    assert {round(mark.y, 4) for mark in drawn.panels[0].series[0].marks} == {0.6406, 1.2812}
+    assert "of 15 cells have no reading of power" in drawn.note
+    assert table.columns[-1] == "MJ an epoch"
 
 
 def test_nothing_measured_is_an_honest_page() -> None:

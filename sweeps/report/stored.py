@@ -1,0 +1,38 @@
+"""A sweep as the tracking store alone knows it: its trials, and its file from the note of its own run.
+
+What only a ledger holds is not there: `study.LEFT_OUT`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sweeps import plan, query, spec
+from sweeps.errors import InputError, Mistake
+from sweeps.ledger import SweepFacts
+from sweeps.report.study import Study
+
+NOTE = re.compile(r"```yaml\n(.*)\n```(?:\nwith `(.*)`)?\s*$", re.DOTALL)
+
+
+def of(name: str) -> Study:
+    """The latest sweep of that name; raises where the store has none, or not its whole file."""
+    trials = query.trials(name)
+    own = query.sweep(name)
+    told = NOTE.search(own["note"])
+    if not told:
+        rule = "must have the sweep's file in the note of its run, to be reported without its ledger"
+        raise InputError("tracking store", [Mistake(name, rule, "another note" if own["note"] else "no note")])
+    file, overrides = told[1], tuple((told[2] or "").split())
+    parsed = spec.parse(file, f"{name} (note)", overrides)  # says what is wrong where the note was cut short
+    facts = SweepFacts(
+        name=name,
+        id=own["id"],
+        study=own["study"],
+        created_at=own["started_ms"] / 1000,
+        file=file,
+        overrides=overrides,
+        trials=plan.plan(parsed, name).trials,
+        simulated=own["simulated"],
+    )
+    return Study(facts, (), is_complete=own["status"] == "FINISHED", stored=trials)

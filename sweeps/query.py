@@ -119,6 +119,11 @@ def series(trial: str, metric: str, sweep: str = "", *, store: str = "") -> pd.D
     return table
 
 
+def is_there() -> bool:
+    """Is there a tracking store to ask? MLflow would make one."""
+    return not _is_absent(tracking.store_name())
+
+
 def sweep(name: str) -> dict[str, Any]:
     """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note."""
     uri = tracking.store_name()
@@ -172,7 +177,8 @@ def finished(wanted: Collection[str]) -> list[dict[str, Any]]:
     told = {name: _texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "hardware", "name")}
     is_measured = (told["outcome"] == "completed") & (told["kind"] != "cached") & np.isin(told["cell"], [*wanted])
     is_real = np.array([not hardware.startswith(SIMULATED) for hardware in told["hardware"]], bool)
-    table = table.filter(is_measured & is_real)
+    has_all = _texts(table, "status") == "FINISHED"  # the last that is written of a trial
+    table = table.filter(is_measured & is_real & has_all)
     found = _frame(table).to_dict("records")
     return [
         {**row, "started_at": row["started_at"].timestamp(), "sweep": sweep, "figures": _figures(row)}

@@ -27,11 +27,11 @@ def write(name: str, out: Path | None = None, form: Format = "html") -> Path:
     """
     import re
 
-    from sweeps import ledger
+    from sweeps import ledger, query
     from sweeps.report import stored, study
 
     file = "report.html" if form == "html" else f"report-{form}"
-    if name in ledger.names():
+    if name in ledger.names() or not query.is_there():
         return written(study.of(name), out or ledger.paths(name).folder / file, form)
     found = stored.of(name)
     return written(found, out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '_', name).lstrip('.')}-{file}"), form)

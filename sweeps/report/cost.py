@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from sweeps import analysis, tables
-from sweeps import rows as rows_
 from sweeps.report.chart import Chart, Mark, Panel, Scale, Section, Series, Table, is_wide
 from sweeps.report.study import Study
+from sweeps.rows import EPOCH_IMAGES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,7 @@ JOULES = "megajoules_per_epoch"
 def section(study: Study) -> Section | None:
     known = study.measured.dropna(subset=["images_per_s", COST])
     for ci in ("", "_ci"):
-        known = known.assign(**{f"{JOULES}{ci}": known[f"joules_per_image{ci}"] * rows_.EPOCH_IMAGES / 1e6})
+        known = known.assign(**{f"{JOULES}{ci}": known[f"joules_per_image{ci}"] * EPOCH_IMAGES / 1e6})
     has_joules = bool(known[JOULES].notna().any())
     if len(known) < 3 or study.is_convergence or known["gpus"].nunique() == 1:
         return None

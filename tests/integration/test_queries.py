@@ -183,6 +183,7 @@ def test_runs_that_are_half_like_ours_are_named_and_not_counted(store: str, capf
         assert len(query.trials("small")) == 8
     with pytest.warns(query.LeftOut, match=r"no parameters: 1 runs"):
         assert len(query.trials("small", columns=["trial", "images_per_s"])) == 8
+    assert query.finished({"c"}) == [], "nor is it taken for a result to use again"
     with pytest.warns(query.LeftOut, match=r"no tag sweep.id: 1 runs"):
         assert query.list_sweeps()["sweep"].tolist() == ["small"]
     assert cli.main(["list"]) == 0
@@ -244,6 +245,11 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
     assert list(Path("small-report-png").glob("*.png"))
 
     capfd.readouterr()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
+        assert cli.main(["report", "small"]) == 2
+        assert "must hold the sweep named" in capfd.readouterr().err
+        assert not Path("none.db").exists()
     assert cli.main(["report", "smal"]) == 2
     assert "did you mean small?" in capfd.readouterr().err
     assert cli.main(["report", "../small"]) == 2

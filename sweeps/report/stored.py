@@ -11,6 +11,7 @@ from sweeps import plan, query, spec
 from sweeps.errors import InputError, Mistake
 from sweeps.ledger import SweepFacts
 from sweeps.report.study import Study
+from sweeps.tracking import LONGEST_NOTE
 
 NOTE = re.compile(r"```yaml\n(.*)\n```(?:\nwith `(.*)`)?\s*$", re.DOTALL)
 
@@ -20,11 +21,12 @@ def of(name: str) -> Study:
     trials = query.trials(name)
     own = query.sweep(name)
     told = NOTE.search(own["note"])
-    if not told:
+    if not told or len(told[1]) >= LONGEST_NOTE:
         rule = "must have the sweep's file in the note of its run, to be reported without its ledger"
-        raise InputError("tracking store", [Mistake(name, rule, "another note" if own["note"] else "no note")])
+        got = "a part of it" if told else "another note" if own["note"] else "no note"
+        raise InputError("tracking store", [Mistake(name, rule, got)])
     file, overrides = told[1], tuple((told[2] or "").split())
-    parsed = spec.parse(file, f"{name} (note)", overrides)  # says what is wrong where the note was cut short
+    parsed = spec.parse(file, f"{name} (note)", overrides)
     facts = SweepFacts(
         name=name,
         id=own["id"],

@@ -254,11 +254,15 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
     assert "did you mean small?" in capfd.readouterr().err
     assert cli.main(["report", "../small"]) == 2
     (parent,) = (run for run in MlflowClient().search_runs([experiment("small")]) if run.info.run_name == "small")
-    MlflowClient().set_tag(parent.info.run_id, "mlflow.note.content", "edited by hand")
-    assert cli.main(["report", "small"]) == 2
-    said = capfd.readouterr().err
-    assert "must have the sweep's file in the note of its run" in said
-    assert "Traceback" not in said
+    cut = f"```yaml\n{FILE}\n{'#' * (tracking.LONGEST_NOTE - len(FILE))}"[: 8 + tracking.LONGEST_NOTE] + "\n```"
+    for note, got in (("edited by hand", "another note"), (cut, "a part of it")):
+        MlflowClient().set_tag(parent.info.run_id, "mlflow.note.content", note)
+        assert cli.main(["report", "small"]) == 2
+        said = capfd.readouterr().err
+        assert (
+            f"must have the sweep's file in the note of its run, to be reported without its ledger, but got {got}"
+            in said
+        )
 
 
 def experiment(name: str) -> str:

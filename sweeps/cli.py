@@ -19,6 +19,7 @@ from sweeps.errors import RefusedError, SweepError
 if TYPE_CHECKING:
     from sweeps.driver import Terms
 
+AFAR = "RAY_API_SERVER_ADDRESS"  # Ray's own name for the address that jobs are submitted to
 HEAD = "Deep-learning performance studies: one file says what to measure, one command measures it."
 TAIL = """\
 first steps
@@ -28,14 +29,19 @@ first steps
   sweep report NAME                         it as one page to send on
   sweep ui                                  look at it in MLflow
 
+on a cluster (ray up cluster.yaml)
+  sweep submit search_spaces/scaling.yaml --address http://HEAD:8265
+  sweep status NAME -f | logs NAME -f | stop NAME | resume NAME | trials NAME | report NAME    with the same --address
+
 exit codes: 0 done, 1 some trials failed or --fail-if holds, 2 the input is wrong, 3 the machine or a server refused
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    args = _parser().parse_args(given)
     try:
-        return int(args.call(args))
+        return int(_afar(args, given) if _is_afar(args) else args.call(args))
     except SweepError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -45,6 +51,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `sweep trials … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.DONE
+
+
+def _is_afar(args: argparse.Namespace) -> bool:
+    """Is it for a cluster that is reached through Ray Jobs?"""
+    address = getattr(args, "address", None) or (os.environ.get(AFAR) if hasattr(args, "goes_afar") else None)
+    return bool(address) and str(address).startswith(("http://", "https://"))
+
+
+def _afar(args: argparse.Namespace, given: Sequence[str]) -> int:
+    """Have the cluster's head do it."""
+    from sweeps import service
+
+    url = service.url_of(args.address)
+    command = list(given)
+    if "--address" in command:
+        at = command.index("--address")
+        del command[at : at + 2]
+    command = [part for part in command if not part.startswith("--address=")]
+    return int(args.goes_afar(args, command, url))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,6 +91,12 @@ def _parser() -> argparse.ArgumentParser:
         to.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
         to.add_argument("--skip-impossible", action="store_true", help="run what the cluster can hold")
 
+    def afar(to: argparse.ArgumentParser, call: object, *, only: bool = False) -> None:
+        """May be for a cluster elsewhere."""
+        to.set_defaults(goes_afar=call)
+        if not any(action.dest == "address" for action in to._actions):
+            to.add_argument("--address", required=False, help=f"of a cluster: http://HEAD:8265 ({AFAR} is heeded too)")
+
     def simulated(to: argparse.ArgumentParser) -> None:
         to.add_argument("--simulate", default="", metavar="SHAPE", help="a cluster, such as nodes=8,gpus=4,gpu=v100")
 
@@ -85,14 +116,33 @@ def _parser() -> argparse.ArgumentParser:
     simulated(running)
     running.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
     somewhere(running)
+    submitting = command("submit", _submit, "have a cluster run a sweep; returns at once with its name")
+    sweep_file(submitting)
+    submitting.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
+    submitting.add_argument("--skip-impossible", action="store_true", help="run what the cluster can hold")
+    afar(submitting, _submit_afar)
+    status = command("status", _status, "how a sweep comes along: nodes, running trials, queue, cost")
+    status.add_argument("name", help="of the sweep, as in results/NAME")
+    status.add_argument("-f", "--follow", action="store_true", help="until it ends")
+    status.add_argument("--format", choices=("table", "json"), default="table")
+    afar(status, _status_afar)
+    logs = command("logs", _logs, "what a submitted sweep's driver says")
+    logs.add_argument("name", help="of the sweep")
+    logs.add_argument("-f", "--follow", action="store_true", help="until it ends")
+    afar(logs, _relay)
+    stopping = command("stop", _stop, "stop a running sweep: what runs is cancelled, `sweep resume` goes on")
+    stopping.add_argument("name", help="of the sweep")
+    afar(stopping, _relay)
     resuming = command("resume", _resume, "run what a sweep that stopped has not measured yet")
     resuming.add_argument("name", help="of the sweep, as in results/NAME")
     resuming.add_argument("--budget", type=float, metavar="GPU_HOURS", help="of the whole sweep, instead of the file's")
     somewhere(resuming)
+    afar(resuming, _drive_afar)
     retrying = command("retry", _retry, "run those trials of a sweep again that ended in some way")
     retrying.add_argument("name", help="of the sweep, as in results/NAME")
     retrying.add_argument("--status", default="failed,lost", help="how they ended (failed,lost)")
     somewhere(retrying)
+    afar(retrying, _drive_afar)
     trials = command("trials", _trials, "a sweep's trials, from MLflow")
     trials.add_argument("name", nargs="+", help="of the sweep, or of several")
     trials.add_argument(
@@ -105,11 +155,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     trials.add_argument("--rebuild", action="store_true", help="read everything anew, not what has changed")
     trials.add_argument("--format", choices=("table", "csv", "json", "parquet"), default="table")
+    afar(trials, _relay)
     listing = command("list", _list, "the sweeps in the tracking store, and those whose ledger lies here")
     listing.add_argument(
         "--store", action="append", default=[], metavar="URI", help="another tracking store, or several"
     )
     formatted(listing)
+    afar(listing, _relay)
     differing = command("diff", _diff, "one sweep, machine or published system against another, cell by cell")
     differing.add_argument("a", metavar="A", help="NAME, NAME@FINGERPRINT, or reference:SYSTEM")
     differing.add_argument("b", metavar="B", help="what is held against it")
@@ -122,6 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     reporting.add_argument(
         "--format", choices=("html", "png", "csv"), default="html", help="png, csv: a folder of files"
     )
+    afar(reporting, _report_afar)
     syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
     syncing.add_argument("name", help="of the sweep")
     data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
@@ -149,6 +202,58 @@ def _run(args: argparse.Namespace) -> int:
 
     terms = dataclasses.replace(_terms(args), simulate=args.simulate, is_fresh=args.fresh)
     return driver.drive(args.file, tuple(args.set), terms)
+
+
+def _submit(args: argparse.Namespace) -> int:
+    from sweeps import service
+
+    service.url_of(args.address)  # which there is none of
+    return errors.WRONG_INPUT
+
+
+def _submit_afar(args: argparse.Namespace, _: Sequence[str], url: str) -> int:
+    from sweeps import service
+
+    options = [*(["--fresh"] if args.fresh else []), *(["--skip-impossible"] if args.skip_impossible else [])]
+    return service.submit(args.file, tuple(args.set), url, options, me())
+
+
+def _drive_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
+    from sweeps import service
+
+    return service.drive([*command, "--address", "auto"], args.name, url, me())
+
+
+def _relay(_: argparse.Namespace, command: Sequence[str], url: str) -> int:
+    from sweeps import service
+
+    return service.relay(command, url)
+
+
+def _status(args: argparse.Namespace) -> int:
+    from sweeps import status
+
+    return status.show(args.name, args.follow, args.format, me())
+
+
+def _status_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
+    from sweeps import service, status
+
+    if args.format == "json":
+        return service.relay(command, url)
+    return status.render(service.bulletins(args.name, args.follow, url), me())
+
+
+def _logs(args: argparse.Namespace) -> int:
+    from sweeps import service
+
+    return service.logs(args.name, args.follow)
+
+
+def _stop(args: argparse.Namespace) -> int:
+    from sweeps import service
+
+    return service.stop(args.name, me())
 
 
 def _resume(args: argparse.Namespace) -> int:
@@ -203,11 +308,20 @@ def _telling() -> Iterator[None]:
 def _report(args: argparse.Namespace) -> int:
     from sweeps import report
 
+    if args.out == Path("-"):
+        sys.stdout.write(report.told(args.name))
+        return errors.DONE
     made = report.write(args.name, args.out, args.format)
     print(made)
     if args.format == "html":
         report.attach(args.name, made)
     return errors.DONE
+
+
+def _report_afar(args: argparse.Namespace, _: Sequence[str], url: str) -> int:
+    from sweeps import service
+
+    return service.report(args.name, args.out or Path(f"{args.name}.html"), args.format, url)
 
 
 def _list(args: argparse.Namespace) -> int:

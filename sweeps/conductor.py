@@ -134,6 +134,10 @@ class Conductor:
             self.error = error
         return self.error is None
 
+    def passed(self) -> None:
+        for observer in self._observers:
+            observer.passed()
+
     def note(self, kind: Note, facts: Mapping[str, Any]) -> None:
         self._write(self._ledger.note, kind, facts)
 

@@ -125,6 +125,19 @@ class Engine:
         return [config for config, _ in self._running.values()]
 
     @property
+    def nodes(self) -> Sequence[Node]:
+        return self._nodes
+
+    @property
+    def seated(self) -> list[Start]:
+        """What runs, and where."""
+        return [Start(config, seats) for config, seats in self._running.values()]
+
+    def queue(self, now: float, count: int) -> list[tuple[TrialConfig, float]]:
+        """The next trials to start, and when, if all goes as predicted."""
+        return self._packing.foreseen(now, self.predicted_s, count)
+
+    @property
     def is_over(self) -> bool:
         if self._running or self._settled:
             return False

@@ -33,6 +33,7 @@ from workers.contract import TrialConfig, TrialOutcome
 from workers.paths import SweepPaths, results_root
 
 VERSION = 3
+JOB = "SWEEP_JOB"  # in the environment of a driver that was submitted
 SIMULATED = "-simulated"  # ends the name of a sweep that was
 Note = Literal["node", "probe", "aside"]
 
@@ -113,7 +114,8 @@ class Ledger:
         self._file.truncate(self.paths.ledger.read_bytes().rfind(b"\n") + 1)
 
     def _sign(self) -> None:
-        self._append({"kind": "driver", "pid": os.getpid(), "host": os.uname().nodename, "at": time.time()})
+        job = {"job": os.environ[JOB]} if JOB in os.environ else {}
+        self._append({"kind": "driver", "pid": os.getpid(), "host": os.uname().nodename, **job, "at": time.time()})
 
     def write(self, record: TrialRecord) -> None:
         self._append({"kind": "trial", "trial": record.config.trial, **contract.to_json(record)})
@@ -201,9 +203,25 @@ def reopen(record: SweepRecord) -> Ledger:
 
 
 def _taken(paths: SweepPaths) -> RefusedError:
-    driver = [entry for entry in _entries(paths.ledger) if entry["kind"] == "driver"][-1:]
-    who = f"process {driver[0]['pid']} on {driver[0]['host']}" if driver else "another process"
+    last = driver(paths.name)
+    who = f"process {last['pid']} on {last['host']}" if last else "another process"
     return RefusedError(f"a sweep has one driver at a time, but {who} drives {paths.name}")
+
+
+def driver(name: str) -> Mapping[str, Any]:
+    """The latest of a sweep: its process, its host, its job if it was submitted; empty if there was none yet."""
+    signed = [entry for entry in _entries(paths(name).ledger) if entry["kind"] == "driver"]
+    return signed[-1] if signed else {}
+
+
+def is_driven(name: str) -> bool:
+    """Has it a driver at this moment?"""
+    with paths(name).ledger.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
 def read(name: str) -> SweepRecord:

@@ -36,3 +36,5 @@ class Observer:
         """A node has said what it is made of."""
 
     def warned(self, message: str) -> None: ...
+    def passed(self) -> None:
+        """Time has; a second of it at most."""

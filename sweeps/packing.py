@@ -15,6 +15,7 @@ exclusive ones on a single node, they have one arrangement, and so the plan's or
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -172,6 +173,25 @@ class Packing:
                 self._passed += any(name in theirs for name, _ in seats)
                 return self._begin(other, seats, now)
         return None
+
+    def foreseen(self, now: float, predicted: Predicted, count: int) -> list[tuple[TrialConfig, float]]:
+        """The next starts and their times, if every trial takes as long as is predicted and nothing comes between."""
+        ahead = self._copied()
+        found: list[tuple[TrialConfig, float]] = []
+        while len(found) < count:
+            while len(found) < count and (start := ahead.start(now, predicted)):
+                found.append((start.trial, now))
+            if not ahead._running:
+                break
+            now, trial = min((running.end(now, predicted), trial) for trial, running in ahead._running.items())
+            ahead.ended(trial, now)
+        return found
+
+    def _copied(self) -> Packing:
+        other = copy.copy(self)
+        other._waiting, other._running, other._free = dict(self._waiting), dict(self._running), dict(self._free)
+        other._shapes = {key: _Shape(list(group.queue), group.blocked) for key, group in self._shapes.items()}
+        return other
 
     def _order(self) -> list[_Waiting]:
         """The first of each shape, in the order in which they may start."""

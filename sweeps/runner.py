@@ -166,6 +166,7 @@ class _Feed(SearchAlgorithm):
             self._conductor.met(facts)
             self._made_of[self._site.name(facts["id"])] = facts["hardware"]["digest"], facts["software"]["digest"]
         self._conductor.engine.nodes_are(self._site.nodes, self._made_of)
+        self._conductor.passed()
 
     def _are_all_known(self) -> bool:
         return {node.name for node in self._site.nodes} <= self._made_of.keys() or time.monotonic() > self._give_up

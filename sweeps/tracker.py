@@ -149,7 +149,8 @@ def main(name: str, driver: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != driver:
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stop in (signal.SIGINT, signal.SIGTERM):  # which reach all of a job's processes: its driver tells it
+        signal.signal(stop, signal.SIG_IGN)
     os.nice(NICENESS)
     with os.fdopen(os.dup(1), "w", buffering=1) as voice:
         os.dup2(2, 1)  # MLflow may print

@@ -51,8 +51,7 @@ class Store:
     def __init__(self, facts: SweepFacts) -> None:
         self._facts = facts
         self._name = namer(facts.spec)
-        _made_whole(store_name())
-        _never_locked(store_name())
+        prepare(store_name())
         self._client = client()
         self._experiment = self._experiment_id()
         self._runs = self._existing_runs()
@@ -232,6 +231,12 @@ def store_name() -> str:
 def first_line(error: Exception | str) -> str:
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return line.rsplit("Caused by", 1)[-1].strip("() ")[:300]  # of a chain of HTTP errors, the one that began it
+
+
+def prepare(uri: str) -> None:
+    """Have a database of our own ready for many readers and writers; any other store is left as it is."""
+    _made_whole(uri)
+    _never_locked(uri)
 
 
 def _made_whole(uri: str) -> None:

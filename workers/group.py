@@ -140,11 +140,18 @@ class Nurses:
         self._nurses = {}
 
 
+def own_address() -> str:
+    """This node's, by which it is in the cluster. Ray's own function asks which way leads to the internet: nodes that
+    have none would all be 127.0.0.1."""
+    node_id = ray.get_runtime_context().get_node_id()
+    return str(next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id))
+
+
 class Keeper:
     """Sits in a bundle, and keeps one rank at a time."""
 
     def where(self) -> Bench:
-        address = ray.util.get_node_ip_address()
+        address = own_address()
         interfaces = [
             name for name, addresses in psutil.net_if_addrs().items() if any(a.address == address for a in addresses)
         ]
@@ -232,7 +239,7 @@ class Group:
         seats = seated(self._benches)
         if config.gpus > 1:
             alone = len({bench.nursery for bench in self._benches} | {nursery_key()}) == 1
-            self._rendezvous = Rendezvous(seats, "127.0.0.1" if alone else ray.util.get_node_ip_address())
+            self._rendezvous = Rendezvous(seats, "127.0.0.1" if alone else own_address())
             seats = [dataclasses.replace(seat, rendezvous=self._rendezvous.address) for seat in seats]
         checkpoint = str(paths.checkpoint(config.trial))
         self._granted = [

@@ -33,6 +33,11 @@ class SweepPaths:
     def logs(self) -> Path:
         return self.folder / "logs"
 
+    @property
+    def status(self) -> Path:
+        """What a running sweep's driver says of it, once a second."""
+        return self.folder / "status.json"
+
     def rank_log(self, trial: str, rank: int) -> Path:
         return self.logs / trial / f"rank-{rank}.log"
 

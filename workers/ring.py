@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from workers.contract import Compression
-from workers.rank import Seat
+from workers.rank import Fault, Seat
 
 KNOWN_MIB = 4
 Tensor = Any
@@ -58,6 +59,16 @@ class Solo:
         pass
 
 
+def _check_own_name(seat: Seat) -> None:
+    """Horovod 0.28 looks its node's name up for its process sets, whatever interface it was given, and crashes."""
+    name = os.uname().nodename
+    try:
+        socket.getaddrinfo(name, None)
+    except socket.gaierror as error:
+        cure = f"add it to the node's /etc/hosts: {seat.host} {name}"
+        raise Fault("unknown host", f"a node must know its own name {name}, but: {error.strerror}; {cure}") from None
+
+
 class Horovod:
     """Ranks joined by Horovod: NCCL between GPUs, Gloo between CPUs."""
 
@@ -66,6 +77,7 @@ class Horovod:
         import tensorflow as tf
 
         os.environ.update(environment(seat))
+        _check_own_name(seat)
         hvd.init()
         self._hvd, self._tf = hvd, tf
         self._compression = getattr(hvd.Compression, compression)

@@ -37,6 +37,13 @@ def write(name: str, out: Path | None = None, form: Format = "html") -> Path:
     return written(found, out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '_', name).lstrip('.')}-{file}"), form)
 
 
+def told(name: str) -> str:
+    """The report as one text."""
+    from sweeps.report import study
+
+    return html(study.of(name))
+
+
 def attach(name: str, file: Path) -> None:
     """Log a report to the sweep's run in MLflow; raises where the store does not take it.
 

@@ -1,0 +1,287 @@
+"""A cluster from afar, through Ray Jobs: sweeps are driven on its head, and so is every command that asks about them.
+
+`submit` packs the project and the sweep file and has the head drive it. `relay` has the head run any other command, and
+says here what it says there. Both need no more than the address of the cluster's dashboard and its token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from sweeps import errors, ledger, pack, plan, reading, relayed, spec
+from sweeps.errors import InputError, Mistake, RefusedError
+from workers.paths import written_whole
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+ADDRESS = "RAY_API_SERVER_ADDRESS"  # Ray's own, of `ray job submit`
+HERE = "http://127.0.0.1:8265"  # on a head
+NAMED = re.compile(r"^results in .*/(?P<name>[^/\s]+)$", re.MULTILINE)
+STOPPED_WITHIN_S = 120  # before a driver that was told to stop is killed
+TOLD_WITHIN_S = 60.0  # the name of a sweep that was submitted
+LOOK_EVERY_S = 0.2
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+def submit(file: Path, overrides: tuple[str, ...], url: str, options: Sequence[str], me: str) -> int:
+    """Have the cluster drive a sweep; returns once it has begun, or has said why it does not: the exit code."""
+    text = reading.read(file)
+    planned = plan.plan(spec.parse(text, str(file), overrides), str(file))
+    put = ["--set", *overrides] if overrides else []
+    return drive(["run", pack.SWEEP, "--address", "auto", *options, *put], planned.spec.name, url, me, text)
+
+
+def drive(arguments: Sequence[str], name: str, url: str, me: str, text: str = "") -> int:
+    """The same for any command that drives a sweep; `text` is its file."""
+    console = Console(stderr=True)
+    job = f"sweep-{name}-{uuid.uuid4().hex[:8]}"
+    with tempfile.TemporaryDirectory(prefix="sweep-pack-") as folder, _client(url) as client:
+        files = pack.pack(text, Path(folder))
+        size_kb = sum((Path(folder) / path).stat().st_size for path in files) / 1024
+        console.print(f"[dim]packed {len(files)} files, {size_kb:.0f} KB: {_listed(files)}[/]", highlight=False)
+        _start(client, job, ["python", "-m", "sweeps.cli", *arguments], _who(), folder)
+        found = _named(client, job)
+        if found is None:
+            return _did_not_begin(client, job, console)
+    print(found)
+    console.print(f"  status  {me} status {found} -f --address {url}", highlight=False, soft_wrap=True)
+    console.print(f"  stop    {me} stop {found} --address {url}", highlight=False, soft_wrap=True)
+    return errors.DONE
+
+
+def relay(arguments: Sequence[str], url: str) -> int:
+    """Run a command on the head; what it says there is said here, and its exit code is ours."""
+    code = None
+    for which, said in _told(arguments, url):
+        if which == relayed.CODE:
+            code = int(said)
+        else:
+            print(said, file=sys.stdout if which == relayed.OUT else sys.stderr, flush=True)
+    assert code is not None
+    return code
+
+
+def report(name: str, out: Path, form: str, url: str) -> int:
+    """Bring a sweep's report here."""
+    if form != "html":
+        rule = "must be html for a sweep on a cluster; run this on its head for the others"
+        raise InputError("--format", [Mistake("", rule, form)])
+    code, lines = 0, []
+    for which, said in _told(["report", name, "--out", "-"], url):
+        if which == relayed.CODE:
+            code = int(said)
+        elif which == relayed.OUT:
+            lines.append(said)
+        else:
+            print(said, file=sys.stderr)
+    if code == errors.DONE:
+        with written_whole(out) as path:
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        print(out)
+    return code
+
+
+def bulletins(name: str, is_followed: bool, url: str) -> Iterator[dict[str, Any]]:
+    """What a driver on the cluster says of its sweep, as it says it."""
+    follow = ["--follow"] if is_followed else []
+    for which, said in _told(["status", name, "--format", "json", *follow], url):
+        if which == relayed.OUT:
+            yield json.loads(said)
+        elif which == relayed.ERR:
+            print(said, file=sys.stderr)
+        elif int(said):
+            sys.exit(int(said))
+
+
+def logs(name: str, is_followed: bool) -> int:
+    """Of a sweep whose driver was submitted to the cluster that this machine is the head of."""
+    job = ledger.driver(name).get("job")
+    if not job:
+        rule = "must be a sweep that was submitted: what a driver says in a terminal stays there"
+        raise InputError("sweep", [Mistake("", f"{rule} (its trials' logs: {ledger.paths(name).logs})", name)])
+    with _client(HERE) as client:
+        if is_followed:
+            for line in _lines(client, job):
+                print(line, flush=True)
+        else:
+            print(client.get_job_logs(job), end="")
+    return errors.DONE
+
+
+def stop(name: str, me: str) -> int:
+    """End a running sweep as Ctrl-C would, and wait until it has ended."""
+    last = ledger.driver(name)
+    if not ledger.is_driven(name):
+        raise InputError("sweep", [Mistake("", "must be a sweep that is running", name)])
+    if last["host"] != os.uname().nodename:
+        raise RefusedError(f"a sweep is stopped where its driver runs: {me} stop {name} on {last['host']}")
+    if job := last.get("job"):
+        with _client(HERE) as client:
+            client.stop_job(job)
+    else:
+        os.kill(last["pid"], signal.SIGTERM)
+    give_up = time.monotonic() + STOPPED_WITHIN_S
+    while ledger.is_driven(name):
+        if time.monotonic() > give_up:
+            raise RefusedError(f"a driver must end within {STOPPED_WITHIN_S} s, but process {last['pid']} does not")
+        time.sleep(LOOK_EVERY_S)
+    print(f"{name} is stopped; to go on: {me} resume {name}")
+    return errors.DONE
+
+
+def _told(arguments: Sequence[str], url: str) -> Iterator[tuple[str, str]]:
+    """What a command says on the head, line by line, and its exit code as the last."""
+    job = f"ask-{uuid.uuid4().hex[:12]}"
+    with _client(url) as client:
+        _start(client, job, ["python", "-m", "sweeps.relayed", *arguments], {})
+        try:
+            for line in _lines(client, job):
+                if told := relayed.told(line):
+                    yield told
+                    if told[0] == relayed.CODE:
+                        return
+            raise RefusedError(f"the cluster must run the command, but says: {_why(client, job)}")
+        finally:
+            _forget(client, job)
+
+
+def _start(
+    client: JobSubmissionClient, job: str, command: Sequence[str], about: dict[str, str], folder: str = ""
+) -> None:
+    environment = {ledger.JOB: job, "RAY_JOB_STOP_WAIT_TIME_S": str(STOPPED_WITHIN_S), "PYTHONUNBUFFERED": "1"}
+    runtime: dict[str, Any] = {"env_vars": environment} | ({"working_dir": folder} if folder else {})
+    client.submit_job(entrypoint=shlex.join(command), submission_id=job, runtime_env=runtime, metadata=about)
+
+
+def _who() -> dict[str, str]:
+    return {"user": getpass.getuser(), "host": os.uname().nodename}
+
+
+def _named(client: JobSubmissionClient, job: str) -> str | None:
+    """What the driver has called its sweep; nothing if it has ended without one."""
+    give_up = time.monotonic() + TOLD_WITHIN_S
+    while time.monotonic() < give_up:
+        is_over = client.get_job_status(job) in ENDED
+        if found := NAMED.search(client.get_job_logs(job)):
+            return found["name"]
+        if is_over:
+            return None
+        time.sleep(LOOK_EVERY_S)
+    raise RefusedError(f"a driver must begin within {TOLD_WITHIN_S:.0f} s, but {job} waits yet: ray job logs {job}")
+
+
+def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> int:
+    told = client.get_job_logs(job).strip()
+    info = client.get_job_info(job)
+    console.print(told or info.message, highlight=False, soft_wrap=True, markup=False)
+    code = info.driver_exit_code
+    return code if code in (errors.WRONG_INPUT, errors.SOME_FAILED) else errors.REFUSED
+
+
+def _lines(client: JobSubmissionClient, job: str) -> Iterator[str]:
+    """What a job says, as it says it."""
+    said = 0
+    while True:
+        is_over = client.get_job_status(job) in ENDED
+        told = client.get_job_logs(job)
+        end = told.rfind("\n") + 1
+        yield from told[said:end].splitlines()
+        said = max(said, end)
+        if is_over:
+            return
+        time.sleep(LOOK_EVERY_S)
+
+
+def _why(client: JobSubmissionClient, job: str) -> str:
+    info = client.get_job_info(job)
+    lines = client.get_job_logs(job).strip().splitlines() or str(info.message).splitlines()
+    return lines[-1] if lines else str(info.status)
+
+
+def _forget(client: JobSubmissionClient, job: str) -> None:
+    """A question leaves no job behind."""
+    with contextlib.suppress(RuntimeError):
+        if client.get_job_status(job) not in ENDED:
+            client.stop_job(job)
+            give_up = time.monotonic() + 5
+            while client.get_job_status(job) not in ENDED and time.monotonic() < give_up:
+                time.sleep(LOOK_EVERY_S)
+        client.delete_job(job)
+
+
+@contextlib.contextmanager
+def _client(url: str) -> Iterator[JobSubmissionClient]:
+    """Raises a `RefusedError` for all that a user can cause: no such address, no token, other versions."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    import ray
+    import requests
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        client = JobSubmissionClient(url)
+        theirs = client._server_ray_version  # which no public call tells
+        if theirs != ray.__version__:
+            raise RefusedError(
+                f"client and cluster must have one version of Ray, but here is {ray.__version__} and there {theirs}\n"
+                f"  ray up cluster.yaml brings the cluster to this project's, make setup your side"
+            )
+        yield client
+    except (ConnectionError, requests.RequestException) as error:
+        raise RefusedError(f"a cluster must answer at {url}, but: {_first_line(error)}") from None
+    except (RuntimeError, ValueError) as error:
+        raise RefusedError(_refusal(url, str(error))) from None
+
+
+def _refusal(url: str, said: str) -> str:
+    if re.search(r"\b(401|403)\b|[Aa]uthenticat|token", said):
+        return (
+            f"the cluster at {url} must be shown its token, but what is in ~/.ray/auth_token is missing or another\n"
+            "  copy ~/.ray/auth_token from whoever has called `ray up`"
+        )
+    return f"the cluster at {url} refuses: {_first_line(said)}"
+
+
+def _first_line(error: object) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+
+
+def _listed(files: Sequence[Path]) -> str:
+    tops: dict[str, int] = {}
+    for path in files:
+        tops[path.parts[0]] = tops.get(path.parts[0], 0) + 1
+    return ", ".join(f"{top}/ ({count})" if count > 1 else top for top, count in tops.items())
+
+
+def url_of(address: str | None) -> str:
+    """The cluster's, from the command or the environment; for a command that needs one."""
+    url = address or os.environ.get(ADDRESS) or ""
+    if not url.startswith(("http://", "https://")):
+        rule = f"must be a cluster's, such as http://HEAD:8265 ({ADDRESS} is heeded too)"
+        raise InputError("--address", [Mistake("", rule, url or None)])
+    return url
+
+
+def cluster_file(path: Path) -> dict[str, Any]:
+    """A launcher file as far as it says how to reach the head."""
+    content = reading.mapping(reading.read(path), str(path))
+    provider, auth = content.get("provider") or {}, content.get("auth") or {}
+    head = provider.get("external_head_ip") or provider.get("head_ip")
+    if not head:
+        raise InputError(str(path), [Mistake("provider.head_ip", "must be given", None)])
+    return {"head": head, "user": auth.get("ssh_user"), "key": auth.get("ssh_private_key")}

@@ -1,0 +1,94 @@
+"""The shipped cluster.yaml, launched on hosts of this machine by a user with a home folder of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.cluster.hosts import ROOT, Host
+
+BIN = Path(sys.executable).parent
+SITE = {  # lines of the shipped file as they stand there
+    "  head_ip: 10.0.0.10 ": "head",
+    "  worker_ips: [10.0.0.11, 10.0.0.12] ": "workers",
+    "  ssh_user: ubuntu ": "user",
+    "  ssh_private_key: ~/.ssh/id_ed25519 ": "key",
+    "    SWEEP_SHARED=/shared/ray-sweeps ": "shared",
+    '    SWEEP_RACKS="10.0.0.11=r1 10.0.0.12=r1" ': "racks",
+}
+
+
+class Laptop:
+    """Where a user sits: a home folder with a token and a key, and the project."""
+
+    def __init__(self, hosts: list[Host], folder: Path) -> None:
+        self.home = folder / "laptop"
+        self.home.mkdir()
+        self.head, *self.workers = hosts
+        self.url = f"http://{self.head.address}:8265"
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SWEEP_", "MLFLOW_"))}
+        self.environment = kept | {
+            "HOME": str(self.home),
+            "RAY_TMPDIR": str(self.home),
+            "PYTHONPATH": str(ROOT),
+            "RAY_API_SERVER_ADDRESS": self.url,
+            "COLUMNS": "160",
+        }
+        self.call(BIN / "ray", "get-auth-token", "--generate")
+        self._file = self._site(folder)
+
+    def _site(self, folder: Path) -> Path:
+        """The shipped file with its site's lines replaced, and nothing else."""
+        racks = " ".join(f"{host.address}=r{n}" for n, host in enumerate(self.workers))
+        new = {
+            "head": f"  head_ip: {self.head.address} ",
+            "workers": f"  worker_ips: [{', '.join(host.address for host in self.workers)}] ",
+            "user": "  ssh_user: root ",
+            "key": f"  ssh_private_key: {folder / 'key'} ",
+            "shared": f"    SWEEP_SHARED={folder / 'shared'} ",
+            "racks": f'    SWEEP_RACKS="{racks}" ',
+        }
+        text = (ROOT / "cluster.yaml").read_text()
+        for line, what in SITE.items():
+            assert text.count(line) == 1, line
+            text = text.replace(line, new[what])
+        (self.home / "cluster.yaml").write_text(text)
+        return self.home / "cluster.yaml"
+
+    @contextlib.contextmanager
+    def cluster(self) -> Iterator[None]:
+        self.call(BIN / "ray", "up", "-y", self._file, timeout_s=180)
+        try:
+            yield
+        finally:
+            self.call(BIN / "ray", "down", "-y", self._file, timeout_s=120)
+
+    def call(self, *command: object, timeout_s: float = 120, code: int = 0) -> str:
+        """What a command says on its stdout, run in the project's folder as the docs have it."""
+        ran = subprocess.run(
+            [str(part) for part in command],
+            cwd=ROOT,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert ran.returncode == code, f"{' '.join(map(str, command))}: {ran.returncode}\n{ran.stdout}{ran.stderr}"
+        return ran.stdout if code == 0 else ran.stdout + ran.stderr
+
+    def sweep(self, *arguments: object, timeout_s: float = 120, code: int = 0) -> str:
+        return self.call(BIN / "sweep", *arguments, timeout_s=timeout_s, code=code)
+
+    def nodes(self) -> list[dict[str, object]]:
+        """That Ray has, as the head sees them."""
+        script = "import json, ray; ray.init('auto', logging_level='ERROR'); print(json.dumps(ray.nodes()))"
+        told = self.head.run(f'cd ~/ray-sweeps && RAY_AUTH_MODE=token .venv/bin/python -c "{script}"')
+        (listed,) = (line for line in told.splitlines() if line.startswith("[{"))
+        return [node for node in json.loads(listed) if node["Alive"]]

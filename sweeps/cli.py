@@ -179,7 +179,11 @@ def _parser() -> argparse.ArgumentParser:
     syncing.add_argument("name", help="of the sweep")
     data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
     data.add_argument("rest", nargs=argparse.REMAINDER, metavar="make|check DIR …")
-    formatted(command("doctor", _doctor, "what this machine can do, and what is wrong with its cure"))
+    doctor = command("doctor", _doctor, "what this machine, or a cluster's nodes, can do, and what is wrong")
+    doctor.add_argument("--cluster", action="store_true", help="every node of the cluster at --address")
+    doctor.add_argument("--data", action="append", default=[], metavar="DIR", help="a folder that every node must see")
+    formatted(doctor)
+    afar(doctor, _doctor_afar)
     ui = command("ui", _ui, "the MLflow UI on this folder's tracking store")
     ui.add_argument("--port", type=int, default=5000)
     command("schema", _schema, "the JSON Schema of sweep files, for editors")
@@ -363,9 +367,19 @@ def _data(args: argparse.Namespace) -> int:
 def _doctor(args: argparse.Namespace) -> int:
     from sweeps import doctor, tables
 
+    if args.cluster:
+        from sweeps import checkup
+
+        rows = checkup.examine(args.address or "auto", args.data)
+        tables.show_rows(rows, args.format)
+        return errors.REFUSED if any(row["wrong"] for row in rows) else errors.DONE
     findings = doctor.examine()
     tables.show_rows([finding.row() for finding in findings], args.format)
     return errors.REFUSED if any(finding.is_wrong for finding in findings) else errors.DONE
+
+
+def _doctor_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
+    return _relay(args, [*command, *([] if args.cluster else ["--cluster"])], url)
 
 
 def _ui(args: argparse.Namespace) -> int:

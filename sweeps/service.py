@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
+import logging
 import os
 import re
 import shlex
@@ -229,10 +230,12 @@ def _forget(client: JobSubmissionClient, job: str) -> None:
 def _client(url: str) -> Iterator[JobSubmissionClient]:
     """Raises a `RefusedError` for all that a user can cause: no such address, no token, other versions."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ[ADDRESS] = url  # which Ray would rather heed than what it is given
     import ray
     import requests
     from ray.job_submission import JobSubmissionClient
 
+    logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of each upload
     try:
         client = JobSubmissionClient(url)
         theirs = client._server_ray_version  # which no public call tells

@@ -66,7 +66,10 @@ class Laptop:
         try:
             yield
         finally:
-            self.call(BIN / "ray", "down", "-y", self._file, timeout_s=120)
+            self.down()
+
+    def down(self) -> None:
+        self.call(BIN / "ray", "down", "-y", self._file, timeout_s=120)
 
     def call(self, *command: object, timeout_s: float = 120, code: int = 0) -> str:
         """What a command says on its stdout, run in the project's folder as the docs have it."""

@@ -1,0 +1,227 @@
+"""The shipped cluster.yaml on three hosts: what a user does from a laptop, what fails meanwhile, who may come in."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.hosts import Host
+from tests.cluster.launched import Laptop
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(480)]
+
+SMALL = """
+name: NAME
+model: tiny
+device: cpu
+image_size: 32
+classes: 10
+space: {batch_size: [8, 16], gpus: [1, 2], placement: [spread]}
+repeats: REPEATS
+steps: {warmup: 5, measured: STEPS}
+"""
+LOOPBACK = ("127.", "[::1]", "[::ffff:127.")
+
+
+def sweep(laptop: Laptop, name: str, repeats: int = 2, steps: int = 20, text: str = SMALL) -> Path:
+    file = laptop.home / f"{name}.yaml"
+    file.write_text(text.replace("NAME", name).replace("REPEATS", str(repeats)).replace("STEPS", str(steps)))
+    return file
+
+
+def status(laptop: Laptop, name: str) -> dict[str, Any]:
+    return dict(json.loads(laptop.sweep("status", name, "--format", "json")))
+
+
+def until(laptop: Laptop, name: str, holds: Callable[[dict[str, Any]], bool], within_s: float = 200) -> dict[str, Any]:
+    give_up = time.monotonic() + within_s
+    while not holds(told := status(laptop, name)):
+        assert time.monotonic() < give_up, told
+        time.sleep(1)
+    return told
+
+
+def is_complete(told: dict[str, Any]) -> bool:
+    return bool(told["state"] == "complete")
+
+
+def ended(told: dict[str, Any]) -> int:
+    return sum(told["ended"].values())
+
+
+def entries(laptop: Laptop, name: str, kind: str) -> list[dict[str, Any]]:
+    """Of a sweep's ledger in the shared folder."""
+    ledger = laptop.home.parent / "shared/results" / name / "ledger.jsonl"
+    return [entry for line in ledger.read_text().splitlines() if (entry := json.loads(line))["kind"] == kind]
+
+
+def in_mlflow(head: Host, name: str) -> Counter[str]:
+    """The status of each run of a sweep's trials, asked of the server on the head over HTTP."""
+    script = (
+        "import json, urllib.request as u; "
+        "ask = lambda path, body: json.load(u.urlopen(u.Request('http://127.0.0.1:5000/api/2.0/mlflow/' + path, "
+        "json.dumps(body).encode(), {'Content-Type': 'application/json'}))); "
+        "ids = [e['experiment_id'] for e in ask('experiments/search', {'max_results': 100})['experiments']]; "
+        f"found = ask('runs/search', {{'experiment_ids': ids, 'max_results': 1000, "
+        f"'filter': \\\"tags.\\`sweep.name\\` = '{name}' and tags.\\`sweep.trial\\` LIKE '%-%'\\\"}}); "
+        "print(json.dumps([run['info']['status'] for run in found.get('runs', [])]))"
+    )
+    return Counter(json.loads(head.run(f'~/ray-sweeps/.venv/bin/python -c "{script}"')))
+
+
+def test_a_sweep_is_submitted_and_its_results_are_read_from_afar(laptop: Laptop) -> None:
+    name = laptop.sweep("submit", sweep(laptop, "first")).strip()
+    assert name == "first"
+    told = until(laptop, name, is_complete)
+    assert told["ended"] == {"completed": 8}
+    nodes = {frozenset(place["node"] for place in one["outcome"]["granted"]) for one in entries(laptop, name, "trial")}
+    assert frozenset({"node1", "node2"}) in nodes  # the ranks of one trial on two hosts
+    assert in_mlflow(laptop.head, name) == {"FINISHED": 8}
+    rows = json.loads(laptop.sweep("trials", name, "--where", "gpus == 2", "--format", "json"))
+    assert len(rows) == 4
+    assert all(row["images_per_s"] > 0 for row in rows)
+    laptop.sweep("report", name, "--out", laptop.home / "first.html")
+    assert "<html" in (laptop.home / "first.html").read_text()
+    assert name in laptop.sweep("list")
+    assert laptop.sweep("submit", sweep(laptop, "first")).strip() == "first-2"
+    until(laptop, "first-2", is_complete)
+
+
+def test_a_sweep_is_stopped_and_resumed_from_afar(laptop: Laptop) -> None:
+    name = laptop.sweep("submit", sweep(laptop, "halted", repeats=3, steps=60)).strip()
+    until(laptop, name, lambda told: ended(told) >= 1)
+    assert "is stopped" in laptop.sweep("stop", name)
+    told = status(laptop, name)
+    assert told["state"] == "stopped"
+    assert "RUNNING" not in in_mlflow(laptop.head, name)
+    assert laptop.head.run("pgrep -fc '[s]weeps.cli run' || true").strip() == "0"
+    laptop.sweep("resume", name)
+    assert until(laptop, name, is_complete)["ended"] == {"completed": 12}
+    assert "results in" in laptop.sweep("logs", name)
+
+
+def test_a_sweep_ends_complete_whatever_fails(laptop: Laptop) -> None:
+    head, victim = laptop.head, laptop.workers[1]
+    name = laptop.sweep("submit", sweep(laptop, "unlucky", repeats=6, steps=40)).strip()
+    until(laptop, name, lambda told: ended(told) >= 2)
+    head.run("pkill -9 -f 'mlflow server' || true")  # it comes back by itself
+    with victim.cut_off():
+        time.sleep(20)
+    until(laptop, name, lambda told: ended(told) >= 6)
+    victim.kill()  # a host, in mid-trial
+    time.sleep(5)
+    victim.start()  # its power is back: the head starts Ray there again
+    head.run("pkill -9 -f 'sweeps.cli run'")
+    laptop.sweep("resume", name)
+    told = until(laptop, name, is_complete, within_s=300)
+    assert told["ended"] == {"completed": 24}
+    trials = entries(laptop, name, "trial")
+    assert len({one["trial"] for one in trials if one["outcome"]["status"] == "completed"}) == 24
+    assert in_mlflow(head, name) == {"FINISHED": 24}
+
+
+def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Laptop) -> None:
+    found = []
+    for mbit in (0, 200, 20):
+        with laptop.workers[0].throttled(mbit) if mbit else contextlib.nullcontext():
+            file = sweep(laptop, f"link-{mbit}", repeats=2, steps=30)
+            file.write_text(file.read_text().replace("[8, 16]", "16"))
+            name = laptop.sweep("submit", file, "--fresh").strip()
+            until(laptop, name, is_complete)
+        rows = json.loads(laptop.sweep("trials", name, "--format", "json"))
+        speed = {gpus: sum(row["images_per_s"] for row in rows if row["gpus"] == gpus) / 2 for gpus in (1, 2)}
+        share = sum(row["comm_share"] for row in rows if row["gpus"] == 2) / 2
+        found.append((speed[2] / (2 * speed[1]), share))
+    (_, free), (efficiency, share), (least, most) = found
+    assert free < share < most, found
+    assert efficiency > least, found
+
+
+def test_nobody_comes_in_without_the_token(laptop: Laptop) -> None:
+    doors = [(host, port) for host in (laptop.head, *laptop.workers) for port in _listening(host)]
+    assert (laptop.head, 8265) in doors
+    assert (laptop.head, 6379) in doors
+    assert not [(host.name, port) for host, port in doors if port == 5000]  # MLflow
+    opened = {f"{host.name}:{port}": said for host, port in doors if (said := _let_in(host.address, port))}
+    assert not opened
+
+
+def test_what_a_user_can_get_wrong_is_said_in_a_line(laptop: Laptop) -> None:
+    bad = laptop.home / "bad.yaml"
+    bad.write_text(SMALL.replace("device: cpu", "device: abacus"))
+    assert "device" in laptop.sweep("submit", bad, code=2)
+    large = sweep(laptop, "large")
+    large.write_text(large.read_text().replace("gpus: [1, 2]", "gpus: [32]"))
+    assert "32" in laptop.sweep("submit", large, code=2)
+    told = laptop.sweep("list", "--address", f"http://{laptop.workers[0].address}:8265", code=3)
+    assert "must answer" in told
+    token = laptop.home / ".ray/auth_token"
+    right = token.read_text()
+    for wrong in ("0" * len(right.strip()), None):
+        try:
+            token.unlink() if wrong is None else token.write_text(wrong)
+            told = laptop.sweep("list", code=3)
+        finally:
+            token.write_text(right)
+        assert "token" in told
+        assert "Traceback" not in told
+    assert "Traceback" not in laptop.sweep("status", "nosuch", code=2)
+
+
+def _listening(host: Host) -> list[int]:
+    """Ports that are open to others, but for SSH."""
+    lines = host.run("ss -Hltn").splitlines()
+    places = [re.sub(r"%\w+", "", line.split()[3]).rpartition(":") for line in lines]
+    return [int(port) for address, _, port in places if not address.startswith(LOOPBACK) and port != "22"]
+
+
+def _let_in(address: str, port: int) -> str:
+    """What a stranger gets out of a port: by HTTP, and by a call of Ray's; empty if nothing."""
+    for path in ("/metrics", "/api/jobs/", "/api/v0/nodes", "/nodes?view=summary", "/"):
+        with contextlib.suppress(OSError, urllib.error.URLError, http.client.HTTPException, ValueError):
+            with urllib.request.urlopen(f"http://{address}:{port}{path}", timeout=5) as answer:
+                body = answer.read(2000).decode(errors="replace")
+            is_login = path == "/" and "<html" in body  # the dashboard's own page, which then asks for the token
+            if answer.status == 200 and not is_login:
+                return f"GET {path}: {body[:200]}"
+    return _by_grpc(address, port)
+
+
+def _by_grpc(address: str, port: int) -> str:
+    """Is a call without a token turned away before it is looked at?"""
+    import grpc
+
+    calls = ("NodeInfoGcsService/GetAllNodeInfo", "NodeManagerService/GetNodeStats", "RayletDriver/ClusterInfo")
+    for call in calls:
+        with grpc.insecure_channel(f"{address}:{port}") as channel:
+            try:
+                answer = channel.unary_unary(f"/ray.rpc.{call}")(b"", timeout=5)
+                return f"{call}: {len(answer)} bytes"
+            except grpc.RpcError as error:
+                turned_away = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE)
+                if error.code() not in (*turned_away, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNIMPLEMENTED):
+                    return f"{call}: {error.code()}"
+    return ""
+
+
+def test_nothing_is_left_on_a_host_when_the_cluster_is_down(laptop: Laptop) -> None:
+    """The last of this file: it takes the cluster down."""
+    laptop.down()
+    for host in (laptop.head, *laptop.workers):
+        give_up = time.monotonic() + 30
+        while left := host.run("pgrep -af 'ray|mlflow|sweeps|workers' | grep -v pgrep | grep -v sshd || true"):
+            assert time.monotonic() < give_up, f"{host.name}: {left}"
+            time.sleep(1)
+    assert subprocess.run(["ip", "netns", "list"], capture_output=True, check=True).stdout

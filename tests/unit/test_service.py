@@ -1,0 +1,165 @@
+"""What goes to a cluster and comes back: the pack, the relayed lines, the bulletin, the check-up's table."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sweeps import checkup, ledger, pack, plan, relayed, spec, status
+from sweeps.errors import InputError
+
+pytestmark = pytest.mark.unit
+
+TEXT = "name: x\nmodel: tiny\ndevice: cpu\nspace: {batch_size: 8, gpus: [1, 2]}\nrepeats: 1\n"
+
+
+def test_a_pack_holds_the_code_and_the_file_and_nothing_else(tmp_path: Path) -> None:
+    files = pack.pack(TEXT, tmp_path)
+    assert {path.parts[0] for path in files} == {"sweep.yaml", "sweeps", "workers", "references"}
+    assert {path.suffix for path in files} <= {".py", ".css", ".js", ".csv", ".md", ".yaml"}
+    assert (tmp_path / "sweep.yaml").read_text() == TEXT
+    assert (tmp_path / "sweeps/cli.py").exists()
+
+
+def test_a_secret_beside_the_code_is_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "project"
+    for name in ("sweeps/a.py", "sweeps/.env", "sweeps/key.pem", ".git/config", "data/x.py", "results/x/ledger.jsonl"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("secret")
+    (root / "sweeps/link.py").symlink_to("/etc/passwd")
+    monkeypatch.setattr(pack, "ROOT", root)
+    (tmp_path / "out").mkdir()
+    assert [str(path) for path in pack.pack(TEXT, tmp_path / "out")] == ["sweep.yaml", "sweeps/a.py"]
+
+
+def test_what_was_said_on_two_streams_is_told_apart_again() -> None:
+    log = io.StringIO()
+    out, err = relayed.Marked(relayed.OUT, log), relayed.Marked(relayed.ERR, log)
+    out.write("one\ntw")
+    err.write("oh\n")
+    out.write("o | 2\nrest")
+    out.close()
+    lines = [*log.getvalue().splitlines(), "2026 INFO Ray's own line", f"sweep|{relayed.CODE}|3"]
+    assert [relayed.told(line) for line in lines] == [
+        ("o", "one"),
+        ("e", "oh"),
+        ("o", "two | 2"),
+        ("o", "rest"),
+        None,
+        ("x", "3"),
+    ]
+
+
+def test_a_relayed_command_ends_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = sys.stdout, sys.stderr
+    try:
+        relayed.main(["plan", "no-such-file.yaml"])
+    finally:
+        sys.stdout, sys.stderr = out, err
+    lines = capsys.readouterr().out.splitlines()
+    assert relayed.told(lines[-1]) == (relayed.CODE, "2")
+    assert any((relayed.told(line) or "")[0:1] == ("e",) for line in lines)
+
+
+def _drawn(told: dict[str, Any]) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    console.print(status.drawn(told, "sweep"))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_bulletin_of_a_running_sweep_shows_nodes_trials_queue_and_cost() -> None:
+    now = 1000.0
+    told = {
+        "sweep": "x",
+        "state": "running",
+        "at": now,
+        "trials": 5,
+        "ended": {"completed": 2},
+        "waiting": 2,
+        "spent": 0.5,
+        "expected": 2.0,
+        "unit": "GPU-hours",
+        "left_s": 90.0,
+        "nodes": [{"node": "n1", "cpus": 8, "gpus": 4, "kind": "V100", "ranks": 4}],
+        "running": [
+            {
+                "trial": "b32 ×4 #0",
+                "nodes": ["n1"],
+                "stage": "step 20/100",
+                "images_per_s": 1234.0,
+                "since_s": 61.0,
+                "ends_at": now + 30,
+            }
+        ],
+        "queue": [{"trial": "b64 ×4 #0", "gpus": 4, "starts_at": now + 30}],
+        "best": "b32 ×4 #0  1,234 images/s",
+    }
+    shown = _drawn(told)
+    for words in ("2 completed, 1 running, 2 waiting", "0.5 of about 2 GPU-hours, 1:30 left", "4 V100", "step 20/100"):
+        assert words in shown
+    assert "1,234" in shown
+    assert "1:01" in shown
+    assert shown.count("0:30") == 2
+
+
+def test_a_sweep_without_a_driver_is_told_from_its_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
+    monkeypatch.setenv(ledger.JOB, "sweep-x-1")
+    book = ledger.create(plan.plan(spec.parse(TEXT, "x")), TEXT)
+    assert status.look("x")["state"] == "starting"
+    assert ledger.driver("x")["job"] == "sweep-x-1"
+    book.end("stopped")
+    told = status.look("x")
+    assert (told["state"], told["waiting"]) == ("stopped", 2)
+    assert "to go on: sweep resume x" in _drawn(told)
+    (tmp_path / "x/status.json").write_text(f'{{"at": {time.time() - 100}}}')
+    assert status.look("x")["silent_s"] > 90  # a driver that was killed leaves its last words
+
+
+def test_a_sweeps_name_from_elsewhere_never_leaves_the_results_folder() -> None:
+    for name in ("../x", "/etc/passwd", "a/b", "..", "x\n"):
+        with pytest.raises(InputError):
+            status.look(name)
+
+
+NODE: dict[str, Any] = {
+    "host": "n1",
+    "address": "10.0.0.1",
+    "rack": "r1",
+    "versions": {"ray": "2.60.0", "horovod": "0.28.1"},
+    "gpus": ["V100", "V100"],
+    "devices": 2,
+    "has_nccl": True,
+    "missing": [],
+    "is_named": True,
+}
+
+
+def test_a_check_up_says_what_is_wrong_with_which_node() -> None:
+    nodes = [
+        NODE,
+        NODE,
+        NODE | {"host": "old", "versions": {"ray": "2.59.0", "horovod": "0.28.1"}},
+        NODE | {"host": "bad", "has_nccl": False, "missing": ["/data"], "is_named": False},
+        NODE | {"host": "blind", "gpus": []},
+    ]
+    rows = checkup.rows(nodes, [0.0, 0.49, 0.0, -0.7, 0.0], [1000.0, 990.0, 100.0, 1000.0, 980.0])
+    wrong = {n: row["wrong"] for n, row in enumerate(rows)}
+    assert wrong[0] == wrong[1] == ""
+    assert wrong[2] == "ray 2.59.0, others 2.60.0; a slow link"
+    for words in ("clock -0.7 s", "can't read /data", "its own name", "without NCCL"):
+        assert words in wrong[3]
+    assert wrong[4] == "TensorFlow sees no GPU"
+    assert [row[""] for row in rows] == ["✓", "✓", "✗", "✗", "✗"]
+    assert rows[0]["GPUs"] == "2 V100"
+
+
+def test_a_check_up_of_one_node_has_no_link() -> None:
+    (row,) = checkup.rows([NODE], [0.0], [None])
+    assert (row["wrong"], row["to the next"]) == ("", "")

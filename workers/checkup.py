@@ -1,0 +1,90 @@
+"""One node of a cluster, asked by `sweep doctor --cluster`: what it runs, its clock, what it sees, its links.
+
+Standard library only; runs in a Ray worker on that node, and imports TensorFlow in a process of its own.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+PACKAGES = ("ray", "tensorflow", "horovod", "mlflow")
+CHUNK = 1 << 20
+LINK_MIB = 64
+PATIENCE_S = 20.0
+
+
+def facts(folders: Sequence[str]) -> dict[str, Any]:
+    """What the node is and has; `folders` that it should see."""
+    probe = subprocess.run([sys.executable, "-m", "workers.probe"], capture_output=True, text=True, check=False)
+    known = json.loads(probe.stdout.splitlines()[-1]) if probe.returncode == 0 else {}
+    return {
+        "host": os.uname().nodename,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "gpus": [gpu["name"] for gpu in known.get("gpus", [])],
+        "devices": len(glob.glob("/dev/nvidia[0-9]*")),
+        "has_nccl": bool(known.get("horovod", {}).get("nccl")),
+        "missing": [folder for folder in folders if not os.access(folder, os.R_OK)],
+        "is_named": _knows_itself(),
+    }
+
+
+def clock() -> float:
+    return time.time()
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _knows_itself() -> bool:
+    """Horovod looks its node's name up."""
+    try:
+        socket.getaddrinfo(os.uname().nodename, None)
+    except socket.gaierror:
+        return False
+    return True
+
+
+class Sink:
+    """Takes what another node sends, once."""
+
+    def __init__(self, address: str) -> None:
+        self._door = socket.create_server((address, 0))
+        self._door.settimeout(PATIENCE_S)
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def port_number(self) -> int:
+        return int(self._door.getsockname()[1])
+
+    def _take(self) -> None:
+        with self._door, self._door.accept()[0] as line:
+            left = LINK_MIB * CHUNK
+            while left and (got := len(line.recv(CHUNK))):
+                left -= got
+            line.sendall(b".")
+
+
+def send(address: str, port: int) -> float:
+    """MiB/s to a sink on another node, until it has them all."""
+    with socket.create_connection((address, port), timeout=PATIENCE_S) as line:
+        block, began = bytes(CHUNK), time.perf_counter()
+        for _ in range(LINK_MIB):
+            line.sendall(block)
+        line.recv(1)
+        return LINK_MIB / (time.perf_counter() - began)
+
+

@@ -86,5 +86,3 @@ def send(address: str, port: int) -> float:
             line.sendall(block)
         line.recv(1)
         return LINK_MIB / (time.perf_counter() - began)
-
-

@@ -184,7 +184,8 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--data", action="append", default=[], metavar="DIR", help="a folder that every node must see")
     formatted(doctor)
     afar(doctor, _doctor_afar)
-    ui = command("ui", _ui, "the MLflow UI on this folder's tracking store")
+    ui = command("ui", _ui, "the MLflow UI on this folder's tracking store, and where a sweep stands in it")
+    ui.add_argument("name", nargs="?", default="", help="of a sweep, to be told its pages")
     ui.add_argument("--port", type=int, default=5000)
     command("schema", _schema, "the JSON Schema of sweep files, for editors")
     return parser
@@ -351,10 +352,10 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _sync(args: argparse.Namespace) -> int:
-    from sweeps import ledger, tracking
+    from sweeps import ledger, report, tracking
 
     record = ledger.read(args.name)
-    tracking.sync(record)
+    tracking.sync(record, report.verdict(args.name))
     print(f"{len(record.trials)} trials of {args.name} stand in {tracking.store_name()}")
     return errors.DONE
 
@@ -386,29 +387,32 @@ def _ui(args: argparse.Namespace) -> int:
     from sweeps import doctor
 
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if uri.startswith("http"):
+    is_server = uri.startswith("http")
+    server = uri if is_server else f"http://127.0.0.1:{args.port}"
+    pages = _pages(args.name, server) if args.name else {}
+    if is_server:
         print(f"the tracking store is a server: open {uri}")
-        return errors.DONE
-    if not doctor.port_is_free(args.port):
+    elif not doctor.port_is_free(args.port):
         raise RefusedError(
             f"port {args.port} must be free, but another process listens there\n"
-            f"  choose another: {me()} ui --port {args.port + 1}"
+            f"  choose another: {me()} ui {f'{args.name} ' if args.name else ''}--port {args.port + 1}"
         )
-    print(f"MLflow at http://127.0.0.1:{args.port} (Ctrl-C ends it)", flush=True)
+    else:
+        print(f"MLflow at {server} (Ctrl-C ends it)")
+    for says, address in pages.items():
+        print(f"  {says:<8} {address}")
+    sys.stdout.flush()
+    if is_server:
+        return errors.DONE
     store = ["--backend-store-uri", uri] if uri else []
-    mlflow = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "ui",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(args.port),
-        "--workers",
-        "1",
-    ]
-    return os.execv(sys.executable, mlflow + store)
+    here = ["--host", "127.0.0.1", "--port", str(args.port), "--workers", "1"]
+    return os.execv(sys.executable, [sys.executable, "-m", "mlflow", "ui", *here, *store])
+
+
+def _pages(name: str, server: str) -> dict[str, str]:
+    from sweeps import query, savedview
+
+    return savedview.addresses(server, *query.place(name))
 
 
 def _schema(_: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import difflib
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeps import analysis, database, expression, ledger, mirror, remote, rows, tracking
 from sweeps.errors import InputError, Mistake
@@ -163,6 +163,30 @@ def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
     for name in ("started_at", "ended_at"):
         table[name] = pd.to_datetime(table[name].astype("Int64"), unit="ms", utc=True)
     return table.sort_values("started_at", kind="stable", na_position="first", ignore_index=True)
+
+
+class Place(NamedTuple):
+    """Where a sweep stands in a tracking store."""
+
+    experiment: str  # its id
+    sweep: str  # its id
+    run: str  # its own; empty where somebody deleted it
+    tags: frozenset[str]  # names of those of the experiment
+
+
+def place(name: str) -> Place:
+    """Of several sweeps of a name, the last."""
+    uri = tracking.store_name()
+    table = _read(uri, [name], OWN)
+    _check_names([name], {uri: table})
+    last = _in_order(table.filter(_texts(table, "tag:sweep.name") == name))
+    sweep = str(_texts(last, "tag:sweep.id")[-1])
+    own = last.filter((_texts(last, "tag:sweep.id") == sweep) & (_texts(last, "tag:sweep.trial") == ""))
+    try:
+        experiment, tags = remote.experiment(uri, last["experiment"][-1].as_py())
+    except Exception as error:  # whatever the store's driver or HTTP library raises
+        raise tracking.refused("answer", error) from None
+    return Place(experiment, sweep, own["run"][-1].as_py() if len(own) else "", tags)
 
 
 def finished(wanted: Collection[str]) -> list[dict[str, Any]]:

@@ -54,6 +54,12 @@ def _run(info: dict[str, Any], experiments: dict[str, str]) -> Run:
     return Run(info["run_id"], experiments[info["experiment_id"]], info["status"], time("start_time"), time("end_time"))
 
 
+def experiment(uri: str, name: str) -> tuple[str, frozenset[str]]:
+    """The id of an experiment, and the names of its tags."""
+    found = tracking.client(uri).get_experiment_by_name(name)
+    return str(found.experiment_id), frozenset(found.tags)
+
+
 def _experiments(uri: str) -> dict[str, str]:
     client, token = tracking.client(uri), None
     found: dict[str, str] = {}

@@ -160,6 +160,7 @@ def main(name: str, driver: int) -> None:
             print(json.dumps({"refusal": tracking.first_line(error)}), file=voice)
             return
         print(json.dumps({"refusal": ""}), file=voice)
+        store.show()
         scribe = Scribe(store, Tail(name), sys.stdin.fileno())
         scribe.work()
         print(json.dumps({"left": scribe.left, "refusal": scribe.refusal}), file=voice)

@@ -13,20 +13,23 @@ import logging
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sweeps import rows
+from sweeps import note, rows, savedview
 from sweeps.errors import RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
-from sweeps.plan import namer
-from sweeps.spec import AXES
+from sweeps.plan import is_varied, namer
+from sweeps.spec import AXES, SweepSpec
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "top1", "top5")
-LONGEST_NOTE = 4000  # characters; a tag holds 5,000
+NOTE = "mlflow.note.content"
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
+ALWAYS = ("batch_size", "gpus")  # what charts are drawn over, across sweeps as well
 TIMEOUT_S = 20
 SQLITE = "sqlite:///"
 UNLIKE = ("out-of-date database schema", "Can't locate revision")  # says MLflow of a store of another version
@@ -57,11 +60,7 @@ class Store:
         self._runs = self._existing_runs()
         self._unsure: set[str] = set()  # trials whose run the store may have made without our hearing of it
         self._described: set[str] = set()
-        overrides = f"\nwith `{' '.join(facts.overrides)}`" if facts.overrides else ""
-        where = f"**simulated** on {facts.simulated}\n\n" if facts.simulated else ""
-        counted = f"{len(facts.trials)} trials of" if facts.trials else f"A {facts.spec.search.method} search:"
-        note = f"{where}{counted}\n```yaml\n{facts.file[:LONGEST_NOTE]}\n```{overrides}"
-        tags = {"mlflow.note.content": note}
+        tags = {NOTE: note.of(facts)}
         self._parent = self._runs.get("") or self._made("", facts.name, facts.created_at, tags)
 
     def log(self, record: TrialRecord) -> None:
@@ -76,11 +75,11 @@ class Store:
             "sweep.repeat": str(config.repeat),
             "sweep.outcome": outcome.status,
         }
-        note = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
+        why = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
         told = {
             "sweep.kind": outcome.kind,
-            "sweep.message": outcome.message[:LONGEST_NOTE],
-            "mlflow.note.content": note,
+            "sweep.message": outcome.message[: note.LONGEST],
+            NOTE: why[: note.LONGEST],
         }
         is_known = self._is_known(config.trial)  # what was told of an earlier attempt holds no longer
         tags |= {name: text for name, text in told.items() if text or is_known}
@@ -93,8 +92,13 @@ class Store:
         name = f"{self._name(config)} #{config.repeat}"
         run = self._runs.get(config.trial) or self._made(config.trial, name, record.started_at, tags)
         # Parameters are text in MLflow; as metrics the axes can be axes of a chart.
-        axes = {f"axis/{name}": value for name in AXES if type(value := getattr(config, name)) in (int, float)}
-        figures = {rows.METRICS[name]: value for name, value in rows.metrics(record).items()}
+        axes = {
+            f"axis/{name}": value
+            for name in _axes(self._facts.spec)
+            if type(value := getattr(config, name)) in (int, float)
+        }
+        known = rows.metrics(record)
+        figures = {stored: known[name] for name, stored in rows.METRICS.items() if name in known}  # a page's order
         metrics = [Metric(name, value, at, 0) for name, value in (figures | axes | rows.system(record)).items()]
         if outcome.measurement:
             first = outcome.measurement.ranks[0].steps
@@ -117,7 +121,7 @@ class Store:
         from mlflow.entities import RunTag
 
         facts = {f"sweep.{side}.{node[side]['digest']}": node[side] for side in rows.SIDES}
-        new = {name: json.dumps(of, sort_keys=True)[:LONGEST_NOTE] for name, of in facts.items()}
+        new = {name: json.dumps(of, sort_keys=True)[: note.LONGEST] for name, of in facts.items()}
         if tags := [RunTag(*tag) for tag in new.items() if tag[0] not in self._described]:
             self._client.log_batch(self._parent, tags=tags)
             self._described |= {*new}
@@ -125,14 +129,26 @@ class Store:
     def attach(self, file: Path) -> None:
         self._client.log_artifact(self._parent, str(file))
 
+    def conclude(self, verdict: str) -> None:
+        """Say what was found, in Markdown, at the sweep's own run."""
+        self._client.set_tag(self._parent, NOTE, note.of(self._facts, verdict))
+
+    def show(self) -> None:
+        """Write the sweep's saved views. They are for the eye alone: no trial waits for them or is lost with them."""
+        trials = max(len(self._facts.trials), len(self._runs) - 1)
+        with contextlib.suppress(Exception):
+            for view in savedview.views(self._facts, trials):
+                self._client.set_experiment_tag(self._experiment, *view.tag(self._facts.created_at, time.time()))
+
     def close(self, status: str) -> None:
         self._client.set_terminated(self._parent, status)
+        self.show()
 
     def _experiment_id(self) -> str:
         from mlflow.exceptions import MlflowException
 
         with contextlib.suppress(MlflowException):  # another sweep may make it at this moment
-            return str(self._client.create_experiment(self._facts.study))
+            return str(self._client.create_experiment(self._facts.study, tags=KIND))
         return str(self._client.get_experiment_by_name(self._facts.study).experiment_id)
 
     def _existing_runs(self) -> dict[str, str]:
@@ -180,23 +196,31 @@ class Store:
         return self._runs[trial]
 
 
-def sync(record: SweepRecord) -> None:
-    """Bring a whole ledger to the store; what stands there already is written again, not doubled."""
+def _axes(spec: SweepSpec) -> list[str]:
+    """Those that are logged as numbers."""
+    return [name for name in AXES if name in ALWAYS or (name in spec.axes and is_varied(spec.axes[name]))]
+
+
+def sync(record: SweepRecord, verdict: str = "") -> None:
+    """Bring a whole ledger to the store, and what was found; what stands there is written again, not doubled."""
     try:
         store = Store(record.facts)
         for node in record.nodes:
             store.describe(node)
         for trial in record.trials:
             store.log(trial)
+        if verdict:
+            store.conclude(verdict)
         store.close("FINISHED" if record.is_complete else "KILLED")
     except Exception as error:
         raise refused("be writable", error) from None
 
 
-def attach(facts: SweepFacts, file: Path) -> None:
-    """Log a file to a sweep's own run, in place of what had its name there."""
+def attach(facts: SweepFacts, file: Path, verdict: str) -> None:
+    """Log a report to a sweep's own run, in place of what had its name there, and what it says first."""
     try:
         store = Store(facts)
+        store.conclude(verdict)
         store.attach(file)
     except Exception as error:
         raise refused("take the report", error) from None

@@ -45,7 +45,8 @@ def told(name: str) -> str:
 
 
 def attach(name: str, file: Path) -> None:
-    """Log a report to the sweep's run in MLflow; raises where the store does not take it.
+    """Log a report to the sweep's run in MLflow, with its first screen as the run's note; raises where the store does
+    not take them.
 
     One that was made without the ledger tells less than the run holds, and is not.
     """
@@ -53,7 +54,14 @@ def attach(name: str, file: Path) -> None:
 
     if name not in ledger.names():
         return
-    tracking.attach(ledger.facts(name), file)
+    tracking.attach(ledger.facts(name), file, verdict(name))
+
+
+def verdict(name: str) -> str:
+    """What was found, in Markdown: the report's first screen."""
+    from sweeps.report import answer, study
+
+    return answer.markdown(answer.of(study.of(name)))
 
 
 def written(study: Study, at: Path, form: Format = "html") -> Path:

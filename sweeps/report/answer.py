@@ -45,6 +45,17 @@ def of(study: Study) -> Answer:
     return _speed(study, kicker, cares)
 
 
+def markdown(answer: Answer) -> str:
+    """As the note of a run."""
+    numbers = [
+        f"- {n.says}: **{' '.join(filter(None, [n.value, n.unit]))}** {n.beside}".rstrip() for n in answer.numbers
+    ]
+    cares = [f"- {care}" for care in answer.cares]
+    parts = [f"## {answer.headline}", *answer.lines, "\n".join(numbers)]
+    parts += ["**Read with care**", "\n".join(cares)] if cares else []
+    return "\n\n".join(filter(None, [*parts, answer.kicker]))
+
+
 def fastest(study: Study) -> Any:
     """The cell with the highest throughput."""
     return study.measured.loc[study.measured["images_per_s"].idxmax()]

@@ -94,6 +94,18 @@ class Page:
         painted = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(performance.now()))))"
         return float(self.run(painted)) / 1000
 
+    def visit(self, address: str, is_there: str) -> None:
+        """Show a page of a server, and wait until a script says that it is there."""
+        self.call("Page.navigate", url=address)
+        self.wait(is_there)
+
+    def wait(self, is_there: str) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not self.run(is_there):
+            if time.monotonic() > until:
+                raise TimeoutError(f"never came: {is_there}")
+            time.sleep(0.1)
+
     def run(self, script: str) -> Any:
         said = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in said:

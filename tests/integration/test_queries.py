@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import multiprocessing
 import shutil
 import sqlite3
@@ -14,7 +15,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from sweeps import cli, database, mirror, plan, query, remote, rows, spec, tracking
+from sweeps import cli, database, mirror, plan, query, remote, rows, savedview, spec, tracking
 from sweeps.errors import InputError, RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord
 from tests.unit import records
@@ -391,3 +392,42 @@ def test_many_writers_and_a_reader_on_one_file(store: str) -> None:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     names = ["small", *(f"small-{n}" for n in range(2, 6))]
     assert query.trials(names)["sweep"].value_counts().to_dict() == dict.fromkeys(names, 8)
+
+
+def test_a_sweep_has_one_view_and_one_note_however_often_it_is_written(store: str) -> None:
+    for _ in range(2):
+        tracking.sync(record(), "## Found")
+    tracking.sync(record("small-2"))
+    client = MlflowClient()
+    tags = client.get_experiment_by_name("small").tags
+    assert sorted(name for name in tags if name.startswith(savedview.TAG)) == [
+        f"{savedview.TAG}id of small",
+        f"{savedview.TAG}id of small-2",
+    ]
+    place = query.place("small")
+    assert place.sweep == "id of small"
+    own = client.get_run(place.run)
+    assert own.data.tags["mlflow.note.content"].startswith("## Found\n```yaml")
+    state = json.loads(json.loads(tags[f"{savedview.TAG}id of small"])["state"])
+    shown = client.search_runs([place.experiment], state["searchFilter"], order_by=[f"{state['orderByKey']} DESC"])
+    assert len(shown) == 8
+    assert place.run not in {run.info.run_id for run in shown}
+    assert {column.split("`")[1] for column in state["columnOrder"] if column.startswith("metrics.`axis/")} == {
+        name for name in shown[0].data.metrics if name.startswith("axis/")
+    }
+
+
+def test_a_view_that_cannot_be_written_costs_no_trial(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(MlflowClient, "set_experiment_tag", refuse)
+    tracking.sync(record())
+    assert len(query.trials("small")) == 8
+    assert list(savedview.addresses("http://host", *query.place("small"))) == ["trials", "verdict"]
+
+
+def test_the_page_of_an_unknown_sweep_is_refused_with_the_near_names(store: str) -> None:
+    tracking.sync(record())
+    with pytest.raises(InputError, match="did you mean small"):
+        query.place("smal")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import itertools
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +21,14 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
 PATIENCE_S = 60.0
 TALLEST = 8000  # pixels of a picture
+# A shell would do, but the plainest knows no descriptor above 9.
+BEGIN = """
+import os, sys
+for n, end in enumerate(map(int, sys.argv[1:3]), 3):
+    os.dup2(end, n)
+    os.close(end)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def found() -> str:
@@ -123,7 +133,7 @@ class Page:
 
     def press(self, key: str) -> None:
         text = {"Enter": "\r", " ": " "}.get(key, "")
-        code = {"Enter": 13, "Tab": 9, "ArrowRight": 39, "ArrowDown": 40, " ": 32}[key]
+        code = {"Enter": 13, "Tab": 9, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27, " ": 32}[key]
         for kind in ("keyDown", "keyUp"):
             held = {"text": text} if text and kind == "keyDown" else {}
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **held)
@@ -155,11 +165,20 @@ class Page:
         return path
 
 
+def _pipe() -> tuple[int, int]:
+    """Clear of the descriptors 3 and 4, which are the browser's to read and to write."""
+    ends = os.pipe()
+    high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
+    for end in ends:
+        os.close(end)
+    return high[0], high[1]
+
+
 @contextlib.contextmanager
 def page(width: int = 1200, height: int = 900) -> Iterator[Page]:
     """A page in a browser of its own."""
-    to_browser, write = os.pipe()
-    read, from_browser = os.pipe()
+    to_browser, write = _pipe()
+    read, from_browser = _pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [
             found(),
@@ -171,9 +190,8 @@ def page(width: int = 1200, height: int = 900) -> Iterator[Page]:
             f"--user-data-dir={profile}",
             "--remote-debugging-pipe",
         ]
-        # the browser reads its descriptor 3 and writes its 4
-        shell = ["/bin/sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "browser", *command]
-        browser = subprocess.Popen(shell, pass_fds=(to_browser, from_browser), stderr=subprocess.DEVNULL)
+        begin = [sys.executable, "-c", BEGIN, str(to_browser), str(from_browser), *command]
+        browser = subprocess.Popen(begin, pass_fds=(to_browser, from_browser), stderr=subprocess.DEVNULL)
         os.close(to_browser)
         os.close(from_browser)
         try:

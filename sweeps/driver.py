@@ -391,7 +391,7 @@ def _conclude(
         except RefusedError as refusal:
             refusals.append(refusal)
     print(f"\n  report  {_here(page)}")
-    print(f"  look    {terms.me} ui")
+    print(f"  look    {terms.me} ui {facts.name}")
     print(f"  query   {terms.me} trials {facts.name} --format csv")
     if not file.is_file():  # it was resumed by its name
         return

@@ -48,7 +48,8 @@ def of(study: Study) -> Answer:
 def markdown(answer: Answer) -> str:
     """As the note of a run."""
     numbers = [
-        f"- {n.says}: **{' '.join(filter(None, [n.value, n.unit]))}** {n.beside}".rstrip() for n in answer.numbers
+        f"- {n.says}: **{' '.join(filter(None, [n.value, n.unit]))}**{f' ({n.beside})' if n.beside else ''}"
+        for n in answer.numbers
     ]
     cares = [f"- {care}" for care in answer.cares]
     parts = [f"## {answer.headline}", *answer.lines, "\n".join(numbers)]

@@ -36,6 +36,17 @@ def found() -> str:
     return next((path for name in NAMES if (path := shutil.which(name))), "")
 
 
+def why_not() -> str:
+    """Why no browser starts here; empty where one does. Where it may make no sandbox or shared memory it may not."""
+    if not found():
+        return "no chromium or chrome on this machine"
+    try:
+        with page():
+            return ""
+    except (OSError, EOFError) as error:
+        return f"the browser of this machine ends as it starts: {error}"
+
+
 class Page:
     """One page, and what it complained of."""
 

@@ -17,8 +17,6 @@ from tests.integration import browser
 from tests.unit import studies
 from workers.contract import TrialConfig
 
-pytestmark = pytest.mark.skipif(not browser.found(), reason="no chromium or chrome on this machine")
-
 SCALING = """
 name: scaling
 model: resnet50
@@ -71,12 +69,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def starts() -> None:
-    """A browser that is installed may not run where it may make no sandbox, or no shared memory."""
-    try:
-        with browser.page():
-            pass
-    except (OSError, EOFError) as error:
-        pytest.skip(f"the browser of this machine ends as it starts: {error}")
+    if reason := browser.why_not():
+        pytest.skip(reason)
 
 
 @pytest.fixture

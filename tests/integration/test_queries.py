@@ -427,7 +427,9 @@ def test_a_view_that_cannot_be_written_costs_no_trial(store: str, monkeypatch: p
     assert list(savedview.addresses("http://host", *query.place("small"))) == ["trials", "verdict"]
 
 
-def test_the_page_of_an_unknown_sweep_is_refused_with_the_near_names(store: str) -> None:
+def test_the_page_of_an_unknown_sweep_is_refused_with_the_near_names(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     tracking.sync(record())
-    with pytest.raises(InputError, match="did you mean small"):
-        query.place("smal")
+    assert cli.main(["ui", "smal"]) == 2
+    assert "must hold a sweep of that name (did you mean small?), but got smal" in capsys.readouterr().err

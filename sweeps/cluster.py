@@ -16,9 +16,10 @@ from ray import _raylet
 from ray._private import worker
 from ray.autoscaler import sdk
 
-from sweeps import broom, guard
+from sweeps import broom, guard, steward
 from sweeps.errors import RefusedError
 from sweeps.shape import Node
+from sweeps.sharing import Need, Terms
 
 LOOK_EVERY_S = 2.0
 QUIET = {
@@ -49,6 +50,10 @@ SELDOM = {
 }
 
 
+# What other sweeps have; see steward.Ask, but with the names of nodes.
+Ask = Callable[[dict[str, float], Sequence[Need]], dict[str, float]]
+
+
 class Site(Protocol):
     """Where trials run."""
 
@@ -62,6 +67,9 @@ class Site(Protocol):
 
     def name(self, node_id: str) -> str: ...
     def ask_for(self, bundles: Sequence[dict[str, float]]) -> None: ...
+    def shared(self, terms: Terms) -> contextlib.AbstractContextManager[Ask | None]:
+        """With other sweeps that run here; None where there can be none."""
+
     def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
         """Calls `gone` in a thread of its own, with the reason, once the trials can't be reached any more."""
 
@@ -83,6 +91,9 @@ class Simulated:
     def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
         """More will not come."""
 
+    def shared(self, terms: Terms) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
@@ -90,7 +101,8 @@ class Simulated:
 class Cluster:
     """The nodes of a Ray cluster that ranks may run on, as they come and go."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_our_own: bool) -> None:
+        self._is_our_own = is_our_own
         self._looked_at = -math.inf
         self._has_asked = False
         self._nodes: list[Node] = []
@@ -127,6 +139,23 @@ class Cluster:
         """Have a cluster that grows by itself grow to hold these at once."""
         sdk.request_resources(bundles=list(bundles))
         self._has_asked = bool(bundles)
+
+    @contextlib.contextmanager
+    def shared(self, terms: Terms) -> Iterator[Ask | None]:
+        if self._is_our_own:
+            yield None
+            return
+        with steward.joined(terms) as joined:
+
+            def ask(busy: dict[str, float], needs: Sequence[Need]) -> dict[str, float]:
+                nodes = {node.name: node.gpus for node in self.nodes}
+                ids = {name: self.id(name) for name in nodes}
+                wanted = [tuple(frozenset(ids[name] for name in part & ids.keys()) for part in need) for need in needs]
+                used = {ids[name]: seconds for name, seconds in busy.items() if name in ids}
+                taken = joined(used, wanted, {ids[name]: gpus for name, gpus in nodes.items()})
+                return {name: taken[node] for name, node in ids.items() if node in taken}
+
+            yield ask
 
     @contextlib.contextmanager
     def guarded(self, gone: Callable[[str], None]) -> Iterator[None]:
@@ -173,7 +202,7 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]
             raise RefusedError(f"Ray must answer {where}, but {str(error).splitlines()[0]}") from None
         stack.callback(ray.shutdown)
         worker.print_to_stdstream = lambda *_, **__: None  # Ray's news of nodes and retries, amid our tables
-        site = Cluster()
+        site = Cluster(is_our_own=not address)
         stack.callback(site.close)
         yield site
 

@@ -108,7 +108,7 @@ class Conductor:
             if node not in self._set_aside:
                 self._set_aside.add(node)
                 self.note("aside", {"node": node, "trials": trials, "at": self.now})
-                self._warn(f"{node} gets no more trials: {trials} ended badly there, one after the other")
+                self.warn(f"{node} gets no more trials: {trials} ended badly there, one after the other")
 
     def _count(self, record: TrialRecord) -> None:
         if self._write(self._ledger.write, record):
@@ -168,8 +168,8 @@ class Conductor:
         self._probes.append(probe)
         self.note("probe", {**probe, "slow": slow})
         if slow:
-            self._warn(f"{probe['node']} is slow: {'; '.join(slow)}")
+            self.warn(f"{probe['node']} is slow: {'; '.join(slow)}")
 
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         for observer in self._observers:
             observer.warned(message)

@@ -60,7 +60,7 @@ def unit(spec: SweepSpec) -> str:
 def told(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], known: Durations) -> list[str]:
     """Hours, GPU-hours, from what they are predicted, and when each trial would run where."""
     name = plan.namer(spec)
-    made = forecast(trials, nodes, lambda config: known.predict(config).seconds)
+    made = forecast(trials, nodes, lambda config: known.predict(config).seconds, spec.max_nodes)
     sources = Counter(known.predict(slot.config).source for slot in made.slots)
     words = {"trials": "earlier trials", "model": "a model"}
     predicted = ", ".join(f"{count} from {words[source]}" for source, count in sources.items())
@@ -79,10 +79,13 @@ def _hours(hours: float) -> str:
 
 
 def forecast(
-    trials: Sequence[TrialConfig], nodes: Sequence[Node], predicted_s: Callable[[TrialConfig], float]
+    trials: Sequence[TrialConfig],
+    nodes: Sequence[Node],
+    predicted_s: Callable[[TrialConfig], float],
+    max_nodes: int | None = None,
 ) -> Forecast:
     """Every trial once, none of them failing; those that the cluster can't hold are left out."""
-    packing = Packing(nodes)
+    packing = Packing(nodes, max_nodes)
     for place, config in enumerate(trials):
         packing.add(config, place)
     now, slots, ends = 0.0, [], [(0.0, "")]

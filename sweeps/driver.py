@@ -128,7 +128,7 @@ def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.F
     is_named = bool(terms.simulate or terms.address)
     nodes = _nodes(spec, terms)
     trials = planned.trials or _some(spec)
-    refused = shape.check_capacity(trials, nodes) if nodes else {}
+    refused = shape.check_capacity(trials, nodes, spec.max_nodes) if nodes else {}
     if is_named and refused and not terms.skips_impossible:
         raise InputError(str(file), impossible(refused))
     tables.show_rows(rows, form)
@@ -201,13 +201,13 @@ def _site(terms: Terms, console: Console) -> Iterator[Site]:
 def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console) -> Plan:
     """The plan without the trials that the cluster can never hold; raises unless they may be skipped."""
     trials = planned.trials or _some(planned.spec)
-    refused = shape.check_capacity(trials, site.nodes)
+    refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
     give_up = time.monotonic() + 60 * (planned.spec.wait_for_nodes_min or 0)
     if refused and time.monotonic() < give_up:
         _ask_for_nodes(refused, site, console)
         while refused and time.monotonic() < give_up:
             time.sleep(1.0)
-            refused = shape.check_capacity(trials, site.nodes)
+            refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
     if not refused:
         return planned
     if not terms.skips_impossible:
@@ -270,6 +270,7 @@ def _conduct(
         known,
         budget_gpu_hours=terms.budget or (spec.budget and spec.budget.gpu_hours) or math.inf,
         wait_for_nodes_s=NODES_MAY_COME_BACK_S if spec.wait_for_nodes_min is None else 60 * spec.wait_for_nodes_min,
+        max_nodes=spec.max_nodes,
     )
     engine.resumed(done)
     progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), done)

@@ -21,6 +21,7 @@ from sweeps.observer import Spent
 from sweeps.packing import Packing, Start
 from sweeps.search import Strategy
 from sweeps.shape import Node, Seats
+from sweeps.sharing import Need
 from workers.contract import TrialConfig, TrialOutcome
 
 NODES_MAY_COME_BACK_S = 600.0
@@ -35,6 +36,7 @@ class Engine:
         cache: Cache,
         budget_gpu_hours: float = math.inf,
         wait_for_nodes_s: float = NODES_MAY_COME_BACK_S,
+        max_nodes: int | None = None,
     ) -> None:
         """`strategy` is made from the question whether a trial is ruled out already."""
         self._strategy = strategy(feasible.is_ruled_out)
@@ -43,7 +45,8 @@ class Engine:
         self._cache = cache
         self._budget = budget_gpu_hours
         self._patience_s = wait_for_nodes_s
-        self._packing = Packing()
+        self._most_nodes = max_nodes
+        self._packing = Packing(most_nodes=max_nodes)
         self._faults = Faults()
         self._nodes: Sequence[Node] = ()
         self._fingerprints: Mapping[str, Fingerprints] = {}
@@ -63,6 +66,19 @@ class Engine:
         if nodes != self._nodes:
             self._nodes = list(nodes)
             self._packing.nodes = [node for node in nodes if node.name not in self.set_aside]
+
+    def others_have(self, nodes: Mapping[str, float]) -> None:
+        """Other sweeps' nodes: they are there, and taken until about then."""
+        self._packing.taken = nodes
+
+    def needs(self) -> list[Need]:
+        """The nodes that its next starts need beside those it uses, one after the other."""
+        self._queue()
+        return [] if self.is_budget_spent else self._packing.needs(self._faults.avoid)
+
+    def busy(self, now: float) -> dict[str, float]:
+        """The nodes that it uses, and when each is expected to be free."""
+        return self._packing.busy(now, self.predicted_s)
 
     def resumed(self, records: Sequence[TrialRecord]) -> None:
         """What was measured before the driver stopped."""
@@ -208,18 +224,22 @@ class Engine:
         """Those that keep failing, as long as the others can hold every trial that waits."""
         for bad, why in self._faults.bad_nodes.items():
             rest = [node for node in self._packing.nodes if node.name != bad]
-            can_rest_do = self._waiting and not any(shape.impossible(c, rest) for c in self._waiting.values())
+            refused = shape.check_capacity(self._waiting.values(), rest, self._most_nodes)
+            can_rest_do = self._waiting and not refused
             if bad not in self.set_aside and can_rest_do:
                 self.set_aside[bad] = why
                 self._packing.nodes = rest
 
     def _gone(self, now: float) -> Start | TrialRecord | None:
-        """Nothing runs and nothing fits: nodes have gone. Wait for them a while, then give up what needs them."""
+        """Nothing runs and nothing fits. Where nodes have gone, wait for them a while, then give up what needs them."""
+        if len(self._packing.stranded) < len(self._waiting):  # the nodes are there: others have them
+            self._stuck_since = None
+            return None
         if self._stuck_since is None:
             self._stuck_since = now
         if now - self._stuck_since < self._patience_s:
             return None
         for config in self._packing.stranded:
-            why = shape.impossible(config, self._packing.nodes)
+            why = shape.impossible(config, self._packing.nodes, self._most_nodes)
             self._settle(config, TrialOutcome(status="lost", kind="no node left", message=why))
         return self.next(now) if self._settled else None

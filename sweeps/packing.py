@@ -6,7 +6,8 @@
 3. Meanwhile others start in the same order if they leave these seats alone then, or are predicted to end before.
 4. Once `PATIENCE` have started on its nodes nobody else may: it starts at the latest when what runs there has ended,
    whatever was predicted.
-5. What is added later goes into the next round, so that nothing waits for ever behind larger ones that keep coming.
+5. A node in other hands is one whose trial ends when it is expected back.
+6. What is added later goes into the next round, so that nothing waits for ever behind larger ones that keep coming.
 
 Why this order: a gang that follows on one like it starts at once, and small ones fill what both leave. In the plan's
 own random order the cluster would drain at every change of size. Where gangs exclude each other in any case, such as
@@ -17,11 +18,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from sweeps import shape
 from sweeps.shape import Node, Seats
+from sweeps.sharing import Need
 from workers.contract import TrialConfig
 
 PATIENCE = 20
@@ -84,7 +87,9 @@ class _Kept:
 class Packing:
     """A cluster's nodes, what runs there and what waits."""
 
-    def __init__(self, nodes: Sequence[Node] = ()) -> None:
+    def __init__(self, nodes: Sequence[Node] = (), most_nodes: int | None = None) -> None:
+        """`most_nodes` may be in use at a time."""
+        self._most = sys.maxsize if most_nodes is None else most_nodes
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
         self._shapes: dict[tuple[object, ...], _Shape] = {}
@@ -92,6 +97,7 @@ class Packing:
         self._first = ""  # of the order, when there was no room for it
         self._kept: Seats | None = None  # for it
         self._passed = 0  # trials that have started on their nodes since
+        self._taken: dict[str, float] = {}
         self.nodes = nodes
 
     @property
@@ -109,6 +115,17 @@ class Packing:
             self._change(self._free, running.start, -1)
         for group in self._shapes.values():
             self._weigh(group)
+
+    @property
+    def taken(self) -> Mapping[str, float]:
+        """Nodes that are there and in other hands, and when they are expected to be free."""
+        return self._taken
+
+    @taken.setter
+    def taken(self, until: Mapping[str, float]) -> None:
+        if until.keys() != self._taken.keys():
+            self._kept = None  # it was chosen without knowing which come first
+        self._taken = dict(until)
 
     @property
     def free(self) -> dict[str, Node]:
@@ -153,22 +170,24 @@ class Packing:
         `avoid` has the nodes that a trial should not use; they are used all the same if the others could not hold it.
         """
         order = self._order()
-        if not order or not any(node.cpus for node in self._free.values()):
+        free = _without(self._free, self._taken) if self._taken else self._free
+        if not order or not any(node.cpus for node in free.values()):
             return None
         first, *others = order
         shunned = self._shunned(first, avoid)
-        if seats := shape.place(first.trial, self._nodes, self._free, shunned):
+        used = _used(running.start for running in self._running.values()) if self._is_limited else set()
+        if seats := self._place(first.trial, free, shunned, used):
             self._round = first.round
             return self._begin(first, seats, now)
         kept = self._keep(first, now, predicted, shunned)
         theirs = {name for name, _ in kept.seats}
         is_patient = self._passed < PATIENCE
-        beside = _common(self._free, kept.beside) if is_patient else _without(self._free, theirs)
+        beside = _common(free, kept.beside) if is_patient else _without(free, theirs)
         for other in others:
             shunned = self._shunned(other, avoid)
-            seats = shape.place(other.trial, self._nodes, beside, shunned)
+            seats = self._place(other.trial, beside, shunned, used | theirs)
             if not seats and is_patient and now + predicted(other.trial) <= kept.at:
-                seats = shape.place(other.trial, self._nodes, self._free, shunned)
+                seats = self._place(other.trial, free, shunned, used | theirs)
             if seats:
                 self._passed += any(name in theirs for name, _ in seats)
                 return self._begin(other, seats, now)
@@ -193,6 +212,31 @@ class Packing:
         other._shapes = {key: _Shape(list(group.queue), group.blocked) for key, group in self._shapes.items()}
         return other
 
+    def needs(self, avoid: Mapping[str, Collection[str]] = NOBODY) -> list[Need]:
+        """The nodes that the next starts need beside those in use, in their order."""
+        busy = _used(running.start for running in self._running.values()) & self._named.keys()
+        found: dict[Need, None] = {}
+        for one in self._order():
+            shunned = self._shunned(one, avoid)
+            rooms = [shape.room(one.trial, self._named[name], self._free[name]) for name in busy - set(shunned)]
+            need = []
+            for ranks in shape.arrangement(one.trial, self._nodes):
+                if fits := [room for room in rooms if room >= ranks]:
+                    rooms.remove(min(fits))
+                else:
+                    would_do = (node.name for node in self._nodes if shape.slots(one.trial, node) >= ranks)
+                    need.append(frozenset(would_do).difference(shunned))
+            found[tuple(need)] = None
+        return list(found)
+
+    def busy(self, now: float, predicted: Predicted) -> dict[str, float]:
+        """The nodes in use, and when they are expected to be free."""
+        until: dict[str, float] = {}
+        for running in self._running.values():
+            for name, _ in running.start.seats:
+                until[name] = max(until.get(name, now), running.end(now, predicted))
+        return until
+
     def _order(self) -> list[_Waiting]:
         """The first of each shape, in the order in which they may start."""
         groups = [group for group in self._shapes.values() if group.queue and group.blocked]
@@ -211,21 +255,42 @@ class Packing:
         """Seats for a trial when the running ones have ended, one after another as predicted; the same from then on."""
         if one.id != self._first:
             self._first, self._passed, self._kept = one.id, 0, None
-        ends = sorted((running.end(now, predicted), trial) for trial, running in self._running.items())
+        ends = [(running.end(now, predicted), trial, "") for trial, running in self._running.items()]
+        ends += [(max(now, until), "", node) for node, until in self._taken.items()]
         left, at = dict(self._free), now
-        for end, trial in ends:
+        running, taken = {trial: one.start for trial, one in self._running.items()}, set(self._taken)
+        for end, trial, node in sorted(ends):
             at = end
-            self._change(left, self._running[trial].start, +1)
+            if trial:
+                self._change(left, running.pop(trial), +1)
+            taken.discard(node)
+            open_then = _without(left, taken) if taken else left
             if self._kept is None:
-                self._kept = shape.place(one.trial, self._nodes, left, avoid)
-            if self._kept and self._has_room(one, self._kept, left):
+                used = _used(running.values()) if self._is_limited else set()
+                self._kept = self._place(one.trial, open_then, avoid, used)
+            if self._kept and self._has_room(one, self._kept, open_then):
                 break
         assert self._kept, "an idle cluster holds it"
         self._change(left, Start(one.trial, self._kept), -1)
         return _Kept(self._kept, at, left)
 
     def _has_room(self, one: _Waiting, seats: Seats, left: Mapping[str, Node]) -> bool:
-        return all(shape.room(one.trial, self._named[name], left[name]) >= ranks for name, ranks in seats)
+        return all(
+            name in left and shape.room(one.trial, self._named[name], left[name]) >= ranks for name, ranks in seats
+        )
+
+    def _place(
+        self, trial: TrialConfig, free: Mapping[str, Node], avoid: Collection[str], used: Collection[str]
+    ) -> Seats | None:
+        """Seats that together with the nodes used are no more than there may be."""
+        seats = shape.place(trial, self._nodes, free, avoid)
+        if seats and self._is_limited and len({*used, *(name for name, _ in seats)}) > self._most:
+            return shape.place(trial, self._nodes, {name: free[name] for name in used if name in free}, avoid)
+        return seats
+
+    @property
+    def _is_limited(self) -> bool:
+        return self._most < len(self._nodes)
 
     def _shunned(self, one: _Waiting, avoid: Mapping[str, Collection[str]]) -> Collection[str]:
         shunned = avoid.get(one.id, ())
@@ -241,6 +306,8 @@ class Packing:
         if group.queue:
             trial = group.queue[0].trial
             seats = shape.place(trial, self._nodes, self._named) or ()
+            if len(seats) > self._most:
+                seats = ()
             is_alone = trial.isolation == "exclusive"
             slots = (shape.slots(trial, self._named[name]) if is_alone else ranks for name, ranks in seats)
             group.blocked = tuple(sorted(slots, reverse=True))
@@ -249,6 +316,11 @@ class Packing:
 def _key(trial: TrialConfig) -> tuple[object, ...]:
     """Equal for trials that can sit on the same seats."""
     return trial.isolation, trial.device, trial.cores_per_worker, trial.gpus, trial.placement
+
+
+def _used(starts: Iterable[Start]) -> set[str]:
+    """Nodes."""
+    return {name for start in starts for name, _ in start.seats}
 
 
 def _common(one: Mapping[str, Node], other: Mapping[str, Node]) -> dict[str, Node]:

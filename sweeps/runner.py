@@ -25,13 +25,14 @@ from ray.tune.search import SearchAlgorithm
 from ray.util.placement_group import get_current_placement_group
 
 from sweeps.cache import Fingerprints
-from sweeps.cluster import Site
+from sweeps.cluster import Ask, Site
 from sweeps.conductor import Conductor
 from sweeps.engine import Engine
 from sweeps.ledger import Ledger
 from sweeps.observer import Observer
 from sweeps.packing import Start
 from sweeps.shape import bundles
+from sweeps.sharing import Terms
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.group import SimulatedGroup
 from sweeps.spec import SweepSpec
@@ -120,14 +121,19 @@ class Gang(tune.Trainable):
 class _Feed(SearchAlgorithm):
     """Tune asks it for trials; it asks the conductor, and keeps it informed of the nodes."""
 
-    def __init__(self, conductor: Conductor, site: Site, nurses: Nurses | None, same: dict[str, Any]) -> None:
+    def __init__(
+        self, conductor: Conductor, site: Site, ask: Ask | None, nurses: Nurses | None, same: dict[str, Any]
+    ) -> None:
         self._conductor = conductor
+        self._ask = ask
+        self._has_waited = False
         self._site = site
         self._nurses = nurses
         self._same = same  # for all trials
         self._spec: dict[str, Any] = {}  # Tune's, of what all trials have in common
         self._made_of: dict[str, Fingerprints] = {}  # by node
         self.away: Away = {}  # by name, what Tune has: the trial, its nodes
+        self.taken: dict[str, float] = {}  # nodes of other sweeps, and in how many seconds they may be free
         self._give_up = time.monotonic() + INTRODUCED_WITHIN_S
 
     def __getstate__(self) -> dict[str, Any]:
@@ -161,15 +167,29 @@ class _Feed(SearchAlgorithm):
         )
 
     def look(self) -> None:
-        """Which nodes are there, and what are they made of?"""
-        for facts in self._nurses.introduced() if self._nurses else []:
+        """Which nodes are there, which may be used, and what are they made of?"""
+        self._look_at_others()
+        for facts in self._nurses.introduced([self._site.id(node) for node in self.taken]) if self._nurses else []:
             self._conductor.met(facts)
             self._made_of[self._site.name(facts["id"])] = facts["hardware"]["digest"], facts["software"]["digest"]
         self._conductor.engine.nodes_are(self._site.nodes, self._made_of)
         self._conductor.passed()
 
+    def _look_at_others(self) -> None:
+        if not self._ask or self._conductor.is_over:
+            return
+        engine, now = self._conductor.engine, self._conductor.now
+        engine.nodes_are(self._site.nodes, self._made_of)
+        busy = {node: until - now for node, until in engine.busy(now).items()}
+        self.taken = self._ask(busy, engine.needs())
+        engine.others_have({node: now + seconds for node, seconds in self.taken.items()})
+        if not busy and len(self.taken) == len(self._site.nodes) > 0 and not self._has_waited:
+            self._has_waited = True
+            self._conductor.warn("other sweeps have every node: this one starts as soon as one of them is free")
+
     def _are_all_known(self) -> bool:
-        return {node.name for node in self._site.nodes} <= self._made_of.keys() or time.monotonic() > self._give_up
+        usable = {node.name for node in self._site.nodes} - self.taken.keys()
+        return usable <= self._made_of.keys() or time.monotonic() > self._give_up
 
     def _placed(self, start: Start) -> dict[str, Any]:
         return {
@@ -277,6 +297,9 @@ class _Stranded(schedulers.FIFOScheduler):
                 message = "a node of its placement group had gone before it started"
                 self.watcher.stopped_for[_name(trial)] = TrialOutcome(status="lost", kind="node lost", message=message)
                 controller.stop_trial(trial)
+        if self.feed.taken and not any(trial.status == "PENDING" for trial in controller.get_live_trials()):
+            # Tune would keep a gang in its placement group, for whatever comes next, on a node that is another's now.
+            controller._tune_controller._cleanup_cached_actors(force_all=True)
         return super().choose_trial_to_run(controller)
 
 
@@ -368,18 +391,32 @@ def run(
     facts, paths = ledger.facts, ledger.paths
     conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated))
     nurses = None if facts.simulated else Nurses(paths, spec.sample_every_s)
-    is_judged = spec.search.method == "asha"
     same = {
         "sweep": facts.name,
         "simulated": facts.simulated,
         "root": str(paths.folder.parent),
         "entry": entry,
         "probe_every_s": 0.0 if facts.simulated else 60 * spec.probe_every_min,
-        "is_judged": is_judged,
+        "is_judged": spec.search.method == "asha",
     }
-    feed = _Feed(conductor, site, nurses, same)
+    with site.shared(Terms(spec.priority, spec.max_nodes)) as ask:
+        _tune(_Feed(conductor, site, ask, nurses, same), spec, conductor, site, observers, paths, nurses)
+    if conductor.error:
+        raise conductor.error
+    return engine.is_over and not engine.is_budget_spent
+
+
+def _tune(
+    feed: _Feed,
+    spec: SweepSpec,
+    conductor: Conductor,
+    site: Site,
+    observers: Sequence[Observer],
+    paths: SweepPaths,
+    nurses: Nurses | None,
+) -> None:
     watcher = _Watcher(conductor, site, feed.away)
-    scheduler = _Hopeless(spec) if is_judged else _Stranded()
+    scheduler = _Hopeless(spec) if spec.search.method == "asha" else _Stranded()
     scheduler.watcher, scheduler.feed, scheduler.site = watcher, feed, site
     tuner = tune.Tuner(
         Gang,
@@ -410,9 +447,6 @@ def run(
     finally:
         if nurses:
             nurses.dismiss()
-    if conductor.error:
-        raise conductor.error
-    return engine.is_over and not engine.is_budget_spent
 
 
 @contextlib.contextmanager

@@ -118,10 +118,14 @@ def bundles(config: TrialConfig, seats: Seats, nodes: Iterable[Node]) -> list[di
     return [{"CPU": float(cpus)} | ({"GPU": float(gpus)} if gpus else {}) for cpus, gpus in part.values()]
 
 
-def impossible(config: TrialConfig, nodes: Sequence[Node]) -> str:
+def impossible(config: TrialConfig, nodes: Sequence[Node], most_nodes: int | None = None) -> str:
     """Why the cluster can never hold a trial, as a rule that it breaks; empty if it can."""
-    if arrangement(config, nodes):
-        return ""
+    if found := arrangement(config, nodes):
+        if most_nodes is None or len(found) <= most_nodes:
+            return ""
+        here = f"this cluster ({described(nodes)})"
+        allowed = f"{most_nodes} node{'s' * (most_nodes != 1)}"
+        return f"max_nodes allows {allowed} at a time, and on {here} {config.placement} takes {len(found)}"
     here = f"this cluster ({described(nodes)})"
     held = [slots(config, node) for node in nodes]
     if config.placement in ("pack", "spread"):
@@ -131,11 +135,13 @@ def impossible(config: TrialConfig, nodes: Sequence[Node]) -> str:
     return f"{here} has {count or 'no'} node{'s' * (count != 1)} that can hold {each} ranks on device {config.device}"
 
 
-def check_capacity(trials: Iterable[TrialConfig], nodes: Sequence[Node]) -> dict[str, list[TrialConfig]]:
+def check_capacity(
+    trials: Iterable[TrialConfig], nodes: Sequence[Node], most_nodes: int | None = None
+) -> dict[str, list[TrialConfig]]:
     """The trials that would wait for ever, by why. Nothing if there are none."""
     refused: dict[str, list[TrialConfig]] = {}
     for config in trials:
-        if why := impossible(config, nodes):
+        if why := impossible(config, nodes, most_nodes):
             refused.setdefault(why, []).append(config)
     return refused
 

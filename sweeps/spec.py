@@ -186,6 +186,12 @@ class SweepSpec(_Section):
     wait_for_nodes_min: Annotated[float, Field(ge=0)] | None = Field(
         None, description="how long to wait for nodes that a trial needs; else 0 for the first and 10 for those that go"
     )
+    priority: Annotated[float, Field(ge=0.01, le=100)] = Field(
+        1.0, description="its part of the GPU time where other sweeps run on the cluster: with 2 twice that of a 1"
+    )
+    max_nodes: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="nodes that it uses at a time, at most; without it, all that are free"
+    )
     steps: Steps | None = Field(None, description="exactly so many steps, instead of `stop`")
     stop: Stop = Field(Stop(), description="when a throughput trial has measured enough")
     explain: bool = Field(True, description="after the window, take parts of a step away to see what they cost")

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +94,16 @@ class Nurses:
         self._nurses: dict[str, tuple[Any, Any]] = {}  # by node: the nurse, and what it does until it goes
         self._introducing: list[Any] = []
         self._covered_at = -math.inf
+        self._left_out: frozenset[str] = frozenset()  # nodes, when it was done last
 
-    def cover(self) -> None:
-        """Send a nurse to each node that has none yet: at the start, and when a node has joined."""
+    def cover(self, but: Collection[str] = ()) -> None:
+        """Send a nurse to each node that has none yet: at the start, and when a node has joined. Not to those that
+        others measure on: while its nursery imports TensorFlow a node is slow."""
+        self._covered_at, self._left_out = time.monotonic(), frozenset(but)
         nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
         for gone in self._nurses.keys() - nodes:
             del self._nurses[gone]
-        for node in nodes - self._nurses.keys():
+        for node in nodes - self._nurses.keys() - self._left_out:
             nurse = (
                 ray.remote(Nurse)
                 .options(
@@ -116,11 +119,11 @@ class Nurses:
             samples = str(self._paths.samples(f"{ray.get_runtime_context().get_job_id()}-{node[:16]}"))
             self._nurses[node] = nurse, nurse.tend.remote(log, samples, self._sample_every_s)
 
-    def introduced(self) -> list[dict[str, Any]]:
-        """What the nodes that are new since the last call are made of, as far as they have said."""
-        if time.monotonic() - self._covered_at > COVER_EVERY_S:
-            self._covered_at = time.monotonic()
-            self.cover()
+    def introduced(self, but: Collection[str] = ()) -> list[dict[str, Any]]:
+        """What the nodes that are new since the last call are made of, as far as they have said; `but` those of
+        others."""
+        if time.monotonic() - self._covered_at > COVER_EVERY_S or not self._left_out <= set(but):
+            self.cover(but)
         if not self._introducing:
             return []
         said, self._introducing = ray.wait(self._introducing, num_returns=len(self._introducing), timeout=0)

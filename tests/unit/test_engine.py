@@ -196,6 +196,27 @@ def test_what_the_nodes_left_can_never_hold_is_given_up_after_a_while() -> None:
     assert "holds at most 8 ranks" in lost.outcome.message
 
 
+def test_nodes_that_other_sweeps_have_are_waited_for_as_long_as_it_takes() -> None:
+    made = engine([config(gpus=16), config(gpus=1)], wait_for_nodes_s=60.0)
+    made.others_have(dict.fromkeys(MADE_OF, 100.0))
+    assert [made.next(now) for now in (0.0, 61.0, 1e6)] == [None] * 3
+    assert not made.is_over
+    assert len(made.needs()) == 2
+    made.nodes_are(FOUR[:2], MADE_OF)  # now two have gone, and are waited for from now on
+    made.others_have({})
+    small = made.next(1e6)
+    assert isinstance(small, Start)
+    made.ended(record(small.trial), 1e6 + 1)
+    assert made.next(1e6 + 2) is None
+
+
+def test_what_a_cap_never_allows_is_given_up_with_the_rule() -> None:
+    (small, large) = sorted(played(engine([config(gpus=8), config(gpus=4)], max_nodes=1, wait_for_nodes_s=0.0)),
+                            key=lambda final: final.config.gpus)  # fmt: skip
+    assert (small.outcome.status, large.outcome.status) == ("completed", "lost")
+    assert "max_nodes allows 1 node at a time" in large.outcome.message
+
+
 def test_what_was_measured_before_the_driver_stopped_is_not_run_again() -> None:
     trials = [config(batch_size=size) for size in (8, 16, 32)]
     made = engine(trials)

@@ -299,6 +299,54 @@ def test_nodes_join_and_leave() -> None:
     assert start.seats == (("n0", 4), ("n1", 4))
 
 
+def test_a_node_in_other_hands_is_kept_like_one_whose_trial_ends_when_it_is_expected_back() -> None:
+    packing = Packing(cluster(4, 4))
+    packing.taken = {"n1": 10.0}
+    lasts = {8: 5.0, 1: 20.0, 2: 9.0}
+    for number, gpus in enumerate(lasts):
+        packing.add(gang(gpus, number), number)
+    assert packing.stranded == []
+    start = packing.start(0, lambda trial: lasts[trial.gpus])
+    assert start
+    assert start.trial.gpus == 2  # one that lasts longer would hold up the gang on both
+    assert packing.start(0, lambda trial: lasts[trial.gpus]) is None
+    assert packing.busy(0, lambda trial: lasts[trial.gpus]) == {"n0": 9.0}
+    packing.ended(start.trial.trial, 9)
+    packing.taken = {}
+    start = packing.start(9, lambda trial: lasts[trial.gpus])
+    assert start
+    assert start.trial.gpus == 8
+
+
+def test_what_it_needs_is_nodes_that_are_large_enough_beside_those_in_use() -> None:
+    packing = Packing(cluster(4, 2, 2))
+    packing.add(gang(5, 0), 0)
+    packing.add(gang(1, 1), 1)
+    assert packing.needs() == [
+        (frozenset({"n0"}), frozenset({"n0", "n1", "n2"})),
+        (frozenset({"n0", "n1", "n2"}),),
+    ]
+    packing.add(gang(2, 2), 2)
+    packing.taken = dict.fromkeys(["n0", "n1"], 5.0)
+    start = packing.start(0, lambda trial: 0.0)
+    assert start
+    assert start.seats == (("n2", 2),)
+    assert packing.needs()[0] == (frozenset({"n0"}), frozenset({"n0", "n1", "n2"}))
+
+
+@SOME
+@given(SWEEPS, CLUSTERS, st.integers(1, 4))
+def test_a_cap_is_never_passed_and_strands_only_what_is_larger(
+    trials: list[tuple[TrialConfig, float]], nodes: list[Node], most: int
+) -> None:
+    ran = run(Packing(nodes, most), trials)
+    possible = [trial.trial for trial, _ in trials if not shape.impossible(trial, nodes, most)]
+    assert sorted(one.start.trial.trial for one in ran) == sorted(possible)
+    for one in ran:
+        beside = [it for it in ran if it.started_at <= one.started_at < it.ended_at]
+        assert len({name for it in beside for name, _ in it.start.seats}) <= most
+
+
 def test_a_trial_that_was_removed_never_starts() -> None:
     packing = Packing(cluster(4))
     for number in range(3):

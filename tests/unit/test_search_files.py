@@ -89,6 +89,7 @@ def points(made: Plan, *axes: str) -> set[tuple[Any, ...]]:
         ({"search": "frontier", "repeats": 3, "space": {"batch_size": [1, 2]}}, ["repeats: must be 1 with search: frontier: what does not fit once does not fit, but got 3"]),
         ({"budget": {"gpu_hours": 0}}, ["budget.gpu_hours: must be more than 0, but got 0"]),
         ({"wait_for_nodes_min": -1}, ["wait_for_nodes_min: must be at least 0, but got -1"]),
+        ({"priority": 0, "max_nodes": 0}, ["priority: must be at least 0.01, but got 0", "max_nodes: must be at least 1, but got 0"]),
         ({"where": "gpus >", "space": {"gpus": 99, "trust": 0.1}, "search": "tpe"}, ["space.gpus: must be at most 32, but got 99", "search.trials: must be given with method: tpe: how many cells to measure, but got nothing", "where: must be a condition such as batch_size * gpus <= 8192, but got gpus >", "  gpus >", "  ^", "space.trust: has no effect without optimizer: lars, but got sgd"]),
         ({"where": "optimizer == 'lars'", "space": {"optimizer": ["sgd", "lar"]}}, ["space.optimizer[1]: must be one of sgd, lars, adamw, but got lar"]),
     ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from sweeps.ledger import SweepFacts
 
 LONGEST = 4000  # characters; a tag holds 5,000
+CUT = "…"  # ends a file that had no room
 
 
 def of(facts: SweepFacts, verdict: str = "") -> str:
@@ -19,4 +20,4 @@ def of(facts: SweepFacts, verdict: str = "") -> str:
     room = max(LONGEST - len(head) - len(tail), 0)
     lines = [line.rstrip() for line in facts.file.splitlines() if not line.lstrip().startswith("#")]
     file = "\n".join(lines).strip("\n")
-    return f"{head}\n```yaml\n{file if len(file) <= room else f'{file[:room]}…'}\n```{tail}"
+    return f"{head}\n```yaml\n{file if len(file) <= room else f'{file[:room]}{CUT}'}\n```{tail}"

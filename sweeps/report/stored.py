@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 
-from sweeps import plan, query, spec
+from sweeps import note, plan, query, spec
 from sweeps.errors import InputError, Mistake
 from sweeps.ledger import SweepFacts
 from sweeps.report.study import Study
-from sweeps.tracking import LONGEST_NOTE
 
 NOTE = re.compile(r"```yaml\n(.*)\n```(?:\nwith `(.*)`)?\s*$", re.DOTALL)
 
@@ -21,7 +20,7 @@ def of(name: str) -> Study:
     trials = query.trials(name)
     own = query.sweep(name)
     told = NOTE.search(own["note"])
-    if not told or len(told[1]) >= LONGEST_NOTE:
+    if not told or told[1].endswith(note.CUT):
         rule = "must have the sweep's file in the note of its run, to be reported without its ledger"
         got = "a part of it" if told else "another note" if own["note"] else "no note"
         raise InputError("tracking store", [Mistake(name, rule, got)])

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from sweeps import cli, database, mirror, plan, query, remote, rows, savedview, spec, tracking
+from sweeps import cli, database, mirror, note, plan, query, remote, rows, savedview, spec, tracking
 from sweeps.errors import InputError, RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord
 from tests.unit import records
@@ -255,7 +255,7 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
     assert "did you mean small?" in capfd.readouterr().err
     assert cli.main(["report", "../small"]) == 2
     (parent,) = (run for run in MlflowClient().search_runs([experiment("small")]) if run.info.run_name == "small")
-    cut = f"```yaml\n{FILE}\n{'#' * (tracking.LONGEST_NOTE - len(FILE))}"[: 8 + tracking.LONGEST_NOTE] + "\n```"
+    cut = f"```yaml\n{FILE[:20]}{note.CUT}\n```"
     for note, got in (("edited by hand", "another note"), (cut, "a part of it")):
         MlflowClient().set_tag(parent.info.run_id, "mlflow.note.content", note)
         assert cli.main(["report", "small"]) == 2

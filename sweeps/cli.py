@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -187,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     ui = command("ui", _ui, "the MLflow UI on this folder's tracking store, and where a sweep stands in it")
     ui.add_argument("name", nargs="?", default="", help="of a sweep, to be told its pages")
     ui.add_argument("--port", type=int, default=5000)
+    ui.add_argument("--cluster", type=Path, metavar="FILE", help="of a cluster: cluster.yaml says how to reach it")
     command("schema", _schema, "the JSON Schema of sweep files, for editors")
     return parser
 
@@ -383,21 +385,42 @@ def _doctor_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> 
     return _relay(args, [*command, *([] if args.cluster else ["--cluster"])], url)
 
 
-def _ui(args: argparse.Namespace) -> int:
+def _check_free(args: argparse.Namespace) -> None:
     from sweeps import doctor
 
+    if not doctor.port_is_free(args.port):
+        raise RefusedError(
+            f"port {args.port} must be free, but another process listens there\n"
+            f"  choose another: {me()} ui {f'{args.name} ' if args.name else ''}--port {args.port + 1}"
+        )
+
+
+def _ui_of_cluster(args: argparse.Namespace) -> int:
+    from sweeps import service
+
+    with service.tunnel(args.cluster, args.port) as server:
+        os.environ["MLFLOW_TRACKING_URI"] = server
+        print(f"MLflow of the cluster at {server} (Ctrl-C ends it)")
+        for says, address in (_pages(args.name, server) if args.name else {}).items():
+            print(f"  {says:<8} {address}")
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+    return errors.DONE
+
+
+def _ui(args: argparse.Namespace) -> int:
+    if args.cluster:
+        _check_free(args)
+        return _ui_of_cluster(args)
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     is_server = uri.startswith("http")
     server = uri if is_server else f"http://127.0.0.1:{args.port}"
     pages = _pages(args.name, server) if args.name else {}
     if is_server:
         print(f"the tracking store is a server: open {uri}")
-    elif not doctor.port_is_free(args.port):
-        raise RefusedError(
-            f"port {args.port} must be free, but another process listens there\n"
-            f"  choose another: {me()} ui {f'{args.name} ' if args.name else ''}--port {args.port + 1}"
-        )
     else:
+        _check_free(args)
         print(f"MLflow at {server} (Ctrl-C ends it)")
     for says, address in pages.items():
         print(f"  {says:<8} {address}")

@@ -20,8 +20,8 @@ import threading
 from pathlib import Path
 
 from sweeps import guard, tracking
+from sweeps.service import MLFLOW_PORT
 
-PORT = 5000
 HOSTS = ("localhost", "127.0.0.1")  # that a browser may call it by; at any port, since a tunnel has one of its own
 LOG_BYTES, LOGS = 16 << 20, 3
 AGAIN_S = 2.0
@@ -63,7 +63,18 @@ def _keep(folder: Path, is_over: threading.Event) -> None:
 
 def _command(folder: Path) -> list[str]:
     return [
-        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(PORT), "--workers", "1"),
+        *(
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(MLFLOW_PORT),
+            "--workers",
+            "1",
+        ),
         *("--artifacts-destination", str(folder / "artifacts")),
         *("--allowed-hosts", ",".join([*HOSTS, *(f"{host}:*" for host in HOSTS)])),
     ]

@@ -14,6 +14,8 @@ import os
 import re
 import shlex
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 ADDRESS = "RAY_API_SERVER_ADDRESS"  # Ray's own, of `ray job submit`
 HERE = "http://127.0.0.1:8265"  # on a head
 NAMED = re.compile(r"^results in .*/(?P<name>[^/\s]+)$", re.MULTILINE)
+MLFLOW_PORT = 5000  # of the head
 STOPPED_WITHIN_S = 120  # before a driver that was told to stop is killed
 TOLD_WITHIN_S = 60.0  # the name of a sweep that was submitted
 LOOK_EVERY_S = 0.2
@@ -227,6 +230,32 @@ def _forget(client: JobSubmissionClient, job: str) -> None:
 
 
 @contextlib.contextmanager
+def tunnel(file: Path, port: int) -> Iterator[str]:
+    """To the MLflow of the cluster that a launcher file describes, by SSH: its address here, as long as the block."""
+    head = cluster_file(file)
+    key = ["-i", os.path.expanduser(head["key"])] if head["key"] else []
+    to = f"{head['user']}@{head['head']}" if head["user"] else head["head"]
+    options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+    command = ["ssh", *key, *options, "-N", "-L", f"127.0.0.1:{port}:127.0.0.1:{MLFLOW_PORT}", to]
+    line = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        while not _is_open(port):
+            if line.poll() is not None:
+                assert line.stderr
+                raise RefusedError(f"SSH must reach the head {to}, but says: {_first_line(line.stderr.read())}")
+            time.sleep(LOOK_EVERY_S)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        line.terminate()
+        line.wait()
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as door:
+        return door.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextlib.contextmanager
 def _client(url: str) -> Iterator[JobSubmissionClient]:
     """Raises a `RefusedError` for all that a user can cause: no such address, no token, other versions."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -247,7 +276,7 @@ def _client(url: str) -> Iterator[JobSubmissionClient]:
         yield client
     except (ConnectionError, requests.RequestException) as error:
         raise RefusedError(f"a cluster must answer at {url}, but: {_first_line(error)}") from None
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise RefusedError(_refusal(url, str(error))) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,6 +89,17 @@ class Laptop:
 
     def sweep(self, *arguments: object, timeout_s: float = 120, code: int = 0) -> str:
         return self.call(BIN / "sweep", *arguments, timeout_s=timeout_s, code=code)
+
+    @contextlib.contextmanager
+    def started(self, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+        """A command that goes on until the block ends."""
+        command = [str(part) for part in (BIN / "sweep", *arguments)]
+        running = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, text=True)
+        try:
+            yield running
+        finally:
+            running.send_signal(signal.SIGINT)
+            running.wait(20)
 
     def nodes(self) -> list[dict[str, object]]:
         """That Ray has, as the head sees them."""

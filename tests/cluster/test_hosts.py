@@ -149,6 +149,20 @@ def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Lapto
     assert efficiency > least, found
 
 
+def test_mlflow_is_seen_through_a_tunnel(laptop: Laptop) -> None:
+    with laptop.started("ui", "--cluster", laptop.home / "cluster.yaml", "--port", 5577) as ui:
+        assert ui.stdout
+        assert "http://127.0.0.1:5577" in ui.stdout.readline()
+        with urllib.request.urlopen("http://127.0.0.1:5577/version", timeout=10) as answer:
+            assert answer.status == 200
+
+
+def test_every_node_is_asked_the_same(laptop: Laptop) -> None:
+    rows = json.loads(laptop.sweep("doctor", "--cluster", "--format", "json"))
+    assert {(row["node"], row["rack"], row["wrong"]) for row in rows} == {("node1", "r0", ""), ("node2", "r1", "")}
+    assert "can't read /data/nowhere" in laptop.sweep("doctor", "--cluster", "--data", "/data/nowhere", code=3)
+
+
 def test_nobody_comes_in_without_the_token(laptop: Laptop) -> None:
     doors = [(host, port) for host in (laptop.head, *laptop.workers) for port in _listening(host)]
     assert (laptop.head, 8265) in doors

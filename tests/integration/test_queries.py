@@ -256,8 +256,8 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
     assert cli.main(["report", "../small"]) == 2
     (parent,) = (run for run in MlflowClient().search_runs([experiment("small")]) if run.info.run_name == "small")
     cut = f"```yaml\n{FILE[:20]}{note.CUT}\n```"
-    for note, got in (("edited by hand", "another note"), (cut, "a part of it")):
-        MlflowClient().set_tag(parent.info.run_id, "mlflow.note.content", note)
+    for text, got in (("edited by hand", "another note"), (cut, "a part of it")):
+        MlflowClient().set_tag(parent.info.run_id, "mlflow.note.content", text)
         assert cli.main(["report", "small"]) == 2
         said = capfd.readouterr().err
         assert (

@@ -133,13 +133,12 @@ class Host:
             _ip(f"link set {self._link} up")
 
     @contextlib.contextmanager
-    def throttled(self, mbit: int, delay_ms: float = 0) -> Iterator[None]:
-        """What it receives and what it sends, each at such a rate and so much later."""
+    def throttled(self, mbit: int) -> Iterator[None]:
+        """What it receives and what it sends, each at such a rate."""
         inside = self._link.replace("-v", "-i")
         links = ([], self._link), (["ip", "netns", "exec", self.space], inside)
         for where, link in links:
-            delay = f"delay {delay_ms}ms" if delay_ms else ""
-            _run([*where, *f"tc qdisc add dev {link} root netem rate {mbit}mbit {delay} limit 100000".split()])
+            _run([*where, *f"tc qdisc add dev {link} root tbf rate {mbit}mbit burst 64kb latency 500ms".split()])
         try:
             yield
         finally:

@@ -258,6 +258,7 @@ def _conduct(
     """Run what the strategy proposes, and say what was found; the exit code. Raises if the ledger or the store
     refused before the first trial."""
     from sweeps import runner, tracking
+    from sweeps.metering import Meter
     from sweeps.status import Herald
     from sweeps.tracker import Tracker
 
@@ -276,17 +277,21 @@ def _conduct(
     progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), done)
     tracker = Tracker(book.facts)
     herald = Herald(book.facts, book.paths, engine)
+    # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
+    meters = [Meter(book.facts, engine)] if terms.address and not terms.simulate else []
     console.print(f"[dim]results in {book.paths.folder}[/]", highlight=False, soft_wrap=True)
     refusals: list[RefusedError] = []
     is_complete = False
     try:
         with progress, site.guarded(functools.partial(_abandoned, tracker, console, book.facts.name, terms)):
-            is_complete = runner.run(engine, spec, book, site, [progress, tracker, herald])
+            is_complete = runner.run(engine, spec, book, site, [progress, tracker, herald, *meters])
         book.end("complete" if is_complete else "stopped")
     except RefusedError as refusal:
         refusals.append(refusal)
     finally:  # a Ctrl-C before the first trial comes by here too
         herald.close()
+        for meter in meters:
+            meter.close()
         left = tracker.close(is_complete)
         if book.is_new and not progress.done:
             book.discard()

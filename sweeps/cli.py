@@ -178,6 +178,18 @@ def _parser() -> argparse.ArgumentParser:
     afar(reporting, _report_afar)
     syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
     syncing.add_argument("name", help="of the sweep")
+    collecting = command("gc", _gc, "what old sweeps and copies take that can be had again; deletes with --yes")
+    collecting.add_argument("--older", type=float, default=90.0, metavar="DAYS", help="than so many days (90)")
+    collecting.add_argument("--ledgers", action="store_true", help="the ledgers and reports of such sweeps too")
+    collecting.add_argument("--yes", action="store_true", help="delete it")
+    formatted(collecting)
+    afar(collecting, _relay)
+    saving = command("backup", _backup, "the tracking store as one file, while it is in use")
+    saving.add_argument("file", type=Path, metavar="FILE", help="such as mlflow.tar.gz; is replaced")
+    restoring = command("restore", _restore, "the tracking store of a backup, where there is none")
+    restoring.add_argument("file", type=Path, metavar="FILE", help="that sweep backup wrote")
+    for one in (saving, restoring):
+        one.add_argument("--store", type=Path, metavar="FOLDER", help="that holds mlflow.db; else the store of here")
     data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
     data.add_argument("rest", nargs=argparse.REMAINDER, metavar="make|check DIR …")
     doctor = command("doctor", _doctor, "what this machine, or a cluster's nodes, can do, and what is wrong")
@@ -360,6 +372,25 @@ def _sync(args: argparse.Namespace) -> int:
     tracking.sync(record, report.verdict(args.name))
     print(f"{len(record.trials)} trials of {args.name} stand in {tracking.store_name()}")
     return errors.DONE
+
+
+def _gc(args: argparse.Namespace) -> int:
+    from sweeps import leftovers
+
+    with _telling():
+        return leftovers.collect(args.older, args.ledgers, args.yes, args.format, me())
+
+
+def _backup(args: argparse.Namespace) -> int:
+    from sweeps import backup
+
+    return backup.write(args.file, args.store, me())
+
+
+def _restore(args: argparse.Namespace) -> int:
+    from sweeps import backup
+
+    return backup.restore(args.file, args.store, me())
 
 
 def _data(args: argparse.Namespace) -> int:

@@ -216,12 +216,20 @@ def driver(name: str) -> Mapping[str, Any]:
 
 def is_driven(name: str) -> bool:
     """Has it a driver at this moment?"""
+    with undriven(name) as is_free:
+        return not is_free
+
+
+@contextlib.contextmanager
+def undriven(name: str) -> Iterator[bool]:
+    """Whether it has no driver; then it gets none within the block either."""
     with paths(name).ledger.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return True
-    return False
+            yield False
+            return
+        yield True
 
 
 def read(name: str) -> SweepRecord:

@@ -189,6 +189,20 @@ def place(name: str) -> Place:
     return Place(experiment, sweep, own["run"][-1].as_py() if len(own) else "", tags)
 
 
+def told(names: Collection[str]) -> dict[str, set[str]]:
+    """The trials of these sweeps that the store holds whole, by the sweep's id; none where there is no store."""
+    uri = tracking.store_name()
+    found: dict[str, set[str]] = {}
+    if not names or _is_absent(uri):
+        return found
+    table = _read(uri, [*names], OWN)
+    columns = [_texts(table, name) for name in ("tag:sweep.id", "tag:sweep.trial", "status")]
+    for sweep_id, trial, status in zip(*columns, strict=True):
+        if trial and status != "RUNNING":  # how it ended is the last that is written of a trial
+            found.setdefault(sweep_id, set()).add(trial)
+    return found
+
+
 def finished(wanted: Collection[str]) -> list[dict[str, Any]]:
     """What the store holds of these cells: completed trials that were really measured, oldest first."""
     import numpy as np

@@ -14,7 +14,15 @@ ROOT = Path(__file__).parents[2]
 # Each heavy library has named homes; nobody else imports it.
 HOMES = {
     "ray.tune": {"sweeps.runner"},
-    "ray": {"sweeps.checkup", "sweeps.cluster", "sweeps.metering", "sweeps.service", "sweeps.runner", "sweeps.steward", "workers.group"},
+    "ray": {
+        "sweeps.checkup",
+        "sweeps.cluster",
+        "sweeps.metering",
+        "sweeps.service",
+        "sweeps.runner",
+        "sweeps.steward",
+        "workers.group",
+    },
     "mlflow": {"sweeps.tracking", "sweeps.remote"},
     "optuna": {"sweeps.search"},
     "horovod": {"workers.ring", "workers.nursery", "workers.probe"},

@@ -1,0 +1,149 @@
+"""`sweep gc`: what takes space and can be had again, or that nobody needs any more.
+
+Of a sweep that is complete and old, and whose trials all stand in the tracking store: logs, telemetry, checkpoints and
+Tune's folder. Its ledger and report stay unless they are asked for. And columnar copies of tracking stores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+import stat
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeps import database, errors, ledger, mirror, query, tables, tracking
+from sweeps.errors import InputError, Mistake, RefusedError, SweepError
+from sweeps.ledger import SweepRecord
+from workers.paths import SweepPaths, results_root
+
+PARTS = ("logs", "telemetry", "checkpoints", "tune")  # of a sweep's folder
+DAY_S = 86_400
+MIB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Leftover:
+    what: str  # a sweep's name, or a copy
+    paths: tuple[Path, ...]
+    size: int  # bytes
+    days: float  # since it was of use
+    sweep: str = ""
+
+    def row(self) -> dict[str, Any]:
+        parts = ", ".join(path.name for path in self.paths)
+        return {"what": self.what, "days": round(self.days), "mib": round(self.size / MIB, 1), "goes": parts}
+
+
+def collect(days: float, has_ledgers: bool, is_meant: bool, form: tables.Format, me: str) -> int:
+    """Print what would go, and delete it if that is meant; the exit code."""
+    if not (math.isfinite(days) and days >= 0):
+        raise InputError("--older", [Mistake("", "must be a number of days, 0 or more", days)])
+    found, kept = find(days, has_ledgers, time.time())
+    if found or form != "table":
+        tables.show_rows([one.row() for one in found], form)
+    for why, count in sorted(kept.items()):
+        print(f"{count} sweeps stay: {why}", file=sys.stderr)
+    size = sum(one.size for one in found) / MIB
+    if not found:
+        print("nothing to delete", file=sys.stderr)
+    elif not is_meant:
+        print(f"nothing was deleted; to delete these {size:,.0f} MiB: {me} gc … --yes", file=sys.stderr)
+    else:
+        deleted = sum(one.size for one in found if _delete(one))
+        print(f"deleted {deleted / MIB:,.0f} MiB", file=sys.stderr)
+    return errors.DONE
+
+
+def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Mapping[str, int]]:
+    """What can go, and how many sweeps stay for which reason."""
+    copies = [*_copies(days, now)]  # before the store is read, which may write its copy anew
+    kept: Counter[str] = Counter()
+    ended: list[tuple[SweepRecord, float]] = []
+    for name in ledger.names():
+        try:
+            record = ledger.read(name)
+            is_driven = ledger.is_driven(name)
+        except (SweepError, ValueError, KeyError, TypeError, OSError):  # whatever another version has written
+            kept["their ledgers can't be read"] += 1
+            continue
+        age = (now - max([record.facts.created_at, *(trial.ended_at for trial in record.trials)])) / DAY_S
+        if results_root().joinpath(name).is_symlink():
+            kept["their folders are links"] += 1
+        elif is_driven or not record.is_complete:
+            kept["they are not complete"] += 1
+        elif age < days:
+            kept[f"they are younger than {days:g} days"] += 1
+        else:
+            ended.append((record, age))
+    told = query.told([record.facts.name for record, _ in ended])
+    found: list[Leftover] = []
+    for record, age in ended:
+        if {trial.config.trial for trial in record.trials} <= told.get(record.facts.id, set()):
+            found += _of_sweep(record.facts.name, age, has_ledgers)
+        else:
+            kept["the tracking store lacks trials of theirs (sweep sync NAME brings them)"] += 1
+    return found + copies, kept
+
+
+def _of_sweep(name: str, age: float, has_ledgers: bool) -> Iterator[Leftover]:
+    folder = SweepPaths(name).folder
+    parts = [folder] if has_ledgers else [folder / part for part in PARTS]
+    there = tuple(part for part in parts if _kind(part) == stat.S_IFDIR)
+    if there:
+        yield Leftover(name, there, sum(map(_size, there)), age, name)
+
+
+def _copies(days: float, now: float) -> Iterator[Leftover]:
+    """Of the tracking store of here, and of database servers."""
+    uri = tracking.store_name()
+    there = {mirror.file_of(uri)} if database.is_database(uri) else set()
+    stores = results_root() / ".stores"
+    there |= {*stores.glob("*.parquet")} if _kind(stores) == stat.S_IFDIR else set()
+    for path in sorted(there):
+        if _kind(path) == stat.S_IFREG and (age := (now - path.stat().st_mtime) / DAY_S) >= days:
+            yield Leftover("copy of a tracking store", (path,), path.stat().st_size, age)
+
+
+def _delete(one: Leftover) -> bool:
+    """Unless its sweep has got a driver meanwhile. Links are deleted, what they point to is not."""
+    try:
+        if not one.sweep:
+            one.paths[0].unlink(missing_ok=True)
+            return True
+        with ledger.undriven(one.sweep) as is_free:
+            for path in one.paths if is_free else ():
+                if _kind(path) == stat.S_IFDIR:
+                    shutil.rmtree(path)
+        return is_free
+    except OSError as error:
+        raise RefusedError(
+            f"what is deleted must be ours to delete, but the system says: {error.strerror}\n"
+            f"  {error.filename or one.paths[0]}\n  the rest of the table still stands; its owner can go on"
+        ) from None
+
+
+def _kind(path: Path) -> int:
+    """Of the path itself, not of what it may point to; 0 where there is nothing."""
+    try:
+        return stat.S_IFMT(path.lstat().st_mode)
+    except OSError:
+        return 0
+
+
+def _size(folder: Path) -> int:
+    """Of its files, in bytes; what vanishes meanwhile counts nothing."""
+    size = 0
+    for at, _, files in os.walk(folder):
+        for name in files:
+            try:
+                size += Path(at, name).lstat().st_size
+            except OSError:
+                continue
+    return size

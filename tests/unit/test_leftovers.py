@@ -1,0 +1,160 @@
+"""Only what can be had again goes, and only when it is meant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from sweeps import cli, ledger, leftovers, plan, spec
+from sweeps.ledger import Ledger
+from sweeps.leftovers import Leftover
+from tests.unit.records import record
+
+TEXT = "{name: old, model: tiny, device: cpu, repeats: 2, space: {batch_size: 8, gpus: 1}}"
+PARTS = {"logs", "telemetry", "checkpoints", "tune"}
+LATER = time.time() + 100 * 86_400
+FINISHED: dict[str, set[str]] = {}  # what the store is said to hold
+
+
+@pytest.fixture(autouse=True)
+def results(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    FINISHED.clear()
+
+    def told(names: Collection[str]) -> dict[str, set[str]]:
+        return FINISHED
+
+    monkeypatch.setattr("sweeps.query.told", told)
+    monkeypatch.setattr("sweeps.tracking.store_name", lambda: f"sqlite:///{workplace}/mlflow.db")
+    return workplace / "results"
+
+
+def swept(is_told: bool = True) -> Ledger:
+    """A sweep whose trials are done, still driven."""
+    made = plan.plan(spec.parse(TEXT, "x"))
+    book = ledger.create(made, TEXT)
+    for config in made.trials:
+        book.write(record(config))
+    for part in PARTS:
+        (book.paths.folder / part).mkdir()
+        (book.paths.folder / part / "file").write_bytes(b"x" * 1000)
+    (book.paths.folder / "report.html").write_text("page")
+    if is_told:
+        FINISHED[book.facts.id] = {trial.trial for trial in made.trials}
+    return book
+
+
+def found(days: float = 90, has_ledgers: bool = False, now: float = LATER) -> list[Leftover]:
+    return leftovers.find(days, has_ledgers, now)[0]
+
+
+def kept(now: float = LATER) -> str:
+    gone, why = leftovers.find(90, False, now)
+    assert not gone
+    (reason,) = why
+    return reason
+
+
+def test_parts_go_and_the_ledger_and_the_report_stay(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    swept().end("complete")
+    (one,) = found()
+    assert {path.name for path in one.paths} == PARTS
+    assert one.size == 4000
+    assert cli.main(["gc", "--older", "0"]) == 0
+    assert "nothing was deleted" in capsys.readouterr().err
+    assert (results / "old/logs/file").exists()
+    assert cli.main(["gc", "--older", "0", "--yes"]) == 0
+    assert {path.name for path in (results / "old").iterdir()} == {"ledger.jsonl", "report.html"}
+    assert len(ledger.read("old").trials) == 2
+    assert not found()
+
+
+def test_ledgers_go_where_they_are_asked_for(results: Path) -> None:
+    swept().end("complete")
+    assert cli.main(["gc", "--older", "0", "--ledgers"]) == 0
+    assert (results / "old/ledger.jsonl").exists()
+    assert cli.main(["gc", "--older", "0", "--ledgers", "--yes"]) == 0
+    assert not (results / "old").exists()
+
+
+def test_what_is_young_driven_stopped_or_untold_stays() -> None:
+    book = swept()
+    assert "not complete" in kept()
+    book.end("complete")
+    assert "younger" in kept(time.time())
+    assert found()
+    again = ledger.reopen(ledger.read("old"))
+    assert "not complete" in kept()
+    again.end("stopped")
+    assert "not complete" in kept()
+
+
+def test_a_trial_that_the_store_lacks_keeps_its_sweep() -> None:
+    book = swept()
+    book.end("complete")
+    FINISHED[book.facts.id].pop()
+    assert "lacks trials" in kept()
+    FINISHED.clear()
+    assert "lacks trials" in kept()
+
+
+def test_a_ledger_that_cant_be_read_keeps_its_sweep(results: Path) -> None:
+    swept().end("complete")
+    (results / "old/ledger.jsonl").write_text("{}\n")
+    assert "can't be read" in kept()
+
+
+def test_links_are_not_followed(results: Path, tmp_path: Path) -> None:
+    swept().end("complete")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "file").write_bytes(b"x" * 1000)
+    for path in (results / "old/logs/link", results / "old/more"):
+        path.symlink_to(mine)
+    (results / "old/tune/file").unlink()
+    (results / "old/tune").rmdir()
+    (results / "old/tune").symlink_to(mine)
+    (one,) = found()
+    assert {path.name for path in one.paths} == PARTS - {"tune"}
+    assert cli.main(["gc", "--older", "0", "--ledgers", "--yes"]) == 0
+    assert (mine / "file").exists()
+    assert not (results / "old").exists()
+
+
+def test_a_folder_of_a_sweep_that_is_a_link_stays(results: Path, tmp_path: Path) -> None:
+    swept().end("complete")
+    (results / "old").rename(tmp_path / "elsewhere")
+    (results / "old").symlink_to(tmp_path / "elsewhere")
+    assert "links" in kept()
+
+
+def test_a_sweep_that_has_got_a_driver_meanwhile_stays(results: Path) -> None:
+    swept().end("complete")
+    (one,) = found()
+    again = ledger.reopen(ledger.read("old"))
+    assert not leftovers._delete(one)
+    assert (results / "old/logs/file").exists()
+    again.end("complete")
+
+
+def test_copies_of_stores_go_and_the_store_stays(workplace: Path, results: Path) -> None:
+    (results / ".stores").mkdir(parents=True)
+    ours, other, store = (
+        workplace / "mlflow.db-trials.parquet",
+        results / ".stores/0123.parquet",
+        workplace / "mlflow.db",
+    )
+    for path in (ours, other, store):
+        path.write_bytes(b"x")
+    assert {path for one in found() for path in one.paths} == {ours, other}
+    assert not found(now=time.time())
+    assert cli.main(["gc", "--older", "0", "--yes"]) == 0
+    assert [path.exists() for path in (ours, other, store)] == [False, False, True]
+
+
+@pytest.mark.parametrize("days", ["-1", "nan", "inf"])
+def test_days_are_a_number(days: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["gc", f"--older={days}"]) == 2
+    assert "--older" in capsys.readouterr().err

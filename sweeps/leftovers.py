@@ -13,7 +13,6 @@ import shutil
 import stat
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from workers.paths import SweepPaths, results_root
 PARTS = ("logs", "telemetry", "checkpoints", "tune")  # of a sweep's folder
 DAY_S = 86_400
 MIB = 1 << 20
+NAMED = 5  # of the sweeps that stay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,38 +48,39 @@ def collect(days: float, has_ledgers: bool, is_meant: bool, form: tables.Format,
     found, kept = find(days, has_ledgers, time.time())
     if found or form != "table":
         tables.show_rows([one.row() for one in found], form)
-    for why, count in sorted(kept.items()):
-        print(f"{count} sweeps stay: {why}", file=sys.stderr)
+    for why, names in sorted(kept.items()):
+        print(f"kept, {why}: {', '.join(names[:NAMED])}{' …' if len(names) > NAMED else ''}", file=sys.stderr)
     size = sum(one.size for one in found) / MIB
     if not found:
         print("nothing to delete", file=sys.stderr)
     elif not is_meant:
-        print(f"nothing was deleted; to delete these {size:,.0f} MiB: {me} gc … --yes", file=sys.stderr)
+        print(f"nothing was deleted; to delete these {size:,.1f} MiB: {me} gc … --yes", file=sys.stderr)
     else:
         deleted = sum(one.size for one in found if _delete(one))
-        print(f"deleted {deleted / MIB:,.0f} MiB", file=sys.stderr)
+        print(f"deleted {deleted / MIB:,.1f} MiB", file=sys.stderr)
     return errors.DONE
 
 
-def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Mapping[str, int]]:
-    """What can go, and how many sweeps stay for which reason."""
+def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Mapping[str, list[str]]]:
+    """What can go, and which sweeps stay for which reason."""
     copies = [*_copies(days, now)]  # before the store is read, which may write its copy anew
-    kept: Counter[str] = Counter()
+    kept: dict[str, list[str]] = {}
     ended: list[tuple[SweepRecord, float]] = []
     for name in ledger.names():
         try:
             record = ledger.read(name)
             is_driven = ledger.is_driven(name)
         except (SweepError, ValueError, KeyError, TypeError, OSError):  # whatever another version has written
-            kept["their ledgers can't be read"] += 1
+            kept.setdefault("ledgers that can't be read", []).append(name)
             continue
-        age = (now - max([record.facts.created_at, *(trial.ended_at for trial in record.trials)])) / DAY_S
+        ended_at = max([record.facts.created_at, *(trial.ended_at for trial in record.trials)])
+        age = max(0.0, now - ended_at) / DAY_S  # a simulated sweep may end in the future
         if results_root().joinpath(name).is_symlink():
-            kept["their folders are links"] += 1
+            kept.setdefault("folders that are links", []).append(name)
         elif is_driven or not record.is_complete:
-            kept["they are not complete"] += 1
+            kept.setdefault("not complete", []).append(name)
         elif age < days:
-            kept[f"they are younger than {days:g} days"] += 1
+            kept.setdefault(f"younger than {days:g} days", []).append(name)
         else:
             ended.append((record, age))
     told = query.told([record.facts.name for record, _ in ended])
@@ -88,7 +89,8 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
         if {trial.config.trial for trial in record.trials} <= told.get(record.facts.id, set()):
             found += _of_sweep(record.facts.name, age, has_ledgers)
         else:
-            kept["the tracking store lacks trials of theirs (sweep sync NAME brings them)"] += 1
+            why = "since the tracking store lacks trials (sweep sync NAME brings them)"
+            kept.setdefault(why, []).append(record.facts.name)
     return found + copies, kept
 
 

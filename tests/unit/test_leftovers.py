@@ -53,7 +53,8 @@ def found(days: float = 90, has_ledgers: bool = False, now: float = LATER) -> li
 def kept(now: float = LATER) -> str:
     gone, why = leftovers.find(90, False, now)
     assert not gone
-    (reason,) = why
+    ((reason, names),) = why.items()
+    assert names == ["old"]
     return reason
 
 
@@ -89,6 +90,11 @@ def test_what_is_young_driven_stopped_or_untold_stays() -> None:
     assert "not complete" in kept()
     again.end("stopped")
     assert "not complete" in kept()
+
+
+def test_a_sweep_that_ended_in_the_future_of_a_virtual_clock_is_as_old_as_now() -> None:
+    swept().end("complete")
+    assert found(days=0, now=time.time() - 10 * 86_400)
 
 
 def test_a_trial_that_the_store_lacks_keeps_its_sweep() -> None:

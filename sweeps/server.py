@@ -23,6 +23,7 @@ from sweeps import guard, tracking
 from sweeps.service import MLFLOW_PORT
 
 HOSTS = ("localhost", "127.0.0.1")  # that a browser may call it by; at any port, since a tunnel has one of its own
+NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # else a dozen processes wait for work that we don't have
 LOG_BYTES, LOGS = 16 << 20, 3
 AGAIN_S = 2.0
 
@@ -45,7 +46,7 @@ def _keep(folder: Path, is_over: threading.Event) -> None:
     while not is_over.is_set():
         server = subprocess.Popen(
             _command(folder),
-            env=os.environ | {"MLFLOW_BACKEND_STORE_URI": _database(folder)},
+            env=os.environ | {"MLFLOW_BACKEND_STORE_URI": _database(folder)} | NO_JOBS,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -236,6 +236,7 @@ def tunnel(file: Path, port: int) -> Iterator[str]:
     key = ["-i", os.path.expanduser(head["key"])] if head["key"] else []
     to = f"{head['user']}@{head['head']}" if head["user"] else head["head"]
     options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+    options += ["-o", "StrictHostKeyChecking=accept-new"]  # `ray up` asks less
     command = ["ssh", *key, *options, "-N", "-L", f"127.0.0.1:{port}:127.0.0.1:{MLFLOW_PORT}", to]
     line = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:

@@ -95,6 +95,10 @@ def test_a_sweep_is_submitted_and_its_results_are_read_from_afar(laptop: Laptop)
     laptop.sweep("report", name, "--out", laptop.home / "first.html")
     assert "<html" in (laptop.home / "first.html").read_text()
     assert name in laptop.sweep("list")
+    exported = laptop.head.run("curl -s http://127.0.0.1:44237")
+    assert re.search(r'^ray_sweep_trials_total{.*outcome="completed".*sweep="first".* 8.0$', exported, re.MULTILINE)
+    assert "first" in laptop.sweep("gc", "--older", "0")
+    laptop.head.run("cd ~/ray-sweeps && .venv/bin/python -m sweeps.cli backup ~/it.tgz --store ~/.ray-sweeps/mlflow")
     assert laptop.sweep("submit", sweep(laptop, "first")).strip() == "first-2"
     until(laptop, "first-2", is_complete)
 

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import re
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -235,11 +234,10 @@ def _by_grpc(address: str, port: int) -> str:
 
 
 def test_nothing_is_left_on_a_host_when_the_cluster_is_down(laptop: Laptop) -> None:
-    """The last of this file: it takes the cluster down."""
+    """The last of this file: it takes the cluster down. Ray on the nodes ends once it has missed its head for a minute."""
     laptop.down()
+    give_up = time.monotonic() + 120
     for host in (laptop.head, *laptop.workers):
-        give_up = time.monotonic() + 30
         while left := host.run("pgrep -af 'ray|mlflow|sweeps|workers' | grep -v pgrep | grep -v sshd || true"):
             assert time.monotonic() < give_up, f"{host.name}: {left}"
             time.sleep(1)
-    assert subprocess.run(["ip", "netns", "list"], capture_output=True, check=True).stdout

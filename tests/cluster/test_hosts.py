@@ -234,7 +234,7 @@ def _by_grpc(address: str, port: int) -> str:
 
 
 def test_nothing_is_left_on_a_host_when_the_cluster_is_down(laptop: Laptop) -> None:
-    """The last of this file: it takes the cluster down. Ray on the nodes ends once it has missed its head for a minute."""
+    """The last of this file: it takes the cluster down. The nodes end once they have missed their head for a minute."""
     laptop.down()
     give_up = time.monotonic() + 120
     for host in (laptop.head, *laptop.workers):

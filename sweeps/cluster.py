@@ -107,6 +107,7 @@ class Cluster:
         self._has_asked = False
         self._nodes: list[Node] = []
         self._ids: dict[str, str] = {}  # Ray's, by name, of those that are there
+        self._all_ids: dict[str, str] = {}  # of those that have gone too
 
     @property
     def nodes(self) -> list[Node]:
@@ -121,6 +122,7 @@ class Cluster:
                 named[name] = node
                 taken.add(name)
             self._ids = {name: node["NodeID"] for name, node in named.items()}
+            self._all_ids |= self._ids
             self._nodes = [_node(name, node) for name, node in sorted(named.items())]
             self._looked_at = time.monotonic()
         return self._nodes
@@ -129,7 +131,8 @@ class Cluster:
         self._looked_at = -math.inf
 
     def id(self, name: str) -> str:
-        return self._ids[name]
+        """Of a node that was chosen a moment ago, and may have gone since."""
+        return self._all_ids[name]
 
     def name(self, node_id: str) -> str:
         """Of a node by Ray's id; empty if it has gone."""

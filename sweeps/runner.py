@@ -195,7 +195,7 @@ class _Feed(SearchAlgorithm):
         return {
             "trial": contract.to_json(start.trial),
             "seats": start.seats,
-            "bundles": bundles(start.trial, start.seats, self._site.nodes),
+            "bundles": bundles(start.trial, start.seats, self._conductor.engine.nodes),
             "node_ids": [self._site.id(node) for node, _ in start.seats],
             "at": self._conductor.now,
             "attempt": self._conductor.engine.attempts[start.trial.trial],
@@ -292,7 +292,7 @@ class _Stranded(schedulers.FIFOScheduler):
         return {}
 
     def choose_trial_to_run(self, controller: Any) -> Any:
-        for trial in controller.get_live_trials():
+        for trial in list(controller.get_live_trials()):  # one that is stopped leaves them
             if trial.status == "PENDING" and _has_gone(self.feed.away[_name(trial)][1], self.site):
                 message = "a node of its placement group had gone before it started"
                 self.watcher.stopped_for[_name(trial)] = TrialOutcome(status="lost", kind="node lost", message=message)

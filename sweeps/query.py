@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeps import analysis, database, expression, ledger, mirror, remote, rows, tracking
+from sweeps import analysis, arrays, database, expression, ledger, mirror, remote, rows, tracking
 from sweeps.errors import InputError, Mistake
 from sweeps.expression import ExpressionError
 from sweeps.tabular import TAGS
@@ -73,7 +73,7 @@ def trials(
     for uri, runs in read.items():
         table = _whole(_of(names, runs))
         made = _frame(table, wanted)
-        for side, told in (("store", uri), ("sweep", _texts(table, "tag:sweep.name"))):
+        for side, told in (("store", uri), ("sweep", arrays.texts(table, "tag:sweep.name"))):
             if side in {*asked, *columns, *condition.words}:
                 made.insert(0, side, told)
         found.append(made)
@@ -128,12 +128,12 @@ def sweep(name: str) -> dict[str, Any]:
     """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note."""
     uri = tracking.store_name()
     table = _in_order(_read(uri, [name], OWN))
-    is_it = (_texts(table, "tag:sweep.name") == name) & (_texts(table, "tag:sweep.trial") == "")
-    table = table.filter(is_it & (_texts(table, "tag:sweep.id") != ""))
+    is_it = (arrays.texts(table, "tag:sweep.name") == name) & (arrays.texts(table, "tag:sweep.trial") == "")
+    table = table.filter(is_it & (arrays.texts(table, "tag:sweep.id") != ""))
     if not len(table):
         raise InputError(uri, [Mistake(name, "must have a run of its own, beside its trials'", "none")])
     (found,) = table.slice(len(table) - 1).to_pylist()
-    told = {side: _texts(table, f"tag:sweep.{side}")[-1] for side in ("id", "simulated")}
+    told = {side: arrays.texts(table, f"tag:sweep.{side}")[-1] for side in ("id", "simulated")}
     try:
         note = remote.tags(uri, found["run"]).get("mlflow.note.content", "")
     except Exception as error:
@@ -179,9 +179,9 @@ def place(name: str) -> Place:
     uri = tracking.store_name()
     table = _read(uri, [name], OWN)
     _check_names([name], {uri: table})
-    last = _in_order(table.filter(_texts(table, "tag:sweep.name") == name))
-    sweep = str(_texts(last, "tag:sweep.id")[-1])
-    own = last.filter((_texts(last, "tag:sweep.id") == sweep) & (_texts(last, "tag:sweep.trial") == ""))
+    last = _in_order(table.filter(arrays.texts(table, "tag:sweep.name") == name))
+    sweep = str(arrays.texts(last, "tag:sweep.id")[-1])
+    own = last.filter((arrays.texts(last, "tag:sweep.id") == sweep) & (arrays.texts(last, "tag:sweep.trial") == ""))
     try:
         experiment, tags = remote.experiment(uri, last["experiment"][-1].as_py())
     except Exception as error:  # whatever the store's driver or HTTP library raises
@@ -196,7 +196,7 @@ def told(names: Collection[str]) -> dict[str, set[str]]:
     if not names or _is_absent(uri):
         return found
     table = _read(uri, [*names], OWN)
-    columns = [_texts(table, name) for name in ("tag:sweep.id", "tag:sweep.trial", "status")]
+    columns = [arrays.texts(table, name) for name in ("tag:sweep.id", "tag:sweep.trial", "status")]
     for sweep_id, trial, status in zip(*columns, strict=True):
         if trial and status != "RUNNING":  # how it ended is the last that is written of a trial
             found.setdefault(sweep_id, set()).add(trial)
@@ -212,15 +212,15 @@ def finished(wanted: Collection[str]) -> list[dict[str, Any]]:
         return []
     filters = [f"tags.`sweep.cell` = '{cell}' and tags.`sweep.outcome` = 'completed'" for cell in sorted(wanted)]
     table = _in_order(_ask(uri, None, filters))
-    told = {name: _texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "hardware", "name")}
+    told = {name: arrays.texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "hardware", "name")}
     is_measured = (told["outcome"] == "completed") & (told["kind"] != "cached") & np.isin(told["cell"], [*wanted])
     is_real = np.array([not hardware.startswith(SIMULATED) for hardware in told["hardware"]], bool)
-    has_all = _texts(table, "status") == "FINISHED"  # the last that is written of a trial
+    has_all = arrays.texts(table, "status") == "FINISHED"  # the last that is written of a trial
     table = table.filter(is_measured & is_real & has_all)
     found = _frame(table).to_dict("records")
     return [
         {**row, "started_at": row["started_at"].timestamp(), "sweep": sweep, "figures": _figures(row)}
-        for row, sweep in zip(found, _texts(table, "tag:sweep.name"), strict=True)
+        for row, sweep in zip(found, arrays.texts(table, "tag:sweep.name"), strict=True)
     ]
 
 
@@ -383,7 +383,7 @@ def _asked(uri: str, of_database: Callable[[Any], Any], otherwise: Callable[[], 
 
 def _check_names(names: Sequence[str], read: Mapping[str, pa.Table]) -> None:
     """Each must be in one of the stores."""
-    known = {name for table in read.values() for name in _texts(table, "tag:sweep.name")} - {""}
+    known = {name for table in read.values() for name in arrays.texts(table, "tag:sweep.name")} - {""}
     if unknown := [name for name in names if name not in known]:
         raise InputError(", ".join(read), [_unknown(name, known) for name in unknown])
 
@@ -401,8 +401,8 @@ def _of(names: Sequence[str], table: pa.Table) -> pa.Table:
     """The trials of these sweeps, in the order they started."""
     import numpy as np
 
-    is_trial = _texts(table, "tag:sweep.trial") != ""
-    return _in_order(table.filter(np.isin(_texts(table, "tag:sweep.name"), names) & is_trial))
+    is_trial = arrays.texts(table, "tag:sweep.trial") != ""
+    return _in_order(table.filter(np.isin(arrays.texts(table, "tag:sweep.name"), names) & is_trial))
 
 
 def _in_order(table: pa.Table) -> pa.Table:
@@ -413,7 +413,7 @@ def _whole(table: pa.Table) -> pa.Table:
     """Without the runs that lack a tag that every trial has; says which."""
     import numpy as np
 
-    has = {what: _texts(table, column) != "" for column, what in NEEDED.items()}
+    has = {what: arrays.texts(table, column) != "" for column, what in NEEDED.items()}
     return _having(table, np.logical_and.reduce([*has.values()]), [what for what in has if not has[what].all()])
 
 
@@ -421,7 +421,7 @@ def _having(table: pa.Table, is_whole: Any, lacking: Sequence[str]) -> pa.Table:
     """Those runs alone; says which are not, and what they lack."""
     if not lacking:
         return table
-    left = _texts(table.filter(~is_whole), "run")
+    left = arrays.texts(table.filter(~is_whole), "run")
     runs = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
     warnings.warn(
         f"left out, for they have no {' or no '.join(lacking)}: {len(left)} runs ({runs})", LeftOut, stacklevel=4
@@ -435,11 +435,11 @@ def _run_of(trial: str, sweep: str, uri: str) -> str:
         raise InputError(uri, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
     name = trial.replace("'", "_")
     table = _in_order(_ask(uri, OWN, [f"tags.`sweep.trial` LIKE '{name}'"]))
-    is_it = _texts(table, "tag:sweep.trial") == trial
+    is_it = arrays.texts(table, "tag:sweep.trial") == trial
     if sweep:
-        is_it &= _texts(table, "tag:sweep.name") == sweep
+        is_it &= arrays.texts(table, "tag:sweep.name") == sweep
     if not is_it.any():
-        near = _near(trial, _texts(table, "tag:sweep.trial"))
+        near = _near(trial, arrays.texts(table, "tag:sweep.trial"))
         raise InputError(
             uri, [Mistake("", f"must hold a trial of that id ({near or 'sweep trials tells them'})", trial)]
         )
@@ -450,14 +450,14 @@ def _sweeps(table: pa.Table) -> list[dict[str, Any]]:
     """A row for each sweep's own run."""
     from collections import Counter
 
-    is_ours = _texts(table, "tag:sweep.id") != ""
+    is_ours = arrays.texts(table, "tag:sweep.id") != ""
     table = _having(table, is_ours, [] if is_ours.all() else ["tag sweep.id"])
-    sweep, trial = _texts(table, "tag:sweep.id"), _texts(table, "tag:sweep.trial")
+    sweep, trial = arrays.texts(table, "tag:sweep.id"), arrays.texts(table, "tag:sweep.trial")
     ended: dict[str, Counter[str]] = {}
-    for of, outcome in zip(sweep[trial != ""], _texts(table, TOLD["outcome"])[trial != ""], strict=True):
+    for of, outcome in zip(sweep[trial != ""], arrays.texts(table, TOLD["outcome"])[trial != ""], strict=True):
         ended.setdefault(of, Counter())[outcome] += 1
     parents = table.filter(trial == "")
-    told = {name: _texts(parents, f"tag:sweep.{name}") for name in ("name", "id", "simulated")}
+    told = {name: arrays.texts(parents, f"tag:sweep.{name}") for name in ("name", "id", "simulated")}
     found = []
     for n, run in enumerate(parents.select(["experiment", "status", "started_ms", "ended_ms"]).to_pylist()):
         counts = ended.get(told["id"][n], Counter())
@@ -481,8 +481,8 @@ def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
     import numpy as np
     import pandas as pd
 
-    variables = _present(table, f"param:{rows.VARIABLE}")
-    system = _present(table, f"metric:{rows.SYSTEM}")
+    variables = arrays.present(table, f"param:{rows.VARIABLE}")
+    system = arrays.present(table, f"metric:{rows.SYSTEM}")
     both = {"batch_size", "gpus"} if "global_batch" in wanted else set()
     made: dict[str, Any] = {}
     for name in (*TOLD, *rows.PARAMS, *variables, *SIDES, *rows.METRICS, *system, "started_at"):
@@ -490,11 +490,11 @@ def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
             continue
         stored = TOLD.get(name) or SIDES.get(name) or f"param:{name}"
         if name in CATEGORIES:
-            made[name] = _category(table, stored, "" if name in TOLD else None)
+            made[name] = arrays.category(table, stored, "" if name in TOLD else None)
         elif name in TOLD or name in SIDES or name in variables:
-            made[name] = _texts(table, stored)
+            made[name] = arrays.texts(table, stored)
         elif name in rows.PARAMS:
-            made[name] = _typed(table, name)
+            made[name] = arrays.typed(table, name)
         elif name == "started_at":
             made[name] = pd.to_datetime(table["started_ms"].to_numpy(), unit="ms", utc=True)
         else:
@@ -502,63 +502,6 @@ def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
             there = stored in table.column_names
             made[name] = table[stored].to_numpy() if there else np.full(len(table), math.nan)
     return pd.DataFrame(made, copy=False)
-
-
-def _present(table: pa.Table, prefix: str) -> list[str]:
-    """The columns that begin so and hold something, as a frame calls them."""
-    import pyarrow.compute as pc
-
-    names = [name for name in table.column_names if name.startswith(prefix)]
-    held = [name for name in names if not pc.all(pc.is_null(table[name], nan_is_null=True)).as_py()]
-    return sorted(name.split(":", 1)[1] for name in held)
-
-
-def _codes(table: pa.Table, column: str) -> tuple[Any, list[str]]:
-    """A column of texts as places in a list; −1 where there is none."""
-    import numpy as np
-    import pyarrow as pa
-
-    if column not in table.column_names:
-        return np.full(len(table), -1), []
-    texts = table[column].combine_chunks()
-    coded = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
-    if isinstance(coded, pa.ChunkedArray):
-        coded = coded.unify_dictionaries().combine_chunks()
-    return coded.indices.fill_null(-1).to_numpy(zero_copy_only=False), coded.dictionary.to_pylist()
-
-
-def _texts(table: pa.Table, column: str) -> Any:
-    import numpy as np
-
-    codes, known = _codes(table, column)
-    return np.array([*known, ""], object)[codes]
-
-
-def _category(table: pa.Table, column: str, missing: str | None) -> pd.Categorical:
-    """As pandas makes one of the same texts: only those that occur, in order."""
-    import numpy as np
-    import pandas as pd
-
-    codes, known = _codes(table, column)
-    if missing is not None and (codes < 0).any():
-        codes, known = np.where(codes < 0, len(known), codes), [*known, missing]
-    here = sorted({known[code] for code in np.unique(codes[codes >= 0])})
-    place = {text: n for n, text in enumerate(here)}
-    places = np.array([*(place.get(text, -1) for text in known), -1], int)
-    return pd.Categorical.from_codes(places[codes], categories=here)
-
-
-def _typed(table: pa.Table, name: str) -> Any:
-    """A parameter as it was before MLflow made it a text; NaN where a run has none."""
-    import numpy as np
-
-    codes, known = _codes(table, f"param:{name}")
-    values = [rows.typed(name, text) for text in known]
-    if (codes < 0).any() or not values:
-        whole = np.array([*values, math.nan], object)[codes]
-        return whole.astype(float) if values and all(type(value) in (int, float) for value in values) else whole
-    kind = type(values[0])
-    return np.array(values, kind if kind in (int, float, bool) else object)[codes]
 
 
 def readings(name: str, step_s: float = 1.0) -> pd.DataFrame:

@@ -243,12 +243,18 @@ def tunnel(file: Path, port: int) -> Iterator[str]:
         while not _is_open(port):
             if line.poll() is not None:
                 assert line.stderr
-                raise RefusedError(f"SSH must reach the head {to}, but says: {_first_line(line.stderr.read())}")
+                raise RefusedError(_unreached(to, head["head"], line.stderr.read()))
             time.sleep(LOOK_EVERY_S)
         yield f"http://127.0.0.1:{port}"
     finally:
         line.terminate()
         line.wait()
+
+
+def _unreached(to: str, host: str, said: str) -> str:
+    last = next(iter(reversed(said.strip().splitlines())), "nothing")  # before it stand SSH's banners
+    cure = f"\n  if the head was installed anew: ssh-keygen -R {host}" if "Host key verification" in last else ""
+    return f"SSH must reach the head {to}, but says: {last}{cure}"
 
 
 def _is_open(port: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,9 +40,19 @@ class Laptop:
             "PYTHONPATH": str(ROOT),
             "RAY_API_SERVER_ADDRESS": self.url,
             "COLUMNS": "160",
+            "PATH": f"{self._ssh()}:{os.environ['PATH']}",
         }
         self.call(BIN / "ray", "get-auth-token", "--generate")
         self._file = self._site(folder)
+
+    def _ssh(self) -> Path:
+        """Where `ssh` is one that knows the hosts of this home: it would look in that of the system's user."""
+        self.known_hosts = self.home / "known_hosts"
+        script = self.home / "bin/ssh"
+        script.parent.mkdir()
+        script.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -o UserKnownHostsFile={self.known_hosts} "$@"\n')
+        script.chmod(0o755)
+        return script.parent
 
     def _site(self, folder: Path) -> Path:
         """The shipped file with its site's lines replaced, and nothing else."""

@@ -68,7 +68,7 @@ def plain(config: TrialConfig) -> Turn:
         "image/class/label": tf.io.FixedLenFeature([], tf.int64),
     }
 
-    @tf.autograph.experimental.do_not_convert
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def decode(record: Any) -> tuple[Any, Any]:
         fields = tf.io.parse_single_example(record, features)
         image = tf.io.decode_jpeg(fields["image/encoded"], channels=3)

@@ -69,7 +69,7 @@ def autoregressive(phi: float) -> Callable[[Generator, int], Steps]:
 
 
 def stalling(rng: Generator, n: int) -> Steps:
-    return white(0.03)(rng, n) * np.where(rng.random(n) < STALL_CHANCE, STALL, 1.0)
+    return np.asarray(white(0.03)(rng, n) * np.where(rng.random(n) < STALL_CHANCE, STALL, 1.0))
 
 
 def drifting(per_step: float) -> Callable[[Generator, int], Steps]:
@@ -123,14 +123,15 @@ def stop_naively(trace: Steps, rule: Rule) -> tuple[int, float, float]:
     n = np.arange(1, len(window) + 1)
     means = np.cumsum(window) / n
     squares = np.cumsum((window - window[0]) ** 2) - n * (means - window[0]) ** 2
-    halves = steady.t_quantile(np.maximum(n - 1, 1)) * np.sqrt(squares / np.maximum(n - 1, 1) / n)
+    halves = np.vectorize(steady.t_quantile)(np.maximum(n - 1, 1)) * np.sqrt(squares / np.maximum(n - 1, 1) / n)
     is_narrow = (n >= 10) & (halves <= rule.ci * means)
     last = int(is_narrow.argmax()) if is_narrow.any() else len(window) - 1
     return rule.min_warmup + last + 1, float(means[last]), float(halves[last])
 
 
 def main(traces: int) -> int:
-    figures, bounds = {}, {}
+    figures: dict[str, float] = {}
+    bounds: dict[str, str] = {}
     flagged_steady = []
     print(f"{'':<12}{'coverage':>9}{'naive':>7}{'steps: median':>15}{'mean':>6}{'naive':>7}{'flagged':>9}")
     for number, (name, kind) in enumerate(KINDS.items()):

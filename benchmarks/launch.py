@@ -53,7 +53,7 @@ def ready(config: TrialConfig, seat: Seat, voice: Voice) -> None:
 def ours(trials: int) -> tuple[list[float], list[float]]:
     """Seconds from the start of each trial, and from the end of the one before."""
     records = swept(SWEEP, "launch:ready", [f"repeats={trials}"])
-    entered = [max(rank.entered_at for rank in record.outcome.measurement.ranks) for record in records]
+    entered = [max(rank.entered_at for rank in one.ranks) for record in records if (one := record.outcome.measurement)]
     starts = [at - record.started_at for at, record in zip(entered, records, strict=True)]
     turns = [at - before.ended_at for at, before in zip(entered[1:], records, strict=False)]
     return starts, turns

@@ -121,13 +121,13 @@ def instant(which: str, trials: int, every: int = 0) -> dict[str, Any]:
 
 def pace(told: dict[str, Any], until: float) -> float:
     """Trials a second, without the first ones."""
-    return (len(told["ends"]) - WARM) / (until - told["ends"][WARM - 1])
+    return float((len(told["ends"]) - WARM) / (until - told["ends"][WARM - 1]))
 
 
 def growth_kb(told: dict[str, Any]) -> float:
     """Of each trial."""
     held = told["held_kb"]
-    return (held[-1] - held[0]) / (MANY - FROM)
+    return float((held[-1] - held[0]) / (MANY - FROM))
 
 
 def median_of(turns: Sequence[Spent], follows_alike: bool) -> float:

@@ -48,7 +48,7 @@ def ray_executor(trials: int) -> list[float]:
     from horovod.ray import RayExecutor
     from ray import tune
 
-    def trainable(_config: dict) -> None:
+    def trainable(_config: dict[str, Any]) -> None:
         executor = RayExecutor(RayExecutor.create_settings(), num_workers=RANKS, cpus_per_worker=1)
         executor.start()
         tune.report({"ready": max(executor.run(first_allreduce))})
@@ -86,7 +86,7 @@ def _launch(trainable: Any, trials: int) -> list[float]:
             # A trial's ranks, exiting, would slow the launch of the next: hold Tune until they are gone.
             ours = set(psutil.Process().children(recursive=True))
             named = {p for p in psutil.process_iter(["name"]) if p.info["name"].startswith(RANK_NAMES)}
-            _, alive = psutil.wait_procs(ours & named, timeout=30)
+            alive = psutil.wait_procs(ours & named, timeout=30)[1]
             assert not alive, alive
 
     starts = Starts()

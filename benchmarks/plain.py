@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import horovod.tensorflow as hvd
 import keras
@@ -18,6 +19,7 @@ import tensorflow as tf
 from odometer import Odometer
 
 from workers import contract, inputs, models
+from workers.ring import Ring
 
 config = contract.trial_config(json.loads(Path(sys.argv[1]).read_text()))
 hvd.init()
@@ -33,12 +35,12 @@ model = models.build(config.model, image_size=config.image_size, classes=config.
 optimizer = keras.optimizers.SGD(float(config.lr_schedule), momentum=config.momentum)
 optimizer.build(model.trainable_variables)
 hvd.broadcast_variables([v.value for v in [*model.variables, *optimizer.variables]], root_rank=0)
-batches = inputs.open_source(config, Place, inputs.cores_here(config, hvd.local_size())).stream()
+batches = inputs.open_source(config, cast(Ring, Place), inputs.cores_here(config, hvd.local_size())).stream()
 kernels = [v for v in model.trainable_variables if v.path.endswith("kernel")]
 
 
-@tf.function(autograph=False)
-def step(images, labels, _):
+@tf.function(autograph=False)  # type: ignore[untyped-decorator]
+def step(images: Any, labels: Any, _: Any) -> Any:
     images = (tf.cast(images, tf.float32) - tf.constant(inputs.MEAN_RGB)) / tf.constant(inputs.STDDEV_RGB)
     with tf.GradientTape() as tape:
         logits = model(images, training=True)

@@ -190,6 +190,7 @@ def changed(size: int) -> dict[str, float]:
     client.log_metric(at[2], "images_per_s", 7.0)
     more = client.create_run(experiment, tags={"sweep.name": "bulk", "sweep.trial": "more-0", "sweep.cell": "more"})
     client.set_tag(more.info.run_id, "sweep.outcome", "completed")
+    client.log_param(more.info.run_id, "batch_size", "32")
     with gauge() as took:
         seen = query.trials("bulk").set_index("trial")
     first = table["trial"]

@@ -3,7 +3,7 @@
 All four write the same trials, in turns, in one run: what ours sends of one (42 parameters, 9 tags, 33 figures, two
 series of 150 points) is caught and written again by the others; on an sqlite store, and over HTTP. The plain batch is
 `create_run`, `log_batch` and `set_terminated` with everything ready at hand: what MLflow itself takes. `handed` is what
-a trial's end waits for: the record is handed to a thread, long after the trial's window.
+a trial's end waits for: a line to the process that does the rest, long after the trial's window.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from query import gauge, served
 from verdicts import conclude
 
-from sweeps import plan, spec, tracking
+from sweeps import ledger, plan, spec, tracking
 from sweeps.ledger import SweepFacts, TrialRecord
+from sweeps.tracker import Tracker
 from workers.contract import Measurement, RankReport, StepRecord, TrialOutcome
 
 SWEEP = """
@@ -88,26 +88,27 @@ def measured(count: int, slow: int) -> dict[str, float]:
     plain(client, experiment, sent(trials[0]))
     for n, record in enumerate(trials[1 : count + 1]):
         content = sent(record)
-        sides: list[tuple[str, Callable[[], None]]] = [
-            ("ours", lambda record=record: store.log(record)),
-            ("plain", lambda content=content: plain(client, experiment, content)),
-        ]
-        for side, write in sides if n % 2 else sides[::-1]:
+        for side in ("ours", "plain") if n % 2 else ("plain", "ours"):
             with gauge() as spent:
-                write()
+                store.log(record) if side == "ours" else plain(client, experiment, content)
             took[side] += spent
     for record in trials[:slow]:
         for side, write in (("fluent", fluent), ("callback", callback)):
+            content = sent(record)
             with gauge() as spent:
-                write(sent(record))
+                write(content)
             took[side] += spent
-    tracker = tracking.Tracker(dataclasses.replace(facts(), id="1" * 32, name="traced-2"))
+    book = ledger.create(plan.plan(spec.parse(SWEEP, "traced")), SWEEP)
+    book.begin()
+    tracker = Tracker(book.facts)
     tracker.ready()
     for record in trials[:count]:
+        book.write(record)
         with gauge() as spent:
             tracker.ended(record)
         took["handed"] += spent
-    assert tracker.close(is_complete=True, patience_s=600) == 0
+    assert tracker.close(is_complete=True) == 0
+    book.end("complete")
     check(client, count + 1)
     return {side: statistics.median(times) for side, times in took.items()}
 
@@ -159,7 +160,7 @@ def sent(record: TrialRecord) -> Sent:
     """What ours writes of a trial."""
     store = object.__new__(tracking.Store)
     listener = Listener()
-    vars(store).update(_facts=facts(), _name=tracking.namer(facts().spec), _client=listener, _experiment="0", _runs={},
+    vars(store).update(_facts=facts(), _name=plan.namer(facts().spec), _client=listener, _experiment="0", _runs={},
                        _unsure=set(), _described=set(), _parent="0" * 32)  # fmt: skip
     store.log(record)
     series: dict[str, list[tuple[int, float]]] = {}

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweeps import cluster
 from workers import checkup
@@ -24,7 +23,7 @@ def examine(address: str, folders: Sequence[str]) -> list[dict[str, str]]:
     """A row a node that trials may run on; the last column says what is wrong with it."""
     with cluster.connected(address):
         nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        asked = [_on(node, checkup.facts).remote([str(results_root()), *folders]) for node in nodes]
+        asked = [cluster.on(node["NodeID"], checkup.facts).remote([str(results_root()), *folders]) for node in nodes]
         answers = ray.get(asked)
         offsets = [_offset_s(node) for node in nodes]
         links = _links(nodes)
@@ -48,7 +47,10 @@ def rows(
         wrong += [f"can't read {folder}" for folder in node["missing"]]
         wrong += ["does not know its own name (/etc/hosts)"] if not node["is_named"] else []
         wrong += ["Horovod without NCCL (make clean setup GPU=1)"] if node["gpus"] and not node["has_nccl"] else []
-        wrong += ["TensorFlow sees no GPU"] if node["devices"] and not node["gpus"] else []
+        if node["promised"] != len(node["gpus"]):
+            wrong.append(f"Ray promises {node['promised']} GPUs, TensorFlow sees {len(node['gpus'])}")
+        elif node["devices"] and not node["gpus"]:
+            wrong.append("TensorFlow sees no GPU")
         if len(speeds) > 2 and speed and speed < SLOW_LINK * statistics.median(speeds):
             wrong.append("a slow link")
         kinds = Counter(node["gpus"])
@@ -71,13 +73,9 @@ def _most(values: Sequence[str]) -> str:
     return Counter(values).most_common(1)[0][0]
 
 
-def _of(node: Mapping[str, Any]) -> dict[str, str]:
-    return {"address": node["NodeManagerAddress"], "rack": node.get("Labels", {}).get("rack", "")}
-
-
-def _on(node: Mapping[str, Any], call: Any) -> Any:
-    strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    return ray.remote(call).options(num_cpus=0, scheduling_strategy=strategy)
+def _of(node: Mapping[str, Any]) -> dict[str, Any]:
+    rack, promised = node.get("Labels", {}).get("rack", ""), int(node["Resources"].get("GPU", 0))
+    return {"address": node["NodeManagerAddress"], "rack": rack, "promised": promised}
 
 
 def _offset_s(node: Mapping[str, Any]) -> float:
@@ -85,7 +83,7 @@ def _offset_s(node: Mapping[str, Any]) -> float:
     asked = []
     for _ in range(ROUNDS):
         began = time.time()
-        theirs = ray.get(_on(node, checkup.clock).remote())
+        theirs = ray.get(cluster.on(node["NodeID"], checkup.clock).remote())
         ended = time.time()
         asked.append((ended - began, theirs - (began + ended) / 2))
     return float(min(asked)[1])
@@ -98,8 +96,8 @@ def _links(nodes: Sequence[Mapping[str, Any]]) -> list[float | None]:
     found: list[float | None] = []
     for node, following in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
         address = following["NodeManagerAddress"]
-        sink = _on(following, checkup.Sink).remote(address)
+        sink = cluster.on(following["NodeID"], checkup.Sink).remote(address)
         port = ray.get(sink.port_number.remote())
-        found.append(ray.get(_on(node, checkup.send).remote(address, port)))
+        found.append(ray.get(cluster.on(node["NodeID"], checkup.send).remote(address, port)))
         ray.kill(sink)
     return found

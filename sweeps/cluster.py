@@ -15,11 +15,13 @@ import ray
 from ray import _raylet
 from ray._private import worker
 from ray.autoscaler import sdk
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweeps import broom, guard, steward
 from sweeps.errors import RefusedError
 from sweeps.shape import Node
 from sweeps.sharing import Need, Terms
+from workers import checkup
 
 LOOK_EVERY_S = 2.0
 QUIET = {
@@ -67,6 +69,9 @@ class Site(Protocol):
 
     def name(self, node_id: str) -> str: ...
     def ask_for(self, bundles: Sequence[dict[str, float]]) -> None: ...
+    def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
+        """Of these patterns of files, by node, those that nothing matches there."""
+
     def shared(self, terms: Terms) -> contextlib.AbstractContextManager[Ask | None]:
         """With other sweeps that run here; None where there can be none."""
 
@@ -90,6 +95,9 @@ class Simulated:
 
     def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
         """More will not come."""
+
+    def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
+        return {}
 
     def shared(self, terms: Terms) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -143,6 +151,11 @@ class Cluster:
         sdk.request_resources(bundles=list(bundles))
         self._has_asked = bool(bundles)
 
+    def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
+        nodes = [node.name for node in self.nodes]
+        lacking = ray.get([on(self.id(node), checkup.without).remote(patterns) for node in nodes])
+        return dict(zip(nodes, lacking, strict=True))
+
     @contextlib.contextmanager
     def shared(self, terms: Terms) -> Iterator[Ask | None]:
         if self._is_our_own:
@@ -176,6 +189,11 @@ class Cluster:
         """Its host's: a node that comes back is the one that it was. Another one on the host says which."""
         host: str = node["NodeManagerHostname"]
         return f"{host}/{node['NodeID'][:6]}" if host in taken else host
+
+
+def on(node_id: str, call: Any) -> Any:
+    """A function or a class for Ray to run on that very node, whatever runs there."""
+    return ray.remote(call).options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
 
 
 def _node(name: str, node: dict[str, Any]) -> Node:

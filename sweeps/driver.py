@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 SOME = 200  # cells of a search that stand for all
+SHARDS = "-*-of-*"  # as the files of a split are named
 AGAIN = ("lost", "cancelled")  # outcomes that say nothing of the trial
 
 
@@ -199,7 +200,8 @@ def _site(terms: Terms, console: Console) -> Iterator[Site]:
 
 
 def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console) -> Plan:
-    """The plan without the trials that the cluster can never hold; raises unless they may be skipped."""
+    """The plan without the trials that the cluster can never hold; raises unless they may be skipped, and where its
+    data isn't."""
     trials = planned.trials or _some(planned.spec)
     refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
     give_up = time.monotonic() + 60 * (planned.spec.wait_for_nodes_min or 0)
@@ -208,6 +210,7 @@ def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Cons
         while refused and time.monotonic() < give_up:
             time.sleep(1.0)
             refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
+    _check_data(planned.spec, site, place)
     if not refused:
         return planned
     if not terms.skips_impossible:
@@ -359,14 +362,31 @@ def _check(spec: SweepSpec, place: str, terms: Terms) -> None:
 
 def _missing_data(spec: SweepSpec, terms: Terms) -> Iterator[Mistake]:
     """A sweep on this machine can tell at once that its images aren't there."""
-    for data in spec.data.points():
-        needed = ["train"] if spec.protocol == "throughput" else ["train", "validation"]
-        for split in needed if data not in WITHOUT_JPEGS else []:
-            if not any(Path(data).glob(f"{split}-*-of-*")):
-                classes = 1000 if spec.classes == "auto" else spec.classes
-                made = f"{terms.me} data make {data} --images 512 --shards 4 --classes {classes} --split {split}"
-                rule = f"must be synthetic, digits or a folder of TFRecords named {split}-*-of-* (to make one: {made})"
-                yield Mistake("data", rule, data)
+    for data, split in _images(spec):
+        if not any(Path(data).glob(f"{split}{SHARDS}")):
+            classes = 1000 if spec.classes == "auto" else spec.classes
+            made = f"{terms.me} data make {data} --images 512 --shards 4 --classes {classes} --split {split}"
+            rule = f"must be synthetic, digits or a folder of TFRecords named {split}{SHARDS} (to make one: {made})"
+            yield Mistake("data", rule, data)
+
+
+def _check_data(spec: SweepSpec, site: Site, place: str) -> None:
+    """Any node may be given any trial."""
+    needed = {f"{data}/{split}{SHARDS}": data for data, split in _images(spec)}
+    lacking = site.without([*needed]) if needed else {}
+    mistakes = []
+    for pattern, data in needed.items():
+        if nodes := [node for node, patterns in lacking.items() if pattern in patterns]:
+            files = pattern.removeprefix(f"{data}/")
+            mistakes.append(Mistake("data", f"must hold {files} on every node, but not on {', '.join(nodes)}", data))
+    if mistakes:
+        raise InputError(place, mistakes)
+
+
+def _images(spec: SweepSpec) -> Iterator[tuple[str, str]]:
+    """The folders that trials read, each with the split."""
+    needed = ["train"] if spec.protocol == "throughput" else ["train", "validation"]
+    return ((data, split) for data in spec.data.points() if data not in WITHOUT_JPEGS for split in needed)
 
 
 def _conclude(

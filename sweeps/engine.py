@@ -145,6 +145,11 @@ class Engine:
         return self._nodes
 
     @property
+    def taken(self) -> Mapping[str, float]:
+        """Other sweeps' nodes, and until about when."""
+        return self._packing.taken
+
+    @property
     def seated(self) -> list[Start]:
         """What runs, and where."""
         return [Start(config, seats) for config, seats in self._running.values()]

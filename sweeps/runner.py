@@ -19,7 +19,9 @@ from typing import Any
 from ray import tune
 from ray.air.execution._internal import RayActorManager
 from ray.tune import schedulers
+from ray.tune import tune as tune_module
 from ray.tune.execution import tune_controller
+from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm
 from ray.util.placement_group import get_current_placement_group
@@ -44,6 +46,7 @@ from workers.paths import SweepPaths
 REPORT_EVERY_S = 5.0
 JUDGE_EVERY_S = 0.5  # where a search may stop a trial
 LOOK_EVERY_S = 1.0
+IDLE_S = 0.2  # between two looks while nothing of ours runs
 INTRODUCED_WITHIN_S = 60.0
 CUT_SHORT = ("killed", "exited", "stalled", "nursery gone")  # kinds of failure that say nothing against the trial
 ONE_AT_A_TIME = '[{"CPU": 1.0}]'  # a simulated trial answers at once
@@ -297,9 +300,6 @@ class _Stranded(schedulers.FIFOScheduler):
                 message = "a node of its placement group had gone before it started"
                 self.watcher.stopped_for[_name(trial)] = TrialOutcome(status="lost", kind="node lost", message=message)
                 controller.stop_trial(trial)
-        if self.feed.taken and not any(trial.status == "PENDING" for trial in controller.get_live_trials()):
-            # Tune would keep a gang in its placement group, for whatever comes next, on a node that is another's now.
-            controller._tune_controller._cleanup_cached_actors(force_all=True)
         return super().choose_trial_to_run(controller)
 
 
@@ -354,10 +354,26 @@ class _WhenLedgerFails(tune.Stopper):
         return {}
 
 
+class _Loop(TuneController):
+    """Tune's loop. It would stand still for minutes while none of its trials can start, and hold what it has: a gang
+    stays in its placement group for whatever comes next, maybe on a node that is another sweep's now."""
+
+    def _update_trial_queue(self, blocking: bool = False, timeout: int = 0) -> bool:
+        return bool(super()._update_trial_queue(blocking=False))
+
+    def _maybe_add_actors(self) -> None:
+        if self._search_alg.taken and not self._pending_trials:
+            self._cleanup_cached_actors(force_all=True)
+        super()._maybe_add_actors()
+
+
 class _Patient(RayActorManager):
     """Tune's loop looks ten times a second whether anything has happened; it wakes at once when something has."""
 
     def next(self, timeout: float | None = None) -> bool:
+        if not self.num_total_actors:  # nothing can happen here
+            time.sleep(IDLE_S)
+            return False
         return bool(super().next(timeout and max(timeout, LOOK_EVERY_S)))
 
 
@@ -387,7 +403,7 @@ def run(
     entry: str = ENTRY,
 ) -> bool:
     """Run a sweep to its end; False if it was interrupted, or its budget spent, before that."""
-    tune_controller.RayActorManager = _Patient
+    tune_controller.RayActorManager, tune_module.TuneController = _Patient, _Loop
     facts, paths = ledger.facts, ledger.paths
     conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated))
     nurses = None if facts.simulated else Nurses(paths, spec.sample_every_s)

@@ -88,6 +88,7 @@ class Herald(Observer):
         busy: Counter[str] = Counter()
         for start in seated:
             busy.update(dict(start.seats))
+        taken = self._engine.taken
         places = {start.trial.trial: [node for node, _ in start.seats] for start in seated}
         spent = self._spent
         done = self._counts.total()
@@ -104,7 +105,14 @@ class Herald(Observer):
             "unit": cost.unit(self._facts.spec),
             "left_s": (now - self._began) * left / spent.gpu_hours if spent.gpu_hours else None,
             "nodes": [
-                {"node": node.name, "cpus": node.cpus, "gpus": node.gpus, "kind": node.kind, "ranks": busy[node.name]}
+                {
+                    "node": node.name,
+                    "cpus": node.cpus,
+                    "gpus": node.gpus,
+                    "kind": node.kind,
+                    "ranks": busy[node.name],
+                    "others_until": taken.get(node.name),
+                }
                 for node in self._engine.nodes
             ],
             "running": [
@@ -217,7 +225,7 @@ def drawn(told: Mapping[str, Any], me: str) -> RenderableType:
     if told["state"] == "stopped":
         parts.append(Text(f"  to go on: {me} resume {told['sweep']}", style="dim"))
     if told.get("nodes"):
-        parts += ["", _table(("node", "GPUs", "ranks"), [_node(node) for node in told["nodes"]])]
+        parts += ["", _table(("node", "GPUs", "ranks"), [_node(node, told["at"]) for node in told["nodes"]])]
     if told.get("running"):
         rows = [_run(one, told["at"]) for one in told["running"]]
         parts += ["", _table(("running", "on", "", "images/s", "for", "ends in"), rows)]
@@ -243,9 +251,11 @@ def _cost(told: Mapping[str, Any]) -> str:
     return f"{text} {told['unit']}{left}"
 
 
-def _node(node: Mapping[str, Any]) -> tuple[str, ...]:
+def _node(node: Mapping[str, Any], now: float) -> tuple[str, ...]:
     what = f"{node['gpus']} {node['kind']}".strip() if node["gpus"] else f"{node['cpus']} CPUs"
-    return node["node"], what, str(node["ranks"] or "idle")
+    until = node["others_until"]
+    idle = "idle" if until is None else f"another sweep's for {_in(until, now)}"
+    return node["node"], what, str(node["ranks"] or idle)
 
 
 def _run(one: Mapping[str, Any], now: float) -> tuple[str, ...]:

@@ -39,6 +39,11 @@ def facts(folders: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def without(patterns: Sequence[str]) -> list[str]:
+    """Those that no file here matches."""
+    return [pattern for pattern in patterns if not glob.glob(pattern)]
+
+
 def clock() -> float:
     return time.time()
 

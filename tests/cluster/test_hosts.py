@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import re
 import statistics
@@ -137,6 +138,27 @@ def test_a_sweep_ends_complete_whatever_fails(laptop: Laptop) -> None:
     assert in_mlflow(head, name) == {"FINISHED": 24}
 
 
+def test_two_sweeps_at_once_share_the_hosts(laptop: Laptop) -> None:
+    names = [laptop.sweep("submit", sweep(laptop, one, steps=40), "--fresh").strip() for one in ("mine", "yours")]
+    both = until(laptop, names[1], lambda told: any(node["others_until"] for node in told.get("nodes", ())))
+    assert len(both["nodes"]) == 2
+    for name in names:
+        assert until(laptop, name, is_complete)["ended"] == {"completed": 8}
+    held = [
+        (place["node"], one["started_at"], one["ended_at"], name)
+        for name in names
+        for one in entries(laptop, name, "trial")
+        for place in one["outcome"]["granted"]
+    ]
+    assert not [
+        (one, other)
+        for one, other in itertools.combinations(held, 2)
+        if one[0] == other[0] and one[3] != other[3] and max(one[1], other[1]) < min(one[2], other[2])
+    ]  # never on one host together
+    first, second = ([at for _, at, _, name in held if name == which] for which in names)
+    assert min(second) < max(first)  # and not one after the other
+
+
 def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Laptop) -> None:
     speed, share = {}, {}
     for mbit in (0, 200, 20):
@@ -196,6 +218,12 @@ def test_what_a_user_can_get_wrong_is_said_in_a_line(laptop: Laptop) -> None:
     large = sweep(laptop, "large")
     large.write_text(large.read_text().replace("gpus: [1, 2]", "gpus: [32]"))
     assert "32" in laptop.sweep("submit", large, code=2)
+    there = laptop.workers[0].home / "images"
+    there.mkdir()
+    (there / "train-0-of-1").touch()
+    images = sweep(laptop, "images")
+    images.write_text(images.read_text() + "data: /root/images\n")
+    assert "must hold train-*-of-* on every node, but not on node2" in laptop.sweep("submit", images, code=2)
     told = laptop.sweep("list", "--address", f"http://{laptop.workers[0].address}:8265", code=3)
     assert "must answer" in told
     token = laptop.home / ".ray/auth_token"
@@ -248,7 +276,7 @@ def _by_grpc(address: str, port: int) -> str:
 
 
 def test_nothing_is_left_on_a_host_when_the_cluster_is_down(laptop: Laptop) -> None:
-    """The last of this file: it takes the cluster down. The nodes end once they have missed their head for a minute."""
+    """The last of this file: it takes the cluster down, and the nodes see their head refuse them."""
     laptop.down()
     give_up = time.monotonic() + 120
     for host in (laptop.head, *laptop.workers):

@@ -26,7 +26,7 @@ repeats: 1
 explain: false
 probe_every_min: 0
 steps: {{warmup: 1, measured: 200}}
-space: {{batch_size: {{range: [1, 8]}}, gpus: 1}}
+space: {{batch_size: {{range: [1, 8]}}, gpus: {gpus}}}
 """
 
 
@@ -40,9 +40,9 @@ def cluster(workplace: Path) -> Iterator[Cluster]:
     made.close()
 
 
-def started(cluster: Cluster, name: str, more: str = "") -> subprocess.Popen[bytes]:
+def started(cluster: Cluster, name: str, more: str = "", gpus: int = 1) -> subprocess.Popen[bytes]:
     """Each person has a tracking store of their own."""
-    Path(f"{name}.yaml").write_text(SWEEP.format(name=name) + more)
+    Path(f"{name}.yaml").write_text(SWEEP.format(name=name, gpus=gpus) + more)
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{name}.db"
     try:
         return cluster.driver("run", f"{name}.yaml")
@@ -55,8 +55,9 @@ def spans(trials: tuple[TrialRecord, ...], node: str) -> list[tuple[float, float
     return sorted((t.started_at, t.ended_at) for t in trials if node in {place.node_id for place in t.outcome.granted})
 
 
-def test_two_sweeps_at_once_share_the_nodes_and_never_one_of_them(cluster: Cluster) -> None:
-    drivers = [started(cluster, name) for name in ("mine", "yours")]
+@pytest.mark.parametrize("gpus", [1, 2])  # one of them waits for its turn with nothing of its own running, or not
+def test_two_sweeps_at_once_share_the_nodes_and_never_one_of_them(cluster: Cluster, gpus: int) -> None:
+    drivers = [started(cluster, name, gpus=gpus) for name in ("mine", "yours")]
     assert [driver.wait(400) for driver in drivers] == [0, 0], said()
     mine, yours = ledger.read("mine").trials, ledger.read("yours").trials
     assert [trial.outcome.status for trial in (*mine, *yours)] == ["completed"] * 16

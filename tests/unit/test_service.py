@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import http.server
 import io
+import json
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from sweeps import checkup, ledger, pack, plan, relayed, spec, status
-from sweeps.errors import InputError
+from sweeps import checkup, ledger, pack, plan, relayed, service, spec, status
+from sweeps.errors import InputError, RefusedError
 
 pytestmark = pytest.mark.unit
 
@@ -73,6 +77,9 @@ def _drawn(told: dict[str, Any]) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+NEIGHBOURS = {"node": "n2", "cpus": 8, "gpus": 4, "kind": "V100", "ranks": 0, "others_until": 1020.0}
+
+
 def test_the_bulletin_of_a_running_sweep_shows_nodes_trials_queue_and_cost() -> None:
     now = 1000.0
     told = {
@@ -86,7 +93,7 @@ def test_the_bulletin_of_a_running_sweep_shows_nodes_trials_queue_and_cost() -> 
         "expected": 2.0,
         "unit": "GPU-hours",
         "left_s": 90.0,
-        "nodes": [{"node": "n1", "cpus": 8, "gpus": 4, "kind": "V100", "ranks": 4}],
+        "nodes": [{"node": "n1", "cpus": 8, "gpus": 4, "kind": "V100", "ranks": 4, "others_until": None}, NEIGHBOURS],
         "running": [
             {
                 "trial": "b32 ×4 #0",
@@ -106,6 +113,7 @@ def test_the_bulletin_of_a_running_sweep_shows_nodes_trials_queue_and_cost() -> 
     assert "1,234" in shown
     assert "1:01" in shown
     assert shown.count("0:30") == 2
+    assert "another sweep's for 0:20" in shown
 
 
 def test_a_sweep_without_a_driver_is_told_from_its_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +146,7 @@ NODE: dict[str, Any] = {
     "has_nccl": True,
     "missing": [],
     "is_named": True,
+    "promised": 2,
 }
 
 
@@ -147,19 +156,52 @@ def test_a_check_up_says_what_is_wrong_with_which_node() -> None:
         NODE,
         NODE | {"host": "old", "versions": {"ray": "2.59.0", "horovod": "0.28.1"}},
         NODE | {"host": "bad", "has_nccl": False, "missing": ["/data"], "is_named": False},
-        NODE | {"host": "blind", "gpus": []},
+        NODE | {"host": "fewer", "gpus": ["V100"]},
+        NODE | {"host": "blind", "gpus": [], "promised": 0},
     ]
-    rows = checkup.rows(nodes, [0.0, 0.49, 0.0, -0.7, 0.0], [1000.0, 990.0, 100.0, 1000.0, 980.0])
+    rows = checkup.rows(nodes, [0.0, 0.49, 0.0, -0.7, 0.0, 0.0], [1000.0, 990.0, 100.0, 1000.0, 980.0, 980.0])
     wrong = {n: row["wrong"] for n, row in enumerate(rows)}
     assert wrong[0] == wrong[1] == ""
     assert wrong[2] == "ray 2.59.0, others 2.60.0; a slow link"
     for words in ("clock -0.7 s", "can't read /data", "its own name", "without NCCL"):
         assert words in wrong[3]
-    assert wrong[4] == "TensorFlow sees no GPU"
-    assert [row[""] for row in rows] == ["✓", "✓", "✗", "✗", "✗"]
+    assert wrong[4] == "Ray promises 2 GPUs, TensorFlow sees 1"
+    assert wrong[5] == "TensorFlow sees no GPU"
+    assert [row[""] for row in rows] == ["✓", "✓", "✗", "✗", "✗", "✗"]
     assert rows[0]["GPUs"] == "2 V100"
 
 
 def test_a_check_up_of_one_node_has_no_link() -> None:
     (row,) = checkup.rows([NODE], [0.0], [None])
     assert (row["wrong"], row["to the next"]) == ("", "")
+
+
+class Older(http.server.BaseHTTPRequestHandler):
+    """The dashboard of a cluster of another Ray."""
+
+    def do_GET(self) -> None:
+        told = {"version": "4", "ray_version": "2.41.0", "ray_commit": "c", "session_name": "s"}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(told).encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def older() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Older)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_cluster_of_another_ray_is_named_with_the_cure(older: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", older)
+    with pytest.raises(RefusedError) as refused:
+        service.relay(["list"], older)
+    assert "there 2.41.0" in str(refused.value)
+    assert "make setup" in str(refused.value)

@@ -6,6 +6,7 @@ wide interval   the fastest cell can't be told from others
 untuned base    a speed-up over one GPU at a setting that is not its best, or the only one that was tried
 mixed sources   simulated or cached figures among fresh ones
 pooled          more than one machine, or more than one software
+mixed nodes     repeats of a cell that ran on different numbers of nodes
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from sweeps.comparison import CACHED
 if TYPE_CHECKING:
     import pandas as pd
 
-Rule = Literal["mixed scaling", "single repeat", "wide interval", "untuned base", "mixed sources", "pooled"]
+Rule = Literal[
+    "mixed scaling", "single repeat", "wide interval", "untuned base", "mixed sources", "pooled", "mixed nodes"
+]
 SIMULATED = "simulated"  # begins the fingerprint of a machine that was made up
 CLEARLY = 0.02  # that another setting of one GPU is faster by
 WORKLOAD = ("model", "data", "device", "precision", "image_size", "classes")  # what a fair base has in common
@@ -47,6 +50,7 @@ def check(trials: pd.DataFrame, is_strong: bool = False) -> list[Claim]:
     table = cells(measured)
     return [
         *_pooled(table),
+        *_nodes(measured),
         *_sources(measured),
         *_scaling_kinds(measured, table),
         *_bases(measured, is_strong),
@@ -64,6 +68,19 @@ def _pooled(table: pd.DataFrame) -> Iterator[Claim]:
             both = tuple(several[several > 1].index)
             how = f"; {len(both)} cells have figures of several" if both else ", each with cells of its own"
             yield Claim("pooled", f"{len(prints)} {side} fingerprints ({shown}){how}: a difference may be theirs", both)
+
+
+def _nodes(measured: pd.DataFrame) -> Iterator[Claim]:
+    """`spread` takes the nodes that there are, and some may have gone meanwhile."""
+    if "nodes" not in measured:
+        return
+    several = measured.groupby("cell")["nodes"].agg(["min", "max"])
+    several = several[several["min"] < several["max"]]
+    if len(several):
+        first = several.iloc[0]
+        says = f"the repeats of {len(several)} cells ran on different numbers of nodes"
+        counts = f"{first['min']:.0f} and {first['max']:.0f}, such as {several.index[0]}"
+        yield Claim("mixed nodes", f"{says} ({counts}): placement N×M would hold them to one", tuple(several.index))
 
 
 def _sources(measured: pd.DataFrame) -> Iterator[Claim]:

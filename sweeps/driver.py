@@ -416,8 +416,9 @@ def _conclude(
             report.attach(facts.name, page)
         except RefusedError as refusal:
             refusals.append(refusal)
-    print(f"\n  report  {_here(page)}")
-    print(f"  look    {terms.me} ui {facts.name}")
+    is_afar = ledger.JOB in os.environ  # whoever reads this sits elsewhere
+    print(f"\n  report  {f'{terms.me} report {facts.name}' if is_afar else _here(page)}")
+    print(f"  look    {terms.me} ui {facts.name}{' --cluster cluster.yaml' if is_afar else ''}")
     print(f"  query   {terms.me} trials {facts.name} --format csv")
     if not file.is_file():  # it was resumed by its name
         return
@@ -425,7 +426,7 @@ def _conclude(
         print(f"  next    {terms.me} run {file} --address HOST:PORT   (nothing was measured yet)\n")
         return
     more = "repeats=10" if planned.spec.protocol == "convergence" else "batch_size=[64,256] repeats=5"
-    print(f"  next    {terms.me} run {file} --set {more}\n")
+    print(f"  next    {terms.me} {'submit' if is_afar else 'run'} {file} --set {more}\n")
 
 
 def _here(path: Path) -> Path:

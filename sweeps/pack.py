@@ -15,17 +15,26 @@ CODE = {
     "workers": ("*.py",),
     "references": ("*.csv", "*.md"),
 }
-SWEEP = "sweep.yaml"
+SWEEP = "sweep.yaml"  # what can have no other name there
 
 
-def pack(text: str, folder: Path) -> list[Path]:
-    """Copy it into an empty folder; what is there then, as paths in it."""
-    (folder / SWEEP).write_text(text, encoding="utf-8")
+def pack(folder: Path, sweep: Path | None = None, text: str = "") -> list[Path]:
+    """Copy it into an empty folder; what is there then, as paths in it. The sweep's text goes to `sweep` there."""
+    if sweep:
+        (folder / sweep).parent.mkdir(parents=True, exist_ok=True)
+        (folder / sweep).write_text(text, encoding="utf-8")
     for source in _code():
         copy = folder / source.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, copy)
     return sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+
+
+def place(file: Path) -> Path:
+    """Of a sweep file in the pack: as the user named it, so that what is said about it there can be read here."""
+    is_inside = not file.is_absolute() and ".." not in file.parts
+    named = file if is_inside else Path(file.name)
+    return Path(SWEEP) if named.parts[0] in CODE else named
 
 
 def _code() -> Iterator[Path]:

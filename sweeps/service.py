@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 ADDRESS = "RAY_API_SERVER_ADDRESS"  # Ray's own, of `ray job submit`
 HERE = "http://127.0.0.1:8265"  # on a head
 NAMED = re.compile(r"^results in .*/(?P<name>[^/\s]+)$", re.MULTILINE)
+RAYS_OWN = re.compile(r"^(\S+ \S+\s+INFO job_manager\.py|Running entrypoint for job).*\n", re.MULTILINE)
 MLFLOW_PORT = 5000  # of the head
 STOPPED_WITHIN_S = 120  # before a driver that was told to stop is killed
 TOLD_WITHIN_S = 60.0  # the name of a sweep that was submitted
@@ -48,15 +49,16 @@ def submit(file: Path, overrides: tuple[str, ...], url: str, options: Sequence[s
     text = reading.read(file)
     planned = plan.plan(spec.parse(text, str(file), overrides), str(file))
     put = ["--set", *overrides] if overrides else []
-    return drive(["run", pack.SWEEP, "--address", "auto", *options, *put], planned.spec.name, url, me, text)
+    sweep = pack.place(file)
+    return drive(["run", str(sweep), "--address", "auto", *options, *put], planned.spec.name, url, me, sweep, text)
 
 
-def drive(arguments: Sequence[str], name: str, url: str, me: str, text: str = "") -> int:
-    """The same for any command that drives a sweep; `text` is its file."""
+def drive(arguments: Sequence[str], name: str, url: str, me: str, sweep: Path | None = None, text: str = "") -> int:
+    """The same for any command that drives a sweep; `text` is that of its file."""
     console = Console(stderr=True)
     job = f"sweep-{name}-{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory(prefix="sweep-pack-") as folder, _client(url) as client:
-        files = pack.pack(text, Path(folder))
+        files = pack.pack(Path(folder), sweep, text)
         size_kb = sum((Path(folder) / path).stat().st_size for path in files) / 1024
         console.print(f"[dim]packed {len(files)} files, {size_kb:.0f} KB: {_listed(files)}[/]", highlight=False)
         _start(client, job, ["python", "-m", "sweeps.cli", *arguments], _who(), folder)
@@ -124,7 +126,7 @@ def logs(name: str, is_followed: bool) -> int:
             for line in _lines(client, job):
                 print(line, flush=True)
         else:
-            print(client.get_job_logs(job), end="")
+            print(_of_ours(client.get_job_logs(job)), end="")
     return errors.DONE
 
 
@@ -191,11 +193,16 @@ def _named(client: JobSubmissionClient, job: str) -> str | None:
 
 
 def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> int:
-    told = client.get_job_logs(job).strip()
+    told = _of_ours(client.get_job_logs(job)).strip()
     info = client.get_job_info(job)
     console.print(told or info.message, highlight=False, soft_wrap=True, markup=False)
     code = info.driver_exit_code
     return code if code in (errors.WRONG_INPUT, errors.SOME_FAILED) else errors.REFUSED
+
+
+def _of_ours(log: str) -> str:
+    """Without what Ray adds to a job's log."""
+    return RAYS_OWN.sub("", log)
 
 
 def _lines(client: JobSubmissionClient, job: str) -> Iterator[str]:
@@ -203,7 +210,7 @@ def _lines(client: JobSubmissionClient, job: str) -> Iterator[str]:
     said = 0
     while True:
         is_over = client.get_job_status(job) in ENDED
-        told = client.get_job_logs(job)
+        told = _of_ours(client.get_job_logs(job))
         end = told.rfind("\n") + 1
         yield from told[said:end].splitlines()
         said = max(said, end)
@@ -271,9 +278,9 @@ def _client(url: str) -> Iterator[JobSubmissionClient]:
     import requests
     from ray.job_submission import JobSubmissionClient
 
-    logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of each upload
     try:
         client = JobSubmissionClient(url)
+        logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of each upload, and has just set this anew
         theirs = client._server_ray_version  # which no public call tells
         if theirs != ray.__version__:
             raise RefusedError(

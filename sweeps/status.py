@@ -90,6 +90,7 @@ class Herald(Observer):
             busy.update(dict(start.seats))
         taken = self._engine.taken
         places = {start.trial.trial: [node for node, _ in start.seats] for start in seated}
+        running = {self._label(one.config) for one in self._running.values()}
         spent = self._spent
         done = self._counts.total()
         left = spent.expected - spent.gpu_hours
@@ -126,7 +127,7 @@ class Herald(Observer):
                 }
                 for one in self._running.values()
             ],
-            "queue": self._queue,
+            "queue": [one for one in self._queue if one["trial"] not in running],
             "best": f"{self._label(self._best.config)}  {figure(self._best).strip()}" if self._best else "",
         }
 
@@ -260,7 +261,7 @@ def _node(node: Mapping[str, Any], now: float) -> tuple[str, ...]:
 
 def _run(one: Mapping[str, Any], now: float) -> tuple[str, ...]:
     rate = f"{one['images_per_s']:,.0f}" if one["images_per_s"] else ""
-    since, ends = clock_time(one["since_s"]), _in(one["ends_at"], now)
+    since, ends = clock_time(one["since_s"]), _in(one["ends_at"], now) if one["ends_at"] > now else "late"
     return one["trial"], " ".join(one["nodes"]), one["stage"], rate, since, ends
 
 

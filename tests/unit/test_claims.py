@@ -96,5 +96,15 @@ def test_two_machines_are_named_and_which_cells_have_both() -> None:
     assert "2 software fingerprints" in apart.says
 
 
+def test_repeats_on_different_numbers_of_nodes_are_named() -> None:
+    spread = {"gpus": 2, "placement": "spread"}
+    whole = steady(100.0, **spread, nodes=2)
+    assert "mixed nodes" not in found(whole, steady(100.0, nodes=1))
+    late = trial(60.0, **spread, repeat=3, nodes=1)
+    claim = found(whole, late)["mixed nodes"]
+    assert claim.cells == (late["cell"],)
+    assert "1 and 2, such as" in claim.says
+
+
 def test_nothing_measured_claims_nothing() -> None:
     assert not found(trial(outcome="failed"))

@@ -24,7 +24,7 @@ TEXT = "name: x\nmodel: tiny\ndevice: cpu\nspace: {batch_size: 8, gpus: [1, 2]}\
 
 
 def test_a_pack_holds_the_code_and_the_file_and_nothing_else(tmp_path: Path) -> None:
-    files = pack.pack(TEXT, tmp_path)
+    files = pack.pack(tmp_path, Path("sweep.yaml"), TEXT)
     assert {path.parts[0] for path in files} == {"sweep.yaml", "sweeps", "workers", "references"}
     assert {path.suffix for path in files} <= {".py", ".css", ".js", ".csv", ".md", ".yaml"}
     assert (tmp_path / "sweep.yaml").read_text() == TEXT
@@ -39,7 +39,22 @@ def test_a_secret_beside_the_code_is_not_packed(tmp_path: Path, monkeypatch: pyt
     (root / "sweeps/link.py").symlink_to("/etc/passwd")
     monkeypatch.setattr(pack, "ROOT", root)
     (tmp_path / "out").mkdir()
-    assert [str(path) for path in pack.pack(TEXT, tmp_path / "out")] == ["sweep.yaml", "sweeps/a.py"]
+    packed = pack.pack(tmp_path / "out", Path("sweep.yaml"), TEXT)
+    assert [str(path) for path in packed] == ["sweep.yaml", "sweeps/a.py"]
+
+
+@pytest.mark.parametrize(
+    ("named", "place"),
+    [
+        ("search_spaces/x.yaml", "search_spaces/x.yaml"),
+        ("../x.yaml", "x.yaml"),
+        ("/tmp/x.yaml", "x.yaml"),
+        ("sweeps/cli.py", "sweep.yaml"),
+        ("/tmp/sweeps", "sweep.yaml"),
+    ],
+)
+def test_a_sweep_file_is_called_there_what_it_is_called_here(named: str, place: str) -> None:
+    assert pack.place(Path(named)) == Path(place)
 
 
 def test_what_was_said_on_two_streams_is_told_apart_again() -> None:

@@ -139,11 +139,11 @@ def test_a_sweep_ends_complete_whatever_fails(laptop: Laptop) -> None:
 
 
 def test_two_sweeps_at_once_share_the_hosts(laptop: Laptop) -> None:
-    names = [laptop.sweep("submit", sweep(laptop, one, steps=40), "--fresh").strip() for one in ("mine", "yours")]
+    names = [laptop.sweep("submit", sweep(laptop, one, repeats=1), "--fresh").strip() for one in ("mine", "yours")]
     both = until(laptop, names[1], lambda told: any(node["others_until"] for node in told.get("nodes", ())))
     assert len(both["nodes"]) == 2
     for name in names:
-        assert until(laptop, name, is_complete)["ended"] == {"completed": 8}
+        assert until(laptop, name, is_complete)["ended"] == {"completed": 4}
     held = [
         (place["node"], one["started_at"], one["ended_at"], name)
         for name in names

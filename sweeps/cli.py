@@ -429,14 +429,15 @@ def _check_free(args: argparse.Namespace) -> None:
 def _ui_of_cluster(args: argparse.Namespace) -> int:
     from sweeps import service
 
-    with service.tunnel(args.cluster, args.port) as server:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the tunnel ends with us
+    with service.tunnel(args.cluster, args.port) as (server, ended):
         os.environ["MLFLOW_TRACKING_URI"] = server
         print(f"MLflow of the cluster at {server} (Ctrl-C ends it)")
         for says, address in (_pages(args.name, server) if args.name else {}).items():
             print(f"  {says:<8} {address}")
         sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+            raise ended()
     return errors.DONE
 
 

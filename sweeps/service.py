@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -237,22 +237,28 @@ def _forget(client: JobSubmissionClient, job: str) -> None:
 
 
 @contextlib.contextmanager
-def tunnel(file: Path, port: int) -> Iterator[str]:
-    """To the MLflow of the cluster that a launcher file describes, by SSH: its address here, as long as the block."""
+def tunnel(file: Path, port: int) -> Iterator[tuple[str, Callable[[], RefusedError]]]:
+    """To the MLflow of the cluster that a launcher file describes, by SSH, as long as the block: its address here, and
+    what waits for SSH to end by itself and says why it did."""
     head = cluster_file(file)
     key = ["-i", os.path.expanduser(head["key"])] if head["key"] else []
     to = f"{head['user']}@{head['head']}" if head["user"] else head["head"]
     options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
     options += ["-o", "StrictHostKeyChecking=accept-new"]  # `ray up` asks less
+    options += ["-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"]
     command = ["ssh", *key, *options, "-N", "-L", f"127.0.0.1:{port}:127.0.0.1:{MLFLOW_PORT}", to]
     line = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def ended() -> RefusedError:
+        assert line.stderr
+        return RefusedError(_unreached(to, head["head"], line.stderr.read()))
+
     try:
         while not _is_open(port):
             if line.poll() is not None:
-                assert line.stderr
-                raise RefusedError(_unreached(to, head["head"], line.stderr.read()))
+                raise ended()
             time.sleep(LOOK_EVERY_S)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", ended
     finally:
         line.terminate()
         line.wait()

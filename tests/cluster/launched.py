@@ -6,14 +6,15 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.cluster.hosts import ROOT, Host
 
+JOINED_WITHIN_S = 150
 BIN = Path(sys.executable).parent
 SITE = {  # lines of the shipped file as they stand there
     "  head_ip: 10.0.0.10 ": "head",
@@ -109,8 +110,15 @@ class Laptop:
         try:
             yield running
         finally:
-            running.send_signal(signal.SIGINT)
+            running.terminate()
             running.wait(20)
+
+    def wait_for_nodes(self) -> None:
+        """Until Ray has the head and every worker."""
+        give_up = time.monotonic() + JOINED_WITHIN_S
+        while len(self.nodes()) < 1 + len(self.workers):
+            assert time.monotonic() < give_up, self.nodes()
+            time.sleep(2)
 
     def nodes(self) -> list[dict[str, object]]:
         """That Ray has, as the head sees them."""

@@ -7,6 +7,7 @@ import http.client
 import itertools
 import json
 import re
+import socket
 import statistics
 import time
 import urllib.error
@@ -136,6 +137,7 @@ def test_a_sweep_ends_complete_whatever_fails(laptop: Laptop) -> None:
     trials = entries(laptop, name, "trial")
     assert len({one["trial"] for one in trials if one["outcome"]["status"] == "completed"}) == 24
     assert in_mlflow(head, name) == {"FINISHED": 24}
+    laptop.wait_for_nodes()  # the host too comes back
 
 
 def test_two_sweeps_at_once_share_the_hosts(laptop: Laptop) -> None:
@@ -183,6 +185,8 @@ def test_mlflow_is_seen_through_a_tunnel(laptop: Laptop) -> None:
         assert "http://127.0.0.1:5577" in ui.stdout.readline()
         with urllib.request.urlopen("http://127.0.0.1:5577/version", timeout=10) as answer:
             assert answer.status == 200
+    with socket.socket() as door:
+        assert door.connect_ex(("127.0.0.1", 5577))  # it has ended with the command
 
 
 def test_a_head_that_is_another_than_before_is_not_trusted(laptop: Laptop) -> None:

@@ -370,7 +370,7 @@ def _sync(args: argparse.Namespace) -> int:
 
     record = ledger.read(args.name)
     tracking.sync(record, report.verdict(args.name))
-    print(f"{len(record.trials)} trials of {args.name} stand in {tracking.store_name()}")
+    print(f"{len(record.trials)} trials of {args.name} stand in {errors.without_password(tracking.store_name())}")
     return errors.DONE
 
 
@@ -450,7 +450,7 @@ def _ui(args: argparse.Namespace) -> int:
     server = uri if is_server else f"http://127.0.0.1:{args.port}"
     pages = _pages(args.name, server) if args.name else {}
     if is_server:
-        print(f"the tracking store is a server: open {uri}")
+        print(f"the tracking store is a server: open {errors.without_password(uri)}")
     else:
         _check_free(args)
         print(f"MLflow at {server} (Ctrl-C ends it)")
@@ -459,9 +459,9 @@ def _ui(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     if is_server:
         return errors.DONE
-    store = ["--backend-store-uri", uri] if uri else []
+    store = {"MLFLOW_BACKEND_STORE_URI": uri} if uri else {}  # never on the command line: it may hold a password
     here = ["--host", "127.0.0.1", "--port", str(args.port), "--workers", "1"]
-    return os.execv(sys.executable, [sys.executable, "-m", "mlflow", "ui", *here, *store])
+    return os.execve(sys.executable, [sys.executable, "-m", "mlflow", "ui", *here], os.environ | store)
 
 
 def _pages(name: str, server: str) -> dict[str, str]:

@@ -254,7 +254,7 @@ def _cost(told: Mapping[str, Any]) -> str:
 
 def _node(node: Mapping[str, Any], now: float) -> tuple[str, ...]:
     what = f"{node['gpus']} {node['kind']}".strip() if node["gpus"] else f"{node['cpus']} CPUs"
-    until = node["others_until"]
+    until = node.get("others_until")  # a driver of an earlier version says nothing of it
     idle = "idle" if until is None else f"another sweep's for {_in(until, now)}"
     return node["node"], what, str(node["ranks"] or idle)
 

@@ -38,9 +38,10 @@ ANOTHERS_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPPwS8TdNc7PpVA4AqbWfDoQ1w8x
 LOOPBACK = ("127.", "[::1]", "[::ffff:127.")
 
 
-def sweep(laptop: Laptop, name: str, repeats: int = 2, steps: int = 20, text: str = SMALL) -> Path:
+def sweep(laptop: Laptop, name: str, repeats: int = 2, steps: int = 20, probes: bool = False) -> Path:
     file = laptop.home / f"{name}.yaml"
-    file.write_text(text.replace("NAME", name).replace("REPEATS", str(repeats)).replace("STEPS", str(steps)))
+    text = SMALL.replace("NAME", name).replace("REPEATS", str(repeats)).replace("STEPS", str(steps))
+    file.write_text(text if probes else text + "probe_every_min: 0\n")
     return file
 
 
@@ -85,7 +86,7 @@ def in_mlflow(head: Host, name: str) -> Counter[str]:
 
 
 def test_a_sweep_is_submitted_and_its_results_are_read_from_afar(laptop: Laptop) -> None:
-    name = laptop.sweep("submit", sweep(laptop, "first")).strip()
+    name = laptop.sweep("submit", sweep(laptop, "first", probes=True)).strip()
     assert name == "first"
     told = until(laptop, name, is_complete)
     assert told["ended"] == {"completed": 8}
@@ -102,7 +103,7 @@ def test_a_sweep_is_submitted_and_its_results_are_read_from_afar(laptop: Laptop)
     assert re.search(r'^ray_sweep_trials_total{.*outcome="completed".*sweep="first".* 8.0$', exported, re.MULTILINE)
     assert "first" in laptop.sweep("gc", "--older", "0")
     laptop.head.run("cd ~/ray-sweeps && .venv/bin/python -m sweeps.cli backup ~/it.tgz --store ~/.ray-sweeps/mlflow")
-    assert laptop.sweep("submit", sweep(laptop, "first")).strip() == "first-2"
+    assert laptop.sweep("submit", sweep(laptop, "first", probes=True)).strip() == "first-2"
     until(laptop, "first-2", is_complete)
 
 

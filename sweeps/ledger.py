@@ -32,7 +32,7 @@ from workers import contract
 from workers.contract import TrialConfig, TrialOutcome
 from workers.paths import SweepPaths, results_root
 
-VERSION = 3
+VERSION = 4
 JOB = "SWEEP_JOB"  # in the environment of a driver that was submitted
 SIMULATED = "-simulated"  # ends the name of a sweep that was
 Note = Literal["node", "probe", "aside"]

@@ -35,12 +35,12 @@ OWN_VARIABLES = {  # of the environment: who sets them
     "HOROVOD_FUSION_THRESHOLD": "the axis fusion_mib",
     "HOROVOD_CYCLE_TIME": "the axis cycle_ms",
     "HOROVOD_CACHE_CAPACITY": "the axis response_cache",
-    "HOROVOD_HIERARCHICAL_ALLREDUCE": "the axis hierarchical",
     "CUDA_VISIBLE_DEVICES": "the placement",
     **{f"HOROVOD_{name}": "the placement" for name in ("RANK", "SIZE", "HOSTNAME", "CONTROLLER", "CPU_OPERATIONS")},
     **{f"HOROVOD_{scope}_{name}": "the placement" for scope in ("LOCAL", "CROSS") for name in ("RANK", "SIZE")},
     **{f"HOROVOD_GLOO_{name}": "the placement" for name in ("IFACE", "RENDEZVOUS_ADDR", "RENDEZVOUS_PORT")},
 }
+DEAD_VARIABLES = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER")  # without MPI in Horovod
 
 
 def fill_in_preset(content: dict[str, Any]) -> list[Mistake]:
@@ -145,8 +145,6 @@ def _without_effect(spec: SweepSpec) -> Iterator[Mistake]:
             yield Mistake("space.decode_threads", rule, given)
         if spec.space.cache.points() != ["any"]:
             yield Mistake("space.cache", "has no effect where no file is read: data must be a folder", given)
-    if spec.device == "cpu" and True in spec.space.hierarchical.points():
-        yield Mistake("space.hierarchical", "must be off on device: cpu: only NCCL reduces in a hierarchy", True)
 
 
 def _environment(spec: SweepSpec) -> Iterator[Mistake]:
@@ -155,6 +153,8 @@ def _environment(spec: SweepSpec) -> Iterator[Mistake]:
             yield Mistake("space.env", "the name of a variable must be letters, digits and '_'", name)
         elif name in OWN_VARIABLES:
             yield Mistake(f"space.env.{name}", f"is set by {OWN_VARIABLES[name]}", name)
+        elif name in DEAD_VARIABLES:
+            yield Mistake(f"space.env.{name}", "has no effect: Horovod reads it only if built with MPI", name)
 
 
 def _batch(spec: SweepSpec) -> Iterator[Mistake]:
@@ -246,7 +246,7 @@ RULES = (
     Rule(("model", "image_size"), _image_size),
     Rule(("data", "classes"), _classes),
     Rule(
-        ("data", "device", "space.optimizer", "space.decode_threads", "space.cache", "space.hierarchical"),
+        ("data", "device", "space.optimizer", "space.decode_threads", "space.cache"),
         _without_effect,
     ),
     Rule(("space.env",), _environment),

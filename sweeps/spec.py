@@ -104,8 +104,8 @@ class Space(_Section):
     compression: Annotated[space.Axis, AxisOf(contract.Compression)] = _axis(
         "none", "number format of gradients while they are reduced"
     )
-    hierarchical: Annotated[space.Axis, AxisOf(bool)] = _axis(
-        False, "reduce inside nodes first, then between them (NCCL)"
+    reduction: Annotated[space.Axis, AxisOf(contract.Reduction)] = _axis(
+        "overlapped", "gradients are reduced as they appear, beside the backward pass; or all together after it"
     )
     env: dict[str, Annotated[space.Axis, AxisOf(Variable)]] = Field(
         {}, description="environment variables, each an axis: set before a rank starts"

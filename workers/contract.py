@@ -22,6 +22,7 @@ Optimizer = Literal["sgd", "lars", "adamw"]
 Cache = Literal["any", "cold", "warm"]
 Isolation = Literal["exclusive", "shared"]
 Compression = Literal["none", "fp16"]
+Reduction = Literal["overlapped", "grouped"]
 Without = Literal["input", "comm", "both"]  # what a step is taken without, to see what it costs
 DecodeThreads = int | Literal["auto"]
 Status = Literal["completed", "infeasible", "failed", "lost", "pruned", "cancelled"]
@@ -110,7 +111,7 @@ class TrialConfig:
     cycle_ms: float
     response_cache: int
     compression: Compression
-    hierarchical: bool
+    reduction: Reduction  # each gradient as it appears, or all once the last one has
     env: Mapping[str, str]  # set before the rank starts
     # throughput
     warmup_steps: int  # at least

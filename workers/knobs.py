@@ -19,7 +19,6 @@ def environment(config: TrialConfig) -> dict[str, str]:
         "HOROVOD_FUSION_THRESHOLD": str(round(config.fusion_mib * mib)),
         "HOROVOD_CYCLE_TIME": f"{config.cycle_ms:g}",
         "HOROVOD_CACHE_CAPACITY": str(config.response_cache),
-        "HOROVOD_HIERARCHICAL_ALLREDUCE": str(int(config.hierarchical)),
         **config.env,
     }
 

@@ -43,7 +43,9 @@ class Learner:
         self._scaled = precision.loss_scaled(self._optimizer, config.precision)
         self._scaled.build(self.network.trainable_variables)
         self._decayed = [v for v in self.network.trainable_variables if optimizers.is_decayed(v.path)]
-        self._gradients = tf.function(self._differentiate, autograph=False, jit_compile=config.xla or None)
+        # Compiled, the backward pass is one operation; else its gradients appear one by one, and are reduced so.
+        compiled = tf.function(self._differentiate, autograph=False, jit_compile=True)
+        self._gradients = compiled if config.xla else self._differentiate
         self._step = tf.function(lambda *batch: self._learn(ring, *batch), autograph=False)
         self._lone_step = tf.function(lambda *batch: self._learn(Solo(), *batch), autograph=False)
         self._judge = tf.function(self._hits, autograph=False, jit_compile=config.xla or None)

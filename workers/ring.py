@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from workers.contract import Compression
+from workers.contract import Compression, Reduction
 from workers.rank import Fault, Seat
 
 KNOWN_MIB = 4
@@ -72,7 +72,7 @@ def _check_own_name(seat: Seat) -> None:
 class Horovod:
     """Ranks joined by Horovod: NCCL between GPUs, Gloo between CPUs."""
 
-    def __init__(self, seat: Seat, compression: Compression) -> None:
+    def __init__(self, seat: Seat, compression: Compression, reduction: Reduction) -> None:
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
@@ -81,13 +81,15 @@ class Horovod:
         hvd.init()
         self._hvd, self._tf = hvd, tf
         self._compression = getattr(hvd.Compression, compression)
+        self._is_grouped = reduction == "grouped"
         self.rank, self.size = seat.rank, seat.size
         self.local_rank, self.local_size = seat.local_rank, seat.local_size
 
     def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        hvd = self._hvd
-        averaged: list[Tensor] = hvd.grouped_allreduce(list(tensors), op=hvd.Average, compression=self._compression)
-        return averaged
+        hvd, how = self._hvd, {"op": self._hvd.Average, "compression": self._compression}
+        if self._is_grouped:
+            return list(hvd.grouped_allreduce(list(tensors), **how))
+        return [hvd.allreduce(tensor, name=f"gradient.{n}", **how) for n, tensor in enumerate(tensors)]
 
     def spread(self, variables: Sequence[Any]) -> None:
         # Keras 3 wraps TensorFlow's variables, and Horovod knows only those.
@@ -145,12 +147,12 @@ class Rendezvous:
 
 
 @contextlib.contextmanager
-def joined(seat: Seat, compression: Compression = "none") -> Iterator[Ring]:
+def joined(seat: Seat, compression: Compression = "none", reduction: Reduction = "overlapped") -> Iterator[Ring]:
     """Stand in the ring until the block ends."""
     if seat.size == 1:
         yield Solo()
         return
-    ring = Horovod(seat, compression)
+    ring = Horovod(seat, compression, reduction)
     yield ring
     ring.barrier()  # a rank that leaves early looks like a failure to those still reporting
     ring._hvd.shutdown()

@@ -19,7 +19,7 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     cores, pins = pinned(config, seat)
     place(config)
     voice.beat("ring")
-    with joined(seat, config.compression) as ring, memory.shortage_is_a_finding(config):
+    with joined(seat, config.compression, config.reduction) as ring, memory.shortage_is_a_finding(config):
         voice.beat("build")
         work = Work(config, ring, voice, cores, pins)
         is_converging = config.protocol == "convergence"

@@ -153,7 +153,8 @@ def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0) 
         gradients = 1e6 * parameters_m(config) * (2 if config.compression == "fp16" else 4)
         whole_ms = reduction_ms(gradients, config, kind, ranks)
         backward_ms = compute_ms * (TRAINING - 1) / TRAINING
-        exposed_ms = max(whole_ms - OVERLAP * backward_ms, TAIL * whole_ms) + config.cycle_ms / 2
+        hidden_ms = min(OVERLAP * backward_ms, (1 - TAIL) * whole_ms) if config.reduction == "overlapped" else 0.0
+        exposed_ms = whole_ms - hidden_ms + config.cycle_ms / 2
     return Step(
         compute_ms=compute_ms,
         input_ms=_input_ms(config, max(ranks), cores or kind.cores),
@@ -174,18 +175,12 @@ def _compute_ms(config: TrialConfig, kind: Kind) -> float:
 
 
 def reduction_ms(sent: float, config: TrialConfig, kind: Kind, ranks: Sequence[int]) -> float:
-    """Of so many bytes, over rings of all the ranks."""
-    size, nodes, local = sum(ranks), len(ranks), max(ranks)
-    inside = kind.inside_gb_per_s, kind.inside_us
-    between = kind.between_gb_per_s, kind.between_us
-    if nodes == 1:
-        rings = [(size, *inside)]
-    elif config.hierarchical:
-        rings = [(local, *inside), (nodes, *between)]
-    else:
-        rings = [(size, *between)]
+    """Of so many bytes, over a ring of all the ranks."""
+    size = sum(ranks)
+    inside, between = (kind.inside_gb_per_s, kind.inside_us), (kind.between_gb_per_s, kind.between_us)
+    gb_per_s, us = inside if len(ranks) == 1 else between
     messages = math.ceil(sent / MIB / max(config.fusion_mib, 1.0))
-    return sum(2 * (n - 1) * (sent / n / (1e6 * gb_per_s) + messages * us / 1e3) for n, gb_per_s, us in rings if n > 1)
+    return 2 * (size - 1) * (sent / size / (1e6 * gb_per_s) + messages * us / 1e3)
 
 
 def _input_ms(config: TrialConfig, local: int, cores: int) -> float:

@@ -22,7 +22,7 @@ RATE = 0.1
 def loss_curve(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells the loss of every global batch of two epochs."""
     train.place(config)
-    with joined(seat, config.compression) as ring:
+    with joined(seat, config.compression, config.reduction) as ring:
         work = Work(config, ring, voice, inputs.cores_here(config, 1))
         work.learner.set_rate(float(config.lr_schedule))
         losses = [work.learner.learn(*batch).loss for epoch in (1, 2) for batch in work.source.epoch(epoch)]
@@ -33,7 +33,7 @@ def loss_curve(config: TrialConfig, seat: Seat, voice: Voice) -> None:
 def weights_after_a_step(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells the first kernel and bias before a step and after it, and the gradients in between."""
     train.place(config)
-    with joined(seat, config.compression) as ring:
+    with joined(seat, config.compression, config.reduction) as ring:
         work = Work(config, ring, voice, inputs.cores_here(config, 1))
         learner = work.learner
         learner.set_rate(RATE)

@@ -139,16 +139,14 @@ def _shares(measured: Measurement, config: TrialConfig) -> dict[str, float]:
 
 def _steps(measured: Measurement) -> dict[str, float]:
     """The figures of a throughput trial's window."""
-    slowest, first = step_ms(measured), measured.ranks[0]
-    known = (
-        _window(first.window, len(slowest), statistics.fmean(slowest), measured.images_per_s) if first.window else {}
-    )
+    times, first = step_ms(measured), measured.ranks[0]
+    known = _window(first.window, len(times), statistics.fmean(times), measured.images_per_s) if first.window else {}
     rank_means = [statistics.fmean(step.step_ms for step in rank.steps) for rank in measured.ranks]
     return known | {
-        "step_ms_mean": statistics.fmean(slowest),
-        "step_ms_p50": percentile(slowest, 50),
-        "step_ms_p95": percentile(slowest, 95),
-        "step_ms_p99": percentile(slowest, 99),
+        "step_ms_mean": statistics.fmean(times),
+        "step_ms_p50": percentile(times, 50),
+        "step_ms_p95": percentile(times, 95),
+        "step_ms_p99": percentile(times, 99),
         "straggler_ratio": max(rank_means) / statistics.median(rank_means),
         "loss": first.steps[-1].loss,
     }
@@ -197,8 +195,8 @@ def system(record: TrialRecord) -> dict[str, float]:
 
 
 def step_ms(measured: Measurement) -> list[float]:
-    """Each step's time at the rank that took longest; none in a convergence trial."""
-    return [max(steps) for steps in zip(*([s.step_ms for s in r.steps] for r in measured.ranks), strict=True)]
+    """Each step's time, by the first rank's clock: a step waits for the slowest rank. None in a convergence trial."""
+    return [step.step_ms for step in measured.ranks[0].steps]
 
 
 def percentile(values: list[float], percent: float) -> float:

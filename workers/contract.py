@@ -167,7 +167,7 @@ class StepRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Window:
-    """Which steps of a throughput trial count, and how sure their mean is. The same at every rank."""
+    """Which steps of a throughput trial count, and how sure their mean is: as the first rank has seen them."""
 
     warmup_steps: int
     stopped_by: Literal["steps", "interval", "max_steps"]
@@ -210,7 +210,7 @@ class RankReport:
     allreduce_mib_per_s: float = 0.0  # of a known tensor, after the window; 0 for a rank alone
     pinned: str = ""  # cores of the rank and of its decode threads; empty where they may run anywhere
     steps: tuple[StepRecord, ...] = ()  # throughput
-    window: Window | None = None
+    window: Window | None = None  # of the first rank
     without_ms: Mapping[Without, tuple[float, ...]] = dataclasses.field(default_factory=dict)  # steps after the window
     epochs: tuple[EpochRecord, ...] = ()  # convergence
     reached_target: bool = False

@@ -20,6 +20,7 @@ class Learnt(NamedTuple):
     loss: float  # weighted: its mean over all ranks is the mean over the global batch
     sum_of_losses: float  # of this rank's images, fillers left out
     images: int
+    is_last: bool  # a rank has asked to stop
 
 
 class Judged(NamedTuple):
@@ -50,6 +51,8 @@ class Learner:
         self._lone_step = tf.function(lambda *batch: self._learn(Solo(), *batch), autograph=False)
         self._judge = tf.function(self._hits, autograph=False, jit_compile=config.xla or None)
         self._rate = math.nan
+        self._is_asked = tf.Variable(0.0, trainable=False)  # to stop after the next step
+        self._can_be_asked = config.protocol == "throughput" and not config.measured_steps
         self.spread()
 
     @property
@@ -86,11 +89,15 @@ class Learner:
             self._optimizer.learning_rate.assign(rate)
             self._rate = rate
 
+    def ask_to_stop(self) -> None:
+        """Have all ranks know at the end of the next step that it was the last."""
+        self._is_asked.assign(1.0)
+
     def learn(self, images: Any, labels: Any, weights: Any) -> Learnt:
-        loss, sum_of_losses, count = self._step(images, labels, weights).numpy().tolist()
+        loss, sum_of_losses, count, asked = self._step(images, labels, weights).numpy().tolist()
         if not math.isfinite(loss):
             raise self._diverged(loss)
-        return Learnt(loss, sum_of_losses, round(count))
+        return Learnt(loss, sum_of_losses, round(count), is_last=asked > 0)
 
     def judge(self, images: Any, labels: Any, weights: Any) -> Judged:
         return Judged(*(round(hits) for hits in self._judge(images, labels, weights).numpy().tolist()))
@@ -103,9 +110,13 @@ class Learner:
         (self._lone_step if is_alone else self._step)(*batch).numpy()
 
     def _learn(self, ring: Ring, images: Any, labels: Any, weights: Any) -> Any:
+        import tensorflow as tf
+
         gradients, told = self._gradients(images, labels, weights)
+        with tf.control_dependencies(gradients[:1]):  # the last to appear: what is asked travels with it
+            asked = ring.sum_of(self._is_asked) if self._can_be_asked else tf.zeros([])
         self._scaled.apply(ring.average(gradients))
-        return told
+        return tf.concat([told, [asked]], axis=0)
 
     def _differentiate(self, images: Any, labels: Any, weights: Any) -> Any:
         import tensorflow as tf

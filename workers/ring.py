@@ -31,6 +31,9 @@ class Ring(Protocol):
     def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The mean over all ranks, tensor by tensor."""
 
+    def sum_of(self, flag: Tensor) -> Tensor:
+        """The sum over all ranks of one number, within a step."""
+
     def spread(self, variables: Sequence[Any]) -> None:
         """Give every rank the values that rank 0 holds."""
 
@@ -48,6 +51,9 @@ class Solo:
 
     def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return list(tensors)
+
+    def sum_of(self, flag: Tensor) -> Tensor:
+        return flag
 
     def spread(self, variables: Sequence[Any]) -> None:
         pass
@@ -90,6 +96,9 @@ class Horovod:
         if self._is_grouped:
             return list(hvd.grouped_allreduce(list(tensors), **how))
         return [hvd.allreduce(tensor, name=f"gradient.{n}", **how) for n, tensor in enumerate(tensors)]
+
+    def sum_of(self, flag: Tensor) -> Tensor:
+        return self._hvd.allreduce(self._tf.convert_to_tensor(flag), name="flag", op=self._hvd.Sum)
 
     def spread(self, variables: Sequence[Any]) -> None:
         # Keras 3 wraps TensorFlow's variables, and Horovod knows only those.

@@ -2,103 +2,124 @@
 
 Steps that don't count until they are steady, then steps until their mean is sure enough; or exactly `warmup_steps` and
 `measured_steps`. A step is input, forward, backward, reduction over all ranks and update, and ends when its loss is
-known. The window begins at a barrier and holds whole blocks; nothing but steps is in it.
+known. Steps run back to back: nothing is exchanged between them and nobody is waited for. Rank 0 looks at its own times
+on a thread beside the steps; when they suffice, it says so in its next step, whose reduction tells every rank that this
+step is the last.
+
+The window's time is the wall clock from the end of the step before it to a barrier after it, whatever lies between. No
+rank ends a step before every rank has given its gradients: the end of a step is a barrier too, right to a part of a
+step. Of the ranks' times the longest counts.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
+import queue
+import threading
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from workers import explain, steady, storage
-from workers.contract import RankReport, StepRecord, Window
-from workers.ring import Ring
+from workers.contract import RankReport, StepRecord, TrialConfig, Window
 from workers.work import Work
 
 IMAGENET_IMAGES = 1_281_167  # an epoch of the schedule, for want of one of its own
 IMAGENET_EPOCHS = 90
 
 
-@dataclasses.dataclass
-class Block:
-    """Steps in a row, and when they began."""
-
-    at: float  # wall clock
-    step_ms: list[float] = dataclasses.field(default_factory=list)
-    losses: list[float] = dataclasses.field(default_factory=list)
-
-
 def measure(work: Work) -> RankReport:
     config, ring, learner = work.config, work.ring, work.learner
     batches = work.source.stream()
-    blocks: list[Block] = []
+    losses: list[float] = []
 
-    def step() -> float:
+    def step() -> bool:
+        """Whether it is the last, as rank 0 has said."""
         epoch = work.steps * config.global_batch / IMAGENET_IMAGES
         learner.set_rate(work.schedule.rate(epoch, IMAGENET_EPOCHS, config.global_batch))
-        loss = learner.learn(*next(batches)).loss
+        learnt = learner.learn(*next(batches))
+        losses.append(learnt.loss)
         work.steps += 1
         work.voice.beat("step", work.steps)
-        return loss
+        return learnt.is_last
 
-    def take(steps: int) -> Block:
-        """A block of steps that all ranks begin together."""
-        ring.barrier()
-        block = Block(time.time())
-        for _ in range(steps):
-            began = time.perf_counter()
-            block.losses.append(step())
-            block.step_ms.append(1e3 * (time.perf_counter() - began))
-        blocks.append(block)
-        return block
-
-    take(1)
+    ends = [time.perf_counter()]  # of the steps, behind the begin of the first
+    step()
     work.is_built()
-    if config.measured_steps:
-        if config.warmup_steps > 1:
-            take(config.warmup_steps - 1)
-        counted = [take(config.measured_steps)]
-        window = fixed_window(together(ring, counted[0].step_ms), config.warmup_steps)
-    else:
-        rule = steady.Rule(
-            ci=config.ci, max_steps=config.max_steps, min_warmup=config.warmup_steps, min_window=config.min_window
-        )
-        trace = together(ring, blocks[0].step_ms)
-        decision = steady.decide(trace, rule)
-        while decision.kind == "go on":
-            trace += together(
-                ring, take(min(rule.block - len(trace) % rule.block, rule.max_steps - len(trace))).step_ms
-            )
-            decision = steady.decide(trace, rule)
-        counted, window = steady_blocks(blocks, decision)
-
     ring.barrier()
-    ended = {"window_at": (counted[0].at, time.time()), "read_mib": storage.read_mib() - work.read_before_mib}
+    ends.append(time.perf_counter())
+    watch = Watch(steady_rule(config)) if ring.rank == 0 and not config.measured_steps else None
+    is_last = False
+    while not is_last and work.steps < config.steps:
+        is_last = step()
+        ends.append(time.perf_counter())
+        if watch and watch.is_enough(ends):
+            learner.ask_to_stop()
+    ring.barrier()
+    ended, ended_at = time.perf_counter(), time.time()
+
+    read_mib = storage.read_mib() - work.read_before_mib
+    step_ms = [1e3 * (after - before) for before, after in itertools.pairwise(ends)]
+    window = windowed(config, step_ms, is_last) if ring.rank == 0 else None
+    warmup = int(ring.total(np.array([window.warmup_steps if window else 0]))[0])
     without_ms = explain.timed(config, work.steps, ring, learner, batches, lambda n: work.voice.beat("explain", n))
     work.source.check()
-    times = [ms for block in counted for ms in block.step_ms]
-    losses = [loss for block in counted for loss in block.losses]
+    counted = list(zip(step_ms, losses, strict=True))[warmup:]
+    window_s = ended - ends[warmup]
     return work.report(
-        **ended,
+        window_at=(ended_at - window_s, ended_at),
+        read_mib=read_mib,
         window=window,
         without_ms=without_ms,
-        images=len(times) * config.batch_size,
-        window_s=sum(times) / 1e3,
-        steps=tuple(
-            StepRecord(step=n, step_ms=ms, loss=loss) for n, (ms, loss) in enumerate(zip(times, losses, strict=True))
-        ),
+        images=len(counted) * config.batch_size,
+        window_s=window_s,
+        steps=tuple(StepRecord(step=n, step_ms=ms, loss=loss) for n, (ms, loss) in enumerate(counted)),
     )
 
 
-def together(ring: Ring, own_ms: list[float]) -> list[float]:
-    """Each step's mean time over the ranks: the same numbers at all of them, so that they decide alike."""
-    means: list[float] = (ring.total(np.array(own_ms)) / ring.size).tolist()
-    return means
+class Watch:
+    """Looks at a growing trace on a thread of its own, so that no step waits for it."""
+
+    def __init__(self, rule: steady.Rule) -> None:
+        self._rule = rule
+        self._looks: queue.SimpleQueue[list[float]] = queue.SimpleQueue()
+        self._is_enough = False
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def is_enough(self, ends: list[float]) -> bool:
+        """Whether a look so far has found that steps which ended then say enough; now and then has it look again."""
+        if steady.is_look(len(ends) - 1, self._rule.block):
+            self._looks.put(ends.copy())
+        return self._is_enough
+
+    def _look(self) -> None:
+        while not self._is_enough:
+            step_ms = 1e3 * np.diff(self._looks.get())
+            self._is_enough = steady.decide(step_ms, self._rule).kind == "stop"
 
 
-def fixed_window(step_ms: list[float], warmup_steps: int) -> Window:
+def steady_rule(config: TrialConfig) -> steady.Rule:
+    return steady.Rule(
+        ci=config.ci, max_steps=config.max_steps, min_warmup=config.warmup_steps, min_window=config.min_window
+    )
+
+
+def windowed(config: TrialConfig, step_ms: Sequence[float], was_enough: bool) -> Window:
+    """Which of a trial's steps count, and what is known of them."""
+    if config.measured_steps:
+        return fixed_window(step_ms[config.warmup_steps :], config.warmup_steps)
+    found = steady.estimate(step_ms, config.warmup_steps)
+    assert found  # max_steps is long enough for one
+    return Window(
+        warmup_steps=found.start,
+        stopped_by="interval" if was_enough else "max_steps",
+        half_width_ms=found.half_width_ms,
+        unsteady=found.why_not,
+    )
+
+
+def fixed_window(step_ms: Sequence[float], warmup_steps: int) -> Window:
     """What is known of steps whose number was given."""
     if len(step_ms) < steady.SHORTEST:
         return Window(warmup_steps=warmup_steps, stopped_by="steps", half_width_ms=None, unsteady="too few steps")
@@ -109,19 +130,3 @@ def fixed_window(step_ms: list[float], warmup_steps: int) -> Window:
         half_width_ms=steady.half_width(trace, steady.effective_steps(trace)),
         unsteady=steady.unsteadiness(steady.calmed(trace)),
     )
-
-
-def steady_blocks(blocks: list[Block], decision: steady.Decision) -> tuple[list[Block], Window]:
-    """The blocks that lie wholly behind the warm-up, and what is known of their steps."""
-    found = decision.estimate
-    assert found  # a stop has one
-    steps, counted = 0, list(blocks)
-    while steps < found.start:
-        steps += len(counted.pop(0).step_ms)
-    window = Window(
-        warmup_steps=steps,
-        stopped_by="interval" if decision.reason == "interval" else "max_steps",
-        half_width_ms=found.half_width_ms,
-        unsteady=found.why_not,
-    )
-    return counted, window

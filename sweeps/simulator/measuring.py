@@ -13,12 +13,12 @@ from workers.contract import EpochRecord, RankReport, StepRecord, TrialConfig, W
 if TYPE_CHECKING:
     import numpy as np
 
-    from workers.throughput import Block
 
 SLOW_START, SETTLING = 0.5, 2.0  # the first steps take half as much again, and a factor e less of it after each two
 LEVEL = 0.5  # of the noise: what the repeats of a cell differ by
 UNSURE = 0.002  # deviation of an accuracy
 JPEG_MIB = 0.11
+ASKING = 2  # steps from the one that is enough to the last: one to look at it, one to tell all ranks
 KNOWN_MIB = 4  # as workers.ring adds up to see how fast that is
 
 
@@ -46,14 +46,15 @@ class Measuring:
     def throughput(self) -> tuple[RankReport, float]:
         """What each rank reports, and when it has."""
         config = self._config
-        blocks, counted, window = taken(config, self._trace(), self._entered_at + self._build_s)
-        ended_at = blocks[-1].at + sum(blocks[-1].step_ms) / 1e3
-        without_ms = self._without(sum(len(block.step_ms) for block in blocks))
-        times = [ms for block in counted for ms in block.step_ms]
+        taken, window = until_enough(config, self._trace())
+        ended_at = self._entered_at + sum(taken) / 1e3
+        without_ms = self._without(len(taken))
+        times = taken[window.warmup_steps :]
+        window_s = sum(times) / 1e3
         report = self._report(
             images=len(times) * config.batch_size,
-            window_s=sum(times) / 1e3,
-            window_at=(counted[0].at, ended_at),
+            window_s=window_s,
+            window_at=(ended_at - window_s, ended_at),
             window=window,
             without_ms=without_ms,
             steps=tuple(
@@ -156,29 +157,14 @@ class Measuring:
         return drawn
 
 
-def taken(config: TrialConfig, trace: list[float], at: float) -> tuple[list[Block], list[Block], Window]:
-    """The blocks of steps that a trial takes of these, those that count, and why: as `workers.throughput.measure`
-    goes about it. The first step is over at `at`."""
+def until_enough(config: TrialConfig, trace: list[float]) -> tuple[list[float], Window]:
+    """The steps that a trial takes of these, and its window, as `workers.throughput.measure` goes about it."""
     from workers import steady, throughput
 
-    blocks = [throughput.Block(at - trace[0] / 1e3, trace[:1])]
-
-    def take(steps: int) -> throughput.Block:
-        done = sum(len(block.step_ms) for block in blocks)
-        begun = blocks[-1].at + sum(blocks[-1].step_ms) / 1e3
-        blocks.append(throughput.Block(begun, trace[done : done + steps]))
-        return blocks[-1]
-
     if config.measured_steps:
-        if config.warmup_steps > 1:
-            take(config.warmup_steps - 1)
-        counted = [take(config.measured_steps)]
-        return blocks, counted, throughput.fixed_window(counted[0].step_ms, config.warmup_steps)
-    rule = steady.Rule(
-        ci=config.ci, max_steps=config.max_steps, min_warmup=config.warmup_steps, min_window=config.min_window
-    )
-    done = 1
-    while (decision := steady.decide(trace[:done], rule)).kind == "go on":
-        done += len(take(min(rule.block - done % rule.block, rule.max_steps - done)).step_ms)
-    counted, window = throughput.steady_blocks(blocks, decision)
-    return blocks, counted, window
+        return trace, throughput.windowed(config, trace, was_enough=False)
+    rule = throughput.steady_rule(config)
+    looks = (n for n in range(1, rule.max_steps) if steady.is_look(n, rule.block))
+    enough = next((n for n in looks if steady.decide(trace[:n], rule).kind == "stop"), rule.max_steps)
+    taken = trace[: min(enough + ASKING, rule.max_steps)]
+    return taken, throughput.windowed(config, taken, was_enough=enough < rule.max_steps)

@@ -1,17 +1,26 @@
-"""Ranks whose step has parts of a known length: they sleep, so that a busy machine changes them little."""
+"""Ranks whose step has parts of a known length: they sleep, so that a busy machine changes them little.
+
+And ranks with a stopwatch of their own beside the loop.
+"""
 
 from __future__ import annotations
 
 import os
+import queue
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from workers import inputs, learner, ring, train
+from workers import contract, inputs, learner, ring, train
 from workers.contract import TrialConfig
 from workers.rank import Seat, Voice
 
 INPUT_S, COMM_S, COMPUTE_S = "HOROVOD_PLANTED_INPUT_S", "HOROVOD_PLANTED_COMM_S", "HOROVOD_PLANTED_COMPUTE_S"
+DECODE_S = "HOROVOD_PLANTED_DECODE_S"  # a batch takes so long, in a pipeline beside the steps
+HELD_S, HELD_STEP = "HOROVOD_PLANTED_HELD_S", 25  # rank 1 is held up once, so long, behind this step
+BATCHES_AHEAD = 8
 
 
 def planted(name: str) -> float:
@@ -31,6 +40,54 @@ class SlowSource:
         for batch in self._source.stream():
             time.sleep(planted(INPUT_S))
             yield batch
+
+
+class PacedSource(SlowSource):
+    """Prefetches on a thread of its own, which makes a batch in a time that is known: a decoder's pipeline."""
+
+    def stream(self) -> Iterator[inputs.Batch]:
+        ready: queue.Queue[inputs.Batch] = queue.Queue(BATCHES_AHEAD)
+        batch = next(self._source.stream())
+
+        def decode() -> None:
+            done = time.perf_counter()
+            while True:
+                done += planted(DECODE_S)
+                time.sleep(max(done - time.perf_counter(), 0))
+                was_full = ready.full()
+                ready.put(batch)
+                if was_full:  # it stood still until somebody took one
+                    done = time.perf_counter()
+
+        threading.Thread(target=decode, daemon=True).start()
+        while True:
+            yield ready.get()
+
+
+class Stopwatch(Voice):
+    """Notes when each step of its rank was over, and holds up rank 1 where that is planted."""
+
+    def __init__(self, voice: Voice, seat: Seat) -> None:
+        super().__init__(voice._channel, voice._beat)
+        self._rank = seat.rank
+        self._noted = Path(seat.checkpoint).with_name(f"stopwatch-{seat.rank}")
+        self._ends: list[float] = []
+
+    def beat(self, phase: contract.Phase, step: int = 0) -> None:
+        super().beat(phase, step)
+        if phase == "step":
+            if self._rank == 1 and step == HELD_STEP:
+                time.sleep(planted(HELD_S))
+            self._ends.append(time.monotonic())
+
+    def report(self, report: contract.RankReport) -> None:
+        self._noted.write_text("\n".join(map(str, self._ends)))
+        super().report(report)
+
+
+def ends(folder: Path, rank: int) -> list[float]:
+    """When each step of a rank was over, by its stopwatch."""
+    return [float(line) for line in (folder / f"stopwatch-{rank}").read_text().split()]
 
 
 def after_a_while(seconds: float, tensors: Sequence[Any]) -> list[Any]:
@@ -53,7 +110,8 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
         gradients, told = differentiate(self, *batch)
         return after_a_while(planted(COMPUTE_S), gradients), told
 
-    inputs.open_source = lambda *asked, **named: SlowSource(open_source(*asked, **named))  # type: ignore[assignment]
+    source = PacedSource if planted(DECODE_S) else SlowSource
+    inputs.open_source = lambda *asked, **named: source(open_source(*asked, **named))  # type: ignore[assignment]
     ring.Horovod.average = slow_average  # type: ignore[method-assign]
     learner.Learner._differentiate = slow_differentiate  # type: ignore[method-assign]
-    train.run(config, seat, voice)
+    train.run(config, seat, Stopwatch(voice, seat))

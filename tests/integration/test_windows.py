@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.bottlenecks import COMPUTE_S
+from tests.integration.bottlenecks import BATCHES_AHEAD, COMPUTE_S, DECODE_S, HELD_S, ends
 from tests.integration.gangs import gang
 from workers import storage, verdict
 from workers.contract import Measurement
@@ -26,8 +26,8 @@ def measured(log: Path, **fields: object) -> Measurement:
 def test_a_trial_stops_at_its_interval_and_all_ranks_at_one_step(tmp_path: Path) -> None:
     found = measured(tmp_path, ci=0.1, max_steps=300)
     first, second = found.ranks
-    assert first.window == second.window
     assert first.window
+    assert second.window is None
     assert first.window.stopped_by == "interval"
     assert first.window.warmup_steps >= 10
     assert len(first.steps) == len(second.steps) < 290
@@ -49,6 +49,35 @@ def test_a_fixed_window_has_an_interval_too(tmp_path: Path) -> None:
     assert window
     assert (window.stopped_by, window.warmup_steps, len(found.ranks[0].steps)) == ("steps", 5, 30)
     assert window.half_width_ms > 0
+
+
+BOTH_MODES = pytest.mark.parametrize(
+    "steps",
+    [{"ci": 0.05, "max_steps": 120}, {"measured_steps": 60}],
+    ids=["until it is sure", "so many steps"],
+)
+
+
+@BOTH_MODES
+def test_images_per_s_is_what_a_stopwatch_beside_the_loop_says(tmp_path: Path, steps: dict[str, object]) -> None:
+    found = measured(tmp_path, env={}, batch_size=16, **steps)
+    counted = len(found.ranks[0].steps)
+    window_s = max(ends(tmp_path, rank)[-1] - ends(tmp_path, rank)[-1 - counted] for rank in (0, 1))
+    assert found.images_per_s == pytest.approx(2 * 16 * counted / window_s, rel=0.02)
+
+
+@BOTH_MODES
+def test_a_pipeline_of_a_known_rate_gives_that_rate(tmp_path: Path, steps: dict[str, object]) -> None:
+    found = measured(tmp_path, env={DECODE_S: "0.05"}, warmup_steps=2 * BATCHES_AHEAD, **steps)
+    assert found.images_per_s == pytest.approx(2 * 8 / 0.05, rel=0.02)
+
+
+def test_a_rank_held_up_between_two_steps_costs_images_per_s_just_that(tmp_path: Path) -> None:
+    found = measured(tmp_path, measured_steps=40, env={COMPUTE_S: "0.02", HELD_S: "1"})
+    step_ms = sorted(step.step_ms for step in found.ranks[0].steps)
+    undisturbed_s = 40 * step_ms[20] / 1e3
+    assert found.window_s - undisturbed_s == pytest.approx(1.0, abs=0.15)
+    assert found.images_per_s == pytest.approx(2 * 8 * 40 / (undisturbed_s + 1), rel=0.1)
 
 
 def test_what_a_cold_cache_costs_is_counted_and_a_warm_one_costs_nothing(tmp_path: Path) -> None:

@@ -1,106 +1,101 @@
-"""Whether the interval of an adaptive trial holds at the step where it stopped: `workers.steady` on seeded traces.
-
-Beside it naive stopping: the plain t-interval after ten steps of warm-up, checked after every step once ten are in.
-Both ask for 1% within 500 steps. A quarter of the traces begin slower, by 20% to 100% for 1 to 30 steps, at once or
-fading. Each kind's steps scatter around one true mean:
-
-- `white_S`: independent, normal, with a spread of S%. `skewed`: independent, gamma-shaped, 5%.
-- `ar_P`: AR(1) with correlation P from step to step, 3%.
-- `stall`: `white_3pct`, each step three times as long with the chance 1/50, so that the mean is 4% longer. Under
-  `min_window: 228`, by which a stall has come in 99 traces of 100. `stall_short` is the same at the defaults: without
-  a bound, because a rule that stops half of all white traces by step 55 stops half of those in which no stall has
-  come by then, 0.33 of all, at the wrong mean. No such rule covers more than 0.84 of them.
-
-And some have none, so they are to be flagged, on `white_3pct`:
-
-- `drift`: by 12% per 100 steps, up or down. `drift_slow`: 5%, without a bound, since the first 50 steps hide it.
-- `two_level`: 6% apart, each held for 20 to 40 steps.
-
-    python benchmarks/intervals.py [TRACES]
-"""
-
 from __future__ import annotations
 
+import argparse
 import math
 import statistics
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from verdicts import conclude
 
-from workers import steady
-from workers.steady import Rule
+from workers import steady, student
+from workers.steady import Known, Rule
 
 SEED = 20261120
-STALL, STALL_CHANCE = 3.0, 1 / 50
-DEFAULTS = Rule()
+TRIALS = 4  # of a sequence
+LATE = 5  # steps that a trial takes at most between the step that decides and its last
+RULE = Rule()
 Steps = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Kind:
+class Family:
     draw: Callable[[Generator, int], Steps]
     mean: float | None = 1.0  # None: it has none
-    rule: Rule = DEFAULTS
     is_bounded: bool = True
 
 
-def white(spread: float) -> Callable[[Generator, int], Steps]:
-    return lambda rng, n: 1 + spread * rng.standard_normal(n)
+def white(rng: Generator, n: int, spread: float = 0.03) -> Steps:
+    return 1 + spread * rng.standard_normal(n)
 
 
 def skewed(rng: Generator, n: int) -> Steps:
     return 0.9 + 0.1 * rng.gamma(4, 1 / 4, n)
 
 
-def autoregressive(phi: float) -> Callable[[Generator, int], Steps]:
-    def draw(rng: Generator, n: int) -> Steps:
-        noise = 0.03 * rng.standard_normal(n)
-        noise[1:] *= math.sqrt(1 - phi**2)
-        for i in range(1, n):
-            noise[i] += phi * noise[i - 1]
-        return 1 + noise
-
-    return draw
+def autoregressive(rng: Generator, n: int, phi: float) -> Steps:
+    noise = 0.03 * rng.standard_normal(n)
+    noise[1:] *= math.sqrt(1 - phi**2)
+    for i in range(1, n):
+        noise[i] += phi * noise[i - 1]
+    return 1 + noise
 
 
-def stalling(rng: Generator, n: int) -> Steps:
-    return np.asarray(white(0.03)(rng, n) * np.where(rng.random(n) < STALL_CHANCE, STALL, 1.0))
+def stalling(rng: Generator, n: int, chance: float, factor: float) -> Steps:
+    return white(rng, n) * np.where(rng.random(n) < chance, factor, 1.0)
 
 
-def drifting(per_step: float) -> Callable[[Generator, int], Steps]:
-    return lambda rng, n: white(0.03)(rng, n) * np.exp(rng.choice([-1, 1]) * per_step * np.arange(n))
+def drifting(rng: Generator, n: int, share: float) -> Steps:
+    return white(rng, n) * np.exp(math.log1p(share) / 100 * np.arange(n))
 
 
 def two_level(rng: Generator, n: int) -> Steps:
     held = rng.integers(20, 41, n // 20 + 1)
     is_high = np.repeat((np.arange(len(held)) + rng.integers(2)) % 2, held)[:n]
-    return white(0.03)(rng, n) * (1 + 0.06 * is_high)
+    return white(rng, n) * (1 + 0.06 * is_high)
 
 
-STALL_MEAN = 1 + (STALL - 1) * STALL_CHANCE
-KINDS = {
-    "white_1pct": Kind(white(0.01)),
-    "white_3pct": Kind(white(0.03)),
-    "white_10pct": Kind(white(0.10)),
-    "skewed": Kind(skewed),
-    "ar_0.3": Kind(autoregressive(0.3)),
-    "ar_0.5": Kind(autoregressive(0.5)),
-    "ar_0.8": Kind(autoregressive(0.8)),
-    "stall": Kind(stalling, STALL_MEAN, Rule(min_window=228)),
-    "stall_short": Kind(stalling, STALL_MEAN, is_bounded=False),
-    "drift": Kind(drifting(0.12 / 100), None),
-    "drift_slow": Kind(drifting(0.05 / 100), None, is_bounded=False),
-    "two_level": Kind(two_level, None),
+def staircase(rng: Generator, n: int) -> Steps:
+    """Two to four stairs of 5 to 15 steps each, down from an excess of 20% to 100%."""
+    stairs = rng.integers(2, 5)
+    excess = rng.uniform(0.2, 1.0) * np.arange(stairs, 0, -1) / stairs
+    start = np.repeat(excess, rng.integers(5, 16, stairs))
+    factors = np.ones(n)
+    factors[: len(start)] += start
+    return white(rng, n) * factors
+
+
+def stall(one_in: int, factor: float, is_bounded: bool = True) -> Family:
+    return Family(partial(stalling, chance=1 / one_in, factor=factor), 1 + (factor - 1) / one_in, is_bounded)
+
+
+FAMILIES = {
+    "white_1pct": Family(partial(white, spread=0.01)),
+    "white_3pct": Family(white),
+    "white_10pct": Family(partial(white, spread=0.10)),
+    "skewed": Family(skewed),
+    **{f"ar_{phi}": Family(partial(autoregressive, phi=phi)) for phi in (0.3, 0.5, 0.8)},
+    **{f"stall_{one_in}_x{factor}": stall(one_in, factor) for one_in in (20, 50) for factor in (1.5, 2, 3)},
+    **{
+        f"drift_{sign}{percent}": Family(partial(drifting, share=math.copysign(percent / 100, int(sign + "1"))), None)
+        for percent in (3, 5, 8, 12)
+        for sign in "+-"
+    },
+    "two_level": Family(two_level, None),
+    "staircase": Family(staircase),
+    "stall_200_x2": stall(200, 2, False),
 }
 
 
 def warmup(rng: Generator, n: int) -> Steps:
-    """What the steps are multiplied with."""
+    """What the steps are multiplied with: a quarter begins slower."""
     factors = np.ones(n)
     if rng.random() < 0.25:
         length, excess = rng.integers(1, 31), rng.uniform(0.2, 1.0)
@@ -108,67 +103,84 @@ def warmup(rng: Generator, n: int) -> Steps:
     return factors
 
 
-def stop(trace: Steps, rule: Rule) -> tuple[int, steady.Estimate]:
-    """As a rank does it: ask after every block."""
-    for n in range(rule.block, rule.max_steps + 1, rule.block):
-        decision = steady.decide(trace[:n], rule)
-        if decision.kind == "stop" and decision.estimate:
-            return n, decision.estimate
-    raise AssertionError("max_steps is a block's end here")
+@dataclass(frozen=True)
+class Trial:
+    steps: int
+    why_not: str
+    is_right: bool
+    naive_steps: int
+    is_naively_right: bool
 
 
-def stop_naively(trace: Steps, rule: Rule) -> tuple[int, float, float]:
+def sequence(name: str, number: int) -> list[Trial]:
+    family = FAMILIES[name]
+    rng = np.random.default_rng([SEED, list(FAMILIES).index(name), number])
+    known, trials = Known(), []
+    for _ in range(TRIALS):
+        trace = 100 * family.draw(rng, RULE.max_steps) * (1 if name == "staircase" else warmup(rng, RULE.max_steps))
+        taken = min(stop(trace, known) + int(rng.integers(1, LATE + 1)), RULE.max_steps)
+        found = steady.estimate(trace[:taken], RULE.min_warmup, known)
+        assert found
+        naive_steps, mean, half = stop_naively(trace)
+        trials.append(
+            Trial(
+                steps=taken,
+                why_not=found.why_not,
+                is_right=is_right(family, found.mean_ms, found.half_width_ms or 0.0),
+                naive_steps=naive_steps,
+                is_naively_right=is_right(family, mean, half),
+            )
+        )
+        known = steady.learnt(known, trace[:taken], found.start)
+    return trials
+
+
+def is_right(family: Family, mean_ms: float, half_width_ms: float) -> bool:
+    return family.mean is not None and abs(mean_ms - 100 * family.mean) <= half_width_ms
+
+
+def stop(trace: Steps, known: Known) -> int:
+    looks = (n for n in range(RULE.block, RULE.max_steps, RULE.block) if steady.is_look(n, RULE.block))
+    for n in looks:
+        if steady.decide(trace[:n], RULE, known).kind == "stop":
+            return n
+    return RULE.max_steps
+
+
+def stop_naively(trace: Steps) -> tuple[int, float, float]:
     """Steps taken, mean and half-width."""
-    window = trace[rule.min_warmup :]
+    window = trace[RULE.min_warmup :]
     n = np.arange(1, len(window) + 1)
     means = np.cumsum(window) / n
     squares = np.cumsum((window - window[0]) ** 2) - n * (means - window[0]) ** 2
-    halves = np.vectorize(steady.t_quantile)(np.maximum(n - 1, 1)) * np.sqrt(squares / np.maximum(n - 1, 1) / n)
-    is_narrow = (n >= 10) & (halves <= rule.ci * means)
+    halves = student.quantile(np.maximum(n - 1, 1)) * np.sqrt(squares / np.maximum(n - 1, 1) / n)
+    is_narrow = (n >= 10) & (halves <= RULE.ci * means)
     last = int(is_narrow.argmax()) if is_narrow.any() else len(window) - 1
-    return rule.min_warmup + last + 1, float(means[last]), float(halves[last])
+    return RULE.min_warmup + last + 1, float(means[last]), float(halves[last])
 
 
-def main(traces: int) -> int:
-    figures: dict[str, float] = {}
-    bounds: dict[str, str] = {}
-    flagged_steady = []
-    print(f"{'':<12}{'coverage':>9}{'naive':>7}{'steps: median':>15}{'mean':>6}{'naive':>7}{'flagged':>9}")
-    for number, (name, kind) in enumerate(KINDS.items()):
-        taken, naively, covered, naively_covered, flagged = [], [], [], [], []
-        for i in range(traces):
-            rng = np.random.default_rng([SEED, number, i])
-            trace = 100 * kind.draw(rng, kind.rule.max_steps) * warmup(rng, kind.rule.max_steps)
-            steps, found = stop(trace, kind.rule)
-            naive_steps, mean, half = stop_naively(trace, kind.rule)
-            taken.append(steps)
-            naively.append(naive_steps)
-            flagged.append(not found.is_steady)
-            if kind.mean is not None:
-                covered.append(abs(found.mean_ms - 100 * kind.mean) <= found.half_width_ms)
-                naively_covered.append(abs(mean - 100 * kind.mean) <= half)
-        shares = [f"{statistics.fmean(held):.3f}" if held else "" for held in (covered, naively_covered)]
-        print(
-            f"{name:<12}{shares[0]:>9}{shares[1]:>7}{statistics.median(taken):>15.0f}{statistics.fmean(taken):>6.0f}"
-            f"{statistics.median(naively):>7.0f}{statistics.fmean(flagged):>9.3f}",
-            flush=True,
-        )
-        if kind.mean is None:
-            figures[f"flagged_{name}"] = statistics.fmean(flagged)
-            bound = {f"flagged_{name}": ">= 0.9"}
-        else:
-            figures[f"coverage_{name}"] = statistics.fmean(covered)
-            bound = {f"coverage_{name}": ">= 0.92 and <= 0.97"}
-            flagged_steady.append(statistics.fmean(flagged))
-        if kind.is_bounded:
-            bounds |= bound
-        if name == "white_3pct":
-            figures["steps_white_3pct"] = statistics.median(taken)
-            bounds["steps_white_3pct"] = "<= 55"
-    figures["flagged_steady"] = max(flagged_steady)
-    bounds["flagged_steady"] = "<= 0.05"
-    return conclude("intervals", figures=figures, bounds=bounds)
+def share(held: list[bool]) -> float:
+    return statistics.fmean(held) if held else math.nan
 
+
+def coverage(trials: list[Trial]) -> float:
+    return share([trial.is_right for trial in trials if not trial.why_not])
+
+
+def main(argv=None):
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    names = [x for x in FAMILIES if len(sys.argv) < 3 or any(p in x for p in sys.argv[2].split(","))]
+    print(f"{'':<14}{'cov 1st':>8}{'2-4':>7}{'all':>7}{'naive':>7}{'wrong1':>8}{'2-4':>7}{'med1':>6}{'med2+':>6}{'med':>6}{'mean':>6} withheld1 | later")
+    with ProcessPoolExecutor(2) as pool:
+        for name in names:
+            seqs = list(pool.map(partial(sequence, name), range(n), chunksize=25))
+            first = [s[0] for s in seqs]
+            later = [t for s in seqs for t in s[1:]]
+            both = first + later
+            def w(ts): return share([not t.why_not and not t.is_right for t in ts])
+            def r(ts): return {k: round(v/len(ts),3) for k,v in Counter(t.why_not for t in ts).items() if k}
+            print(f"{name:<14}{coverage(first):>8.3f}{coverage(later):>7.3f}{coverage(both):>7.3f}{share([t.is_naively_right for t in both]):>7.3f}"
+              f"{w(first):>8.3f}{w(later):>7.3f}{statistics.median(t.steps for t in first):>6.0f}{statistics.median(t.steps for t in later):>6.0f}{statistics.median(t.steps for t in both):>6.0f}{statistics.fmean(t.steps for t in both):>6.0f} {r(first)} | {r(later)}", flush=True)
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000))
+    main()

@@ -31,13 +31,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from workers import student
+
 Trace = NDArray[np.float64]
 Steps = Sequence[float] | Trace
-WhyNot = Literal["", "drift", "two levels"]
+WhyNot = Literal["", "drift", "two levels", "too short to know"]
 
 SHORTEST = 20  # steps that a window needs for anything to be said
+LONG = 228  # steps in which a stall of 1 in 50 comes with the chance 0.99
 GROWTH = 1.1  # from one look to the next
 CLIP = 3.0  # robust deviations
+STALL = 6.0  # robust deviations above the median ...
+STALL_SHARE = 0.05  # ... and this share of it
 CHANGE = 3.5  # standard errors between a slower start and the rest
 ORDERS = 10  # of the longest autoregression tried
 LEVEL_STEPS = 8  # that a level is held at least
@@ -65,15 +70,27 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Known:
+    """What earlier trials of one kind have shown on these nodes; empty: nothing."""
+
+    calm_steps: int = 0  # in the windows since the last that showed a stall, a drift or two levels
+    calm_ms: float = 0.0  # that these took
+
+
+NOTHING = Known()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The mean step time over a window with its 95% interval, which means nothing where the window is not steady."""
+    """The mean step time over a window with its 95% interval, withheld where it would mean nothing."""
 
     start: int  # first step of the window
     steps: int  # in it
     mean_ms: float
-    half_width_ms: float
+    half_width_ms: float | None  # None where withheld
     effective_steps: float  # independent steps that would say as much
-    why_not: WhyNot  # steady; empty if it is
+    why_not: WhyNot  # the reason for which the interval is withheld; empty if it is not
+    needed_steps: int = 0
 
     @property
     def is_steady(self) -> bool:
@@ -87,14 +104,21 @@ class Decision:
     estimate: Estimate | None = None  # of this look; a stop has one
 
 
-def decide(step_ms: Steps, rule: Rule) -> Decision:
+def decide(step_ms: Steps, rule: Rule, known: Known = NOTHING) -> Decision:
     """Whether to stop after these steps, the first of the trial included. Ask after every block."""
     trace = checked(step_ms)
     is_last = len(trace) >= rule.max_steps
-    if not is_last and not is_look(len(trace), rule.block):
-        return Decision(kind="go on")
-    found = estimate(step_ms, rule.min_warmup)
-    if found and found.is_steady and found.steps >= rule.min_window and found.half_width_ms <= rule.ci * found.mean_ms:
+    if not is_last:
+        trace = trace[: last_look(len(trace), rule.block)]
+        if len(trace) - rule.min_warmup < max(rule.min_window, LONG - known.calm_steps):
+            return Decision(kind="go on")
+    found = estimate(trace, rule.min_warmup, known)
+    if (
+        found
+        and found.half_width_ms is not None
+        and found.steps >= rule.min_window
+        and found.half_width_ms <= rule.ci * found.mean_ms
+    ):
         return Decision(kind="stop", reason="interval", estimate=found)
     if is_last:
         return Decision(kind="stop", reason="max_steps", estimate=found)
@@ -106,27 +130,61 @@ def is_look(steps: int, block: int) -> bool:
     return steps % block == 0 and (steps <= block or _powers(steps) != _powers(steps - block))
 
 
+def last_look(steps: int, block: int) -> int:
+    n = steps - steps % block
+    while n and not is_look(n, block):
+        n -= block
+    return n
+
+
 def _powers(steps: int) -> int:
     return math.floor(math.log(steps) / math.log(GROWTH))
 
 
-def estimate(step_ms: Steps, min_warmup: int = 10) -> Estimate | None:
+def estimate(step_ms: Steps, min_warmup: int = 10, known: Known = NOTHING) -> Estimate | None:
     """What the trace says so far; None while the window would be shorter than `SHORTEST` steps."""
     trace = checked(step_ms)
     if len(trace) < min_warmup + SHORTEST:
         return None
-    calm = calmed(trace)
+    deviations = robust(trace)
+    calm = deviations.clip(-CLIP, CLIP)
     start = max(min_warmup, warmup_end(calm))
     window = trace[start:]
     effective = effective_steps(window)
+    mean_ms = float(window.mean())
+    why_not = unsteadiness(calm[start:])
+    needed = LONG if stalls(trace, start) else needed_steps(known, mean_ms)
+    if not why_not and len(window) < needed:
+        why_not = "too short to know"
     return Estimate(
         start=start,
         steps=len(window),
-        mean_ms=float(window.mean()),
-        half_width_ms=half_width(window, effective),
+        mean_ms=mean_ms,
+        half_width_ms=None if why_not else half_width(window, effective),
         effective_steps=effective,
-        why_not=unsteadiness(calm[start:]),
+        why_not=why_not,
+        needed_steps=needed,
     )
+
+
+def needed_steps(known: Known, step_ms: float) -> int:
+    return max(LONG - int(min(known.calm_steps, known.calm_ms / step_ms)), 0)
+
+
+def stalls(trace: Trace, start: int) -> int:
+    median = float(np.median(trace[start:]))
+    is_long = (robust(trace)[start:] > STALL) & (trace[start:] > (1 + STALL_SHARE) * median)
+    return int(is_long.sum())
+
+
+def learnt(known: Known, step_ms: Steps, start: int) -> Known:
+    trace = checked(step_ms)
+    window = trace[start:]
+    if len(window) < SHORTEST:
+        return known
+    if stalls(trace, start) or unsteadiness(calmed(trace)[start:]):
+        return NOTHING
+    return Known(calm_steps=known.calm_steps + len(window), calm_ms=known.calm_ms + float(window.sum()))
 
 
 def checked(step_ms: Steps) -> Trace:
@@ -154,12 +212,7 @@ def half_width(window: Trace, effective: float) -> float:
         return 0.0
     kurtosis = float(np.mean(deviations**4)) / variance**2
     freedom = max(min(effective - 1, 2 * effective / max(kurtosis - 1, 1e-9)), 2.0)
-    return t_quantile(freedom) * math.sqrt(variance / (effective - 1))
-
-
-def t_quantile(freedom: float) -> float:
-    """Student's t at 97.5%, within 1% from 2 degrees of freedom on (Cornish-Fisher; importing SciPy takes a second)."""
-    return 1.959964 + 2.372271 / freedom + 2.822521 / freedom**2 + 2.555852 / freedom**3 + 1.589536 / freedom**4
+    return float(student.quantile(freedom)) * math.sqrt(variance / (effective - 1))
 
 
 def correlation_time(values: Trace) -> float:
@@ -201,12 +254,17 @@ def _longer_correlation_time(covariances: list[float], n: int) -> float:
 
 
 def calmed(trace: Trace) -> Trace:
-    """The trace in robust deviations from its second half's median, clipped: a stall weighs as much as a slow step."""
+    """The trace in robust deviations, clipped: a stall weighs as much as a slow step."""
+    return robust(trace).clip(-CLIP, CLIP)
+
+
+def robust(trace: Trace) -> Trace:
+    """The trace in robust deviations from its second half's median."""
     tail = trace[len(trace) // 2 :]
     median = np.median(tail)
     scale = 1.4826 * np.median(np.abs(tail - median)) or tail.std() or 1e-12 * median
     deviations: Trace = (trace - median) / scale
-    return deviations.clip(-CLIP, CLIP)
+    return deviations
 
 
 def warmup_end(calm: Trace) -> int:

@@ -19,7 +19,7 @@ And these, on `white_3pct`, have none, so that each of their intervals that is s
 - `two_level`: 6% apart, each held for 20 to 40 steps.
 
 Coverage is that of the intervals shown; a trial is wrong whose interval is shown and misses. Stalls of 1 in 100 and of
-1 in 200 have no bound: 228 steps do not show them surely, and until they come, a first trial is that of a quiet machine.
+1 in 200 have no bound: 228 steps do not show them surely; until they come, a first trial is that of a quiet machine.
 
     python benchmarks/intervals.py [SEQUENCES] [FAMILY ...]
 """

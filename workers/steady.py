@@ -36,6 +36,7 @@ import bisect
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -181,23 +182,25 @@ def estimate(step_ms: Steps, min_warmup: int = 10, known: Known = NOTHING) -> Es
     trace = checked(step_ms)
     if len(trace) < min_warmup + SHORTEST:
         return None
-    return _judged(trace, max(min_warmup, warmup_end(calmed(trace))), known)
+    far = deviations(trace)
+    start = max(min_warmup, warmup_end(clipped(far)))
+    return _judged(trace[start:], far[start:], start, known)
 
 
 def fixed(step_ms: Steps, known: Known = NOTHING) -> Estimate | None:
     """What steps say that follow a warm-up of given length; None if they are fewer than `SHORTEST`."""
     window = checked(step_ms)
-    return _judged(window, 0, known) if len(window) >= SHORTEST else None
+    return _judged(window, deviations(window), 0, known) if len(window) >= SHORTEST else None
 
 
-def _judged(trace: Trace, start: int, known: Known) -> Estimate:
-    window, far = trace[start:], deviations(trace)[start:]
+def _judged(window: Trace, far: Trace, start: int, known: Known) -> Estimate:
+    """`far`: the window's steps in robust deviations."""
     mean_ms = float(window.mean())
     effective = effective_steps(window)
     half_width_ms = half_width(window, effective)
     for_stalls = _steps_for_stalls(known, mean_ms, half_width_ms)
     for_calm = LONG if len(stalls(window, far)) else _steps_for_calm(known, mean_ms)
-    why_not = unsteadiness(far.clip(-CLIP, CLIP))
+    why_not = unsteadiness(clipped(far))
     if not why_not and len(window) < for_stalls:
         why_not = "rare stalls"
     if not why_not and len(window) < for_calm:
@@ -244,7 +247,7 @@ def learnt(known: Known, step_ms: Steps, start: int) -> Known:
         stalls=kept * (known.stalls + len(seen)),
         excess=kept * (known.excess + float(seen.sum())),
     )
-    if len(seen) or unsteadiness(far.clip(-CLIP, CLIP)):
+    if len(seen) or unsteadiness(clipped(far)):
         return remembered
     if len(window) < SHOWS_DRIFT:
         return dataclasses.replace(remembered, calm_steps=known.calm_steps, calm_ms=known.calm_ms)
@@ -312,7 +315,7 @@ def _longer_correlation_time(covariances: list[float], n: int) -> float:
     variance = covariances[0]
     best, time = math.inf, 0.0
     for order in range(1, len(covariances)):
-        past = sum(coefficients[j] * covariances[order - 1 - j] for j in range(order - 1))
+        past = sum(map(operator.mul, coefficients, covariances[order - 1 : 0 : -1]))
         partial = (covariances[order] - past) / variance
         coefficients = [a - partial * b for a, b in zip(coefficients, coefficients[::-1], strict=True)] + [partial]
         variance *= 1 - partial**2
@@ -327,7 +330,11 @@ def _longer_correlation_time(covariances: list[float], n: int) -> float:
 
 def calmed(trace: Trace) -> Trace:
     """The trace in robust deviations, clipped: a stall weighs as much as a slow step."""
-    return deviations(trace).clip(-CLIP, CLIP)
+    return clipped(deviations(trace))
+
+
+def clipped(far: Trace) -> Trace:
+    return far.clip(-CLIP, CLIP)
 
 
 def deviations(trace: Trace) -> Trace:

@@ -227,7 +227,8 @@ def _obstacle(cell: dict[str, Any], n: list[int]) -> str:
 def _judge(table: pd.DataFrame, more_is_better: bool) -> None:
     """Intervals and verdicts of the cells that can be compared, in place."""
     import numpy as np
-    from scipy.stats import t
+
+    from workers import student
 
     table["verdict"] = table["verdict"].astype(object)
     at = table.index[table["why"] == ""]
@@ -236,8 +237,8 @@ def _judge(table: pd.DataFrame, more_is_better: bool) -> None:
     log = np.log(table.loc[at, "ratio"].to_numpy(float))
     variance, df = moderated(table.loc[at, "var"].to_numpy(float), table.loc[at, "df"].to_numpy(float))
     error = np.sqrt(np.maximum(variance, 1e-18) * table.loc[at, "per"].to_numpy(float))
-    half = t.ppf(1 - (1 - CONFIDENCE) / 2 / len(at), df) * error
-    corrected = holm(2 * t.sf(np.abs(log) / error, df))
+    half = student.quantile(df, 1 - (1 - CONFIDENCE) / len(at)) * error
+    corrected = holm(student.both_tails(log / error, df))
     is_seen = corrected <= 1 - CONFIDENCE
     is_faster = (log > 0) == more_is_better
     table.loc[at, "ratio_low"], table.loc[at, "ratio_high"] = np.exp(log - half), np.exp(log + half)

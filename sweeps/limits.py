@@ -21,7 +21,6 @@ from typing import Literal
 from workers.contract import Measurement, TrialConfig
 
 CLEARLY = 0.1  # a share worth a name
-T_975 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # Student's, for 1 to 9 degrees of freedom
 NORMAL = 1.96
 
 
@@ -81,7 +80,9 @@ def _lost(whole: Sequence[float], without: Sequence[float]) -> Share:
 
 def quantile(freedom: int) -> float:
     """Student's t at 97.5%."""
-    return T_975[freedom - 1] if freedom <= len(T_975) else NORMAL
+    from workers import student
+
+    return float(student.quantile(freedom))
 
 
 def limiting(input_share: float, comm_share: float) -> Literal["input_share", "comm_share", "compute_share"]:

@@ -145,7 +145,8 @@ def _fitted(table: pd.DataFrame, at: dict[str, Any]) -> Model | None:
 def _once(table: pd.DataFrame, at: dict[str, Any]) -> Model | None:
     import numpy as np
     from scipy.optimize import nnls
-    from scipy.stats import t
+
+    from workers import student
 
     if len(table) < FEWEST_CELLS:
         return None
@@ -182,7 +183,7 @@ def _once(table: pd.DataFrame, at: dict[str, Any]) -> Model | None:
         batches=frozenset(map(float, shape[:, 2])),
         _draws=draws,
         _mean=mean,
-        _quantile=float(t.ppf(0.975, free)),
+        _quantile=student.quantile(free),
     )
 
 

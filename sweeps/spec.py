@@ -145,7 +145,7 @@ class Stop(_Section):
     ci: Ci = 0.01
     max_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(500, description="warm-up included")
     min_window: Annotated[int, Field(ge=20, le=1_000_000)] = Field(
-        40, description="steps before the interval may stop a trial; 228 see a stall of 1 in 50 in 99 of 100 trials"
+        40, description="steps before the interval may stop a trial, once 228 steps in a row have been calm"
     )
 
 

@@ -1,7 +1,7 @@
-"""When a trial's steps have become steady, how long a step is, how sure that is, and when to stop. NumPy only.
+"""When the steps of a trial have become steady, how long a step is, how sure that is, and when to stop.
 
 The quantity is the mean step time: throughput is images over it, so a stall counts for what it costs. All are pure
-functions of the trace: ranks that are given the same trace, on processors that round alike, decide alike.
+functions of the trace and of what earlier trials have shown: who is given the same decides alike.
 
 What is done, and why the 95% interval still holds at a step that the trace itself has chosen:
 
@@ -10,20 +10,33 @@ What is done, and why the 95% interval still holds at a step that the trace itse
 - The interval is a t-interval of as many values as the window has independent steps. Their number comes from an AR(1)
   fit, corrected for its bias and widened where correlation shows (short traces understate it), or from a longer AR
   fit where Schwarz's criterion prefers one, whichever is wider.
-- Its degrees of freedom fall with the kurtosis: a few stalls tell little about the spread.
+- Its degrees of freedom fall with the kurtosis, and it widens with the skewness: a few stalls tell little about the
+  spread, and a trace that has had too few of them looks short and calm at once.
 - A trace is looked at when it has grown by a tenth, not after each step, and may stop once `min_window` steps are in
   the window: the more looks at short windows, the more often a lucky one stops.
-- A window that drifts or holds two levels does not stop at its interval, however narrow that is.
 
-No rule sees what has not happened yet. A stall that comes once in n steps, at random, is absent from m steps with the
-chance (1 - 1/n)^m; until it comes, the trace is that of a trial without stalls, and so are the interval and the stop.
-The 40 steps that let a quiet trial stop early miss a 1-in-50 stall 45 times in 100; 228 miss it once in 100. Likewise
-a drift is seen once it has moved the window by more than its noise, and a second level once it has come.
+And when the interval is withheld, with the reason, because no width would make it true:
+
+- `drift`, `two levels`: the window has no one mean. Such a trial goes on to `max_steps`.
+- `too short to know`: 40 steps miss a stall of 1 in 50 steps 45 times in 100 and cannot show a drift of 3% in 100
+  steps under a spread of 3%; 228 steps miss the stall once in 100 and show the drift. So 228 steps without stall, drift
+  or levels have to be seen before a shorter window is believed: in this window and in those of earlier trials of the
+  same kind on the same nodes together (`Known`, `learnt`), and as much time as 228 of this trial's steps take, because
+  some stalls come by the clock. A window that shows something ends that credit.
+- `rare stalls`: earlier windows had stalls so seldom that one of this length misses them all more than once in 100,
+  and they cost more than a quarter of the interval. The repeats of a cell still carry them.
+
+No rule sees what has never happened. A stall of 1 in 200 steps is absent from 228 steps 32 times in 100, and until it
+comes, here or in an earlier trial, the trace is that of a trial without stalls, and so are the interval and the stop.
 """
 
 from __future__ import annotations
 
+import bisect
+import dataclasses
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -31,27 +44,38 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from workers import student
+
 Trace = NDArray[np.float64]
 Steps = Sequence[float] | Trace
-WhyNot = Literal["", "drift", "two levels"]
+WhyNot = Literal["", "drift", "two levels", "rare stalls", "too short to know"]
 
 SHORTEST = 20  # steps that a window needs for anything to be said
+MISSED = 0.01  # chance at which a stall may be absent from all that is known
+LONG = 228  # steps from which a stall of 1 in 50 is absent with that chance
+SHOWS_DRIFT = 60  # steps of a window that counts as evidence against drift: four such show 3% in 100 steps in 87%
+MEMORY = 4000  # steps for which stalls are remembered
 GROWTH = 1.1  # from one look to the next
 CLIP = 3.0  # robust deviations
+STALL = 6.0  # robust deviations above the median that make a step a stall, if they are also ...
+STALL_EXCESS = 0.05  # ... this share of it: 1 in 50 of less changes the mean by less than 0.1%
+NEGLIGIBLE = 0.25  # of the half-width: stalls that cost less change its coverage by less than one point
 CHANGE = 3.5  # standard errors between a slower start and the rest
+SLOPE = 2.3  # standard errors of a drift: 1 in 50 steady traces has it by chance
+SKEWED = 0.3  # of Johnson's term, which moves one end of the interval out and the other in; set by measuring coverage
 ORDERS = 10  # of the longest autoregression tried
 LEVEL_STEPS = 8  # that a level is held at least
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """When to stop. A stall rarer than once in `min_window` steps may never be seen: see the module."""
+    """When to stop."""
 
     ci: float = 0.01  # half of the 95% interval, relative to the mean
     max_steps: int = 500  # warm-up included
     min_warmup: int = 10
-    min_window: int = 40  # steps after warm-up before the interval may stop a trial
-    block: int = 5  # steps between decisions
+    min_window: int = 40  # steps after warm-up before the interval may stop a trial, however much is known
+    block: int = 5  # steps between looks, at least
 
     def __post_init__(self) -> None:
         if not 0 < self.ci < 1:
@@ -65,15 +89,30 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Known:
+    """What the windows of earlier trials of one kind have shown on the same nodes; empty: nothing is known."""
+
+    calm_steps: int = 0  # since the last window that showed a stall, a drift or two levels
+    calm_ms: float = 0.0  # that these took
+    steps: float = 0.0  # in which stalls were counted; the oldest fade
+    stalls: float = 0.0
+    excess: float = 0.0  # what these took beyond an ordinary step, in ordinary steps
+
+
+NOTHING = Known()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The mean step time over a window with its 95% interval, which means nothing where the window is not steady."""
+    """The mean step time over a window, with its 95% interval unless that is withheld."""
 
     start: int  # first step of the window
     steps: int  # in it
     mean_ms: float
-    half_width_ms: float
+    half_width_ms: float | None  # None where it is withheld
     effective_steps: float  # independent steps that would say as much
-    why_not: WhyNot  # steady; empty if it is
+    why_not: WhyNot  # the interval is withheld; empty if it is not
+    needed_steps: int = 0  # that a window needs, with what is known, before its interval is shown
 
     @property
     def is_steady(self) -> bool:
@@ -84,48 +123,138 @@ class Estimate:
 class Decision:
     kind: Literal["go on", "stop"]
     reason: Literal["", "interval", "max_steps"] = ""
-    estimate: Estimate | None = None  # of this look; a stop has one
+    estimate: Estimate | None = None  # at the look; a stop has one
 
 
-def decide(step_ms: Steps, rule: Rule) -> Decision:
-    """Whether to stop after these steps, the first of the trial included. Ask after every block."""
+def decide(step_ms: Steps, rule: Rule, known: Known = NOTHING) -> Decision:
+    """Whether to stop after these steps, the first of the trial included. Between looks, the answer of the last."""
     trace = checked(step_ms)
     is_last = len(trace) >= rule.max_steps
-    if not is_last and not is_look(len(trace), rule.block):
-        return Decision(kind="go on")
-    found = estimate(step_ms, rule.min_warmup)
-    if found and found.is_steady and found.steps >= rule.min_window and found.half_width_ms <= rule.ci * found.mean_ms:
+    if not is_last:
+        trace = trace[: _last_look(len(trace), rule)]
+        if len(trace) < _first_stop(rule, known):
+            return Decision(kind="go on")
+    found = estimate(trace, rule.min_warmup, known)
+    is_sure = (
+        found is not None
+        and found.half_width_ms is not None
+        and found.steps >= rule.min_window
+        and found.half_width_ms <= rule.ci * found.mean_ms
+    )
+    if is_sure:
         return Decision(kind="stop", reason="interval", estimate=found)
     if is_last:
         return Decision(kind="stop", reason="max_steps", estimate=found)
     return Decision(kind="go on", estimate=found)
 
 
-def is_look(steps: int, block: int) -> bool:
-    """Whether a trace is looked at: at a block's end, once it has grown by a tenth (a power of 1.1 is passed)."""
-    return steps % block == 0 and (steps <= block or _powers(steps) != _powers(steps - block))
+def next_look(taken: int, rule: Rule, known: Known = NOTHING) -> int:
+    """The number of steps at which it is worth asking again, after so many; `max_steps` is the last."""
+    looks = _looks(rule.block, rule.max_steps)
+    after = max(taken + 1, _first_stop(rule, known))
+    return looks[min(bisect.bisect_left(looks, after), len(looks) - 1)]
 
 
-def _powers(steps: int) -> int:
-    return math.floor(math.log(steps) / math.log(GROWTH))
+def _last_look(taken: int, rule: Rule) -> int:
+    looks = _looks(rule.block, rule.max_steps)
+    seen = bisect.bisect_right(looks, taken)
+    return looks[seen - 1] if seen else 0
 
 
-def estimate(step_ms: Steps, min_warmup: int = 10) -> Estimate | None:
+@functools.cache
+def _looks(block: int, max_steps: int) -> tuple[int, ...]:
+    """The ends of blocks at which the trace has grown by a tenth (a power of 1.1 is passed), and its last step."""
+
+    def powers(steps: int) -> int:
+        return math.floor(math.log(steps) / math.log(GROWTH))
+
+    ends = range(block, max_steps, block)
+    return (*(n for n in ends if n == block or powers(n) != powers(n - block)), max_steps)
+
+
+def _first_stop(rule: Rule, known: Known) -> int:
+    """No trace shorter than this stops at its interval, whatever it shows."""
+    return rule.min_warmup + max(rule.min_window, LONG - known.calm_steps)
+
+
+def estimate(step_ms: Steps, min_warmup: int = 10, known: Known = NOTHING) -> Estimate | None:
     """What the trace says so far; None while the window would be shorter than `SHORTEST` steps."""
     trace = checked(step_ms)
     if len(trace) < min_warmup + SHORTEST:
         return None
-    calm = calmed(trace)
-    start = max(min_warmup, warmup_end(calm))
-    window = trace[start:]
+    far = deviations(trace)
+    start = max(min_warmup, warmup_end(clipped(far)))
+    return _judged(trace[start:], far[start:], start, known)
+
+
+def fixed(step_ms: Steps, known: Known = NOTHING) -> Estimate | None:
+    """What steps say that follow a warm-up of given length; None if they are fewer than `SHORTEST`."""
+    window = checked(step_ms)
+    return _judged(window, deviations(window), 0, known) if len(window) >= SHORTEST else None
+
+
+def _judged(window: Trace, far: Trace, start: int, known: Known) -> Estimate:
+    """`far`: the window's steps in robust deviations."""
+    mean_ms = float(window.mean())
     effective = effective_steps(window)
+    half_width_ms = half_width(window, effective)
+    for_stalls = _steps_for_stalls(known, mean_ms, half_width_ms)
+    for_calm = LONG if len(stalls(window, far)) else _steps_for_calm(known, mean_ms)
+    why_not = unsteadiness(clipped(far))
+    if not why_not and len(window) < for_stalls:
+        why_not = "rare stalls"
+    if not why_not and len(window) < for_calm:
+        why_not = "too short to know"
     return Estimate(
         start=start,
         steps=len(window),
-        mean_ms=float(window.mean()),
-        half_width_ms=half_width(window, effective),
+        mean_ms=mean_ms,
+        half_width_ms=None if why_not else half_width_ms,
         effective_steps=effective,
-        why_not=unsteadiness(calm[start:]),
+        why_not=why_not,
+        needed_steps=max(for_stalls, for_calm),
+    )
+
+
+def _steps_for_calm(known: Known, step_ms: float) -> int:
+    """The steps of a window without stalls that, with what is known, make `LONG`, in steps and in time."""
+    return max(LONG - int(min(known.calm_steps, known.calm_ms / step_ms)), 0)
+
+
+def _steps_for_stalls(known: Known, step_ms: float, half_width_ms: float) -> int:
+    """The steps from which the known stalls are absent with the chance `MISSED`; 0 if they cost next to nothing."""
+    if not known.stalls or known.excess / known.steps * step_ms <= NEGLIGIBLE * half_width_ms:
+        return 0
+    return math.ceil(math.log(MISSED) / math.log1p(-known.stalls / known.steps))
+
+
+def stalls(window: Trace, far: Trace) -> Trace:
+    """What each stall took beyond an ordinary step, in ordinary steps. `far`: the steps in robust deviations."""
+    excess = np.asarray(window / np.median(window) - 1, np.float64)
+    return excess[(far > STALL) & (excess > STALL_EXCESS)]
+
+
+def learnt(known: Known, step_ms: Steps, start: int) -> Known:
+    """What is known once a trial has ended whose window begins at this step."""
+    trace = checked(step_ms)
+    window, far = trace[start:], deviations(trace)[start:]
+    if len(window) < SHORTEST:
+        return known
+    seen = stalls(window, far)
+    kept = min(MEMORY / (known.steps + len(window)), 1.0)
+    remembered = Known(
+        steps=kept * (known.steps + len(window)),
+        stalls=kept * (known.stalls + len(seen)),
+        excess=kept * (known.excess + float(seen.sum())),
+    )
+    if len(seen) or unsteadiness(clipped(far)):
+        return remembered
+    if len(window) < SHOWS_DRIFT:
+        return dataclasses.replace(remembered, calm_steps=known.calm_steps, calm_ms=known.calm_ms)
+    return dataclasses.replace(
+        remembered,
+        calm_steps=known.calm_steps + len(window),
+        calm_ms=known.calm_ms + float(window.sum()),
     )
 
 
@@ -146,20 +275,19 @@ def half_width(window: Trace, effective: float) -> float:
     """Half of the t-interval of the mean of a window that holds so many independent steps.
 
     The variance of a spread estimate grows with the kurtosis k: it is worth 2n / (k - 1) degrees of freedom, which is
-    n for the normal's 3.
+    n for the normal's 3. Where long steps are rare, a mean that is too low comes with a spread that is too low, most
+    often at the step where a trace stops: the interval widens by a share of Johnson's term for the skewness.
     """
-    deviations = window - window.mean()
-    variance = float(np.mean(deviations**2))
+    distances = window - window.mean()
+    variance = float(np.mean(distances**2))
     if variance == 0:
         return 0.0
-    kurtosis = float(np.mean(deviations**4)) / variance**2
+    kurtosis = float(np.mean(distances**4)) / variance**2
     freedom = max(min(effective - 1, 2 * effective / max(kurtosis - 1, 1e-9)), 2.0)
-    return t_quantile(freedom) * math.sqrt(variance / (effective - 1))
-
-
-def t_quantile(freedom: float) -> float:
-    """Student's t at 97.5%, within 1% from 2 degrees of freedom on (Cornish-Fisher; importing SciPy takes a second)."""
-    return 1.959964 + 2.372271 / freedom + 2.822521 / freedom**2 + 2.555852 / freedom**3 + 1.589536 / freedom**4
+    skewness = abs(float(np.mean(distances**3))) / variance**1.5
+    t = student.quantile(freedom)
+    t += SKEWED * skewness * (2 * t**2 + 1) / (6 * math.sqrt(effective))
+    return float(t * math.sqrt(variance / (effective - 1)))
 
 
 def correlation_time(values: Trace) -> float:
@@ -187,7 +315,7 @@ def _longer_correlation_time(covariances: list[float], n: int) -> float:
     variance = covariances[0]
     best, time = math.inf, 0.0
     for order in range(1, len(covariances)):
-        past = sum(coefficients[j] * covariances[order - 1 - j] for j in range(order - 1))
+        past = sum(map(operator.mul, coefficients, covariances[order - 1 : 0 : -1]))
         partial = (covariances[order] - past) / variance
         coefficients = [a - partial * b for a, b in zip(coefficients, coefficients[::-1], strict=True)] + [partial]
         variance *= 1 - partial**2
@@ -201,12 +329,21 @@ def _longer_correlation_time(covariances: list[float], n: int) -> float:
 
 
 def calmed(trace: Trace) -> Trace:
-    """The trace in robust deviations from its second half's median, clipped: a stall weighs as much as a slow step."""
+    """The trace in robust deviations, clipped: a stall weighs as much as a slow step."""
+    return clipped(deviations(trace))
+
+
+def clipped(far: Trace) -> Trace:
+    return far.clip(-CLIP, CLIP)
+
+
+def deviations(trace: Trace) -> Trace:
+    """The trace in robust deviations from its second half's median."""
     tail = trace[len(trace) // 2 :]
     median = np.median(tail)
     scale = 1.4826 * np.median(np.abs(tail - median)) or tail.std() or 1e-12 * median
-    deviations: Trace = (trace - median) / scale
-    return deviations.clip(-CLIP, CLIP)
+    found: Trace = (trace - median) / scale
+    return found
 
 
 def warmup_end(calm: Trace) -> int:
@@ -236,14 +373,14 @@ def unsteadiness(calm: Trace) -> WhyNot:
 
 
 def _drifts(calm: Trace) -> bool:
-    """Schwarz's criterion for a line, over blocks of five: mild on short windows, where a drift has to be caught."""
+    """Whether a line fits better than chance makes it."""
     n = len(calm)
     centred = np.arange(n) - (n - 1) / 2
     moment = float(centred @ centred)
     slope = float(centred @ calm) / moment
     residuals = calm - calm.mean() - slope * centred
     variance = float(residuals @ residuals) / (n - 2) * correlation_time(residuals)
-    return slope**2 * moment > variance * math.log(n / 5)
+    return slope**2 * moment > variance * SLOPE**2
 
 
 def _has_two_levels(calm: Trace) -> bool:

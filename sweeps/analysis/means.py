@@ -18,11 +18,12 @@ FIGURES = ("images_per_s", "step_ms_mean", *COSTS, "top1", *TO_TARGET, *SHARES, 
 def half_width(spread: Any, n: Any) -> Any:
     """Half of the t-interval of a mean of `n` values with this standard deviation; of numbers or of columns."""
     import numpy as np
-    from scipy.stats import t
+
+    from workers import student
 
     n = np.asarray(n, float)
     several = np.where(n > 1, n, 2)
-    found = np.where(n > 1, t.ppf((1 + CONFIDENCE) / 2, several - 1) * np.asarray(spread) / several**0.5, np.nan)
+    found = np.where(n > 1, student.quantile(several - 1, CONFIDENCE) * np.asarray(spread) / several**0.5, np.nan)
     return found if found.ndim else float(found)
 
 

@@ -82,6 +82,7 @@ class _Kept:
     seats: Seats
     at: float
     beside: Mapping[str, Node]
+    used: frozenset[str]  # nodes in use then, its own among them
 
 
 class Packing:
@@ -180,16 +181,17 @@ class Packing:
             self._round = first.round
             return self._begin(first, seats, now)
         kept = self._keep(first, now, predicted, shunned)
-        theirs = {name for name, _ in kept.seats}
+        theirs = _names(kept.seats)
         is_patient = self._passed < PATIENCE
         beside = _common(free, kept.beside) if is_patient else _without(free, theirs)
+        used_then = kept.used if is_patient else used | theirs
         for other in others:
             shunned = self._shunned(other, avoid)
-            seats = self._place(other.trial, beside, shunned, used | theirs)
+            seats = self._place(other.trial, beside, shunned, used, used_then)
             if not seats and is_patient and now + predicted(other.trial) <= kept.at:
-                seats = self._place(other.trial, free, shunned, used | theirs)
+                seats = self._place(other.trial, free, shunned, used)
             if seats:
-                self._passed += any(name in theirs for name, _ in seats)
+                self._passed += self._is_in_its_way(seats, used, theirs)
                 return self._begin(other, seats, now)
         return None
 
@@ -257,7 +259,7 @@ class Packing:
             self._first, self._passed, self._kept = one.id, 0, None
         ends = [(running.end(now, predicted), trial, "") for trial, running in self._running.items()]
         ends += [(max(now, until), "", node) for node, until in self._taken.items()]
-        left, at = dict(self._free), now
+        left, at, used = dict(self._free), now, set[str]()
         running, taken = {trial: one.start for trial, one in self._running.items()}, set(self._taken)
         for end, trial, node in sorted(ends):
             at = end
@@ -265,14 +267,14 @@ class Packing:
                 self._change(left, running.pop(trial), +1)
             taken.discard(node)
             open_then = _without(left, taken) if taken else left
+            used = _used(running.values()) if self._is_limited else set()
             if self._kept is None:
-                used = _used(running.values()) if self._is_limited else set()
                 self._kept = self._place(one.trial, open_then, avoid, used)
-            if self._kept and self._has_room(one, self._kept, open_then):
+            if self._kept and self._is_allowed(self._kept, used) and self._has_room(one, self._kept, open_then):
                 break
         assert self._kept, "an idle cluster holds it"
         self._change(left, Start(one.trial, self._kept), -1)
-        return _Kept(self._kept, at, left)
+        return _Kept(self._kept, at, left, frozenset(used | _names(self._kept)))
 
     def _has_room(self, one: _Waiting, seats: Seats, left: Mapping[str, Node]) -> bool:
         return all(
@@ -280,17 +282,25 @@ class Packing:
         )
 
     def _place(
-        self, trial: TrialConfig, free: Mapping[str, Node], avoid: Collection[str], used: Collection[str]
+        self, trial: TrialConfig, free: Mapping[str, Node], avoid: Collection[str], *used: Collection[str]
     ) -> Seats | None:
-        """Seats that together with the nodes used are no more than there may be."""
+        """Seats that together with the nodes used, now as well as later, are no more than there may be."""
         seats = shape.place(trial, self._nodes, free, avoid)
-        if seats and self._is_limited and len({*used, *(name for name, _ in seats)}) > self._most:
-            return shape.place(trial, self._nodes, {name: free[name] for name in used if name in free}, avoid)
-        return seats
+        if seats and not self._is_allowed(seats, *used):
+            in_use = {name: node for name, node in free.items() if all(name in names for names in used)}
+            seats = shape.place(trial, self._nodes, in_use, avoid)
+        return seats if seats and self._is_allowed(seats, *used) else None
 
     @property
     def _is_limited(self) -> bool:
         return self._most < len(self._nodes)
+
+    def _is_allowed(self, seats: Seats, *used: Collection[str]) -> bool:
+        return not self._is_limited or all(len({*names, *_names(seats)}) <= self._most for names in used)
+
+    def _is_in_its_way(self, seats: Seats, used: Collection[str], theirs: Collection[str]) -> bool:
+        """Could these seats hold up the first of the order if they are taken for longer than predicted?"""
+        return not _names(seats).isdisjoint(theirs) or not self._is_allowed(seats, {*used, *theirs})
 
     def _shunned(self, one: _Waiting, avoid: Mapping[str, Collection[str]]) -> Collection[str]:
         shunned = avoid.get(one.id, ())
@@ -320,7 +330,11 @@ def _key(trial: TrialConfig) -> tuple[object, ...]:
 
 def _used(starts: Iterable[Start]) -> set[str]:
     """Nodes."""
-    return {name for start in starts for name, _ in start.seats}
+    return {name for start in starts for name in _names(start.seats)}
+
+
+def _names(seats: Seats) -> set[str]:
+    return {name for name, _ in seats}
 
 
 def _common(one: Mapping[str, Node], other: Mapping[str, Node]) -> dict[str, Node]:

@@ -342,9 +342,43 @@ def test_a_cap_is_never_passed_and_strands_only_what_is_larger(
     ran = run(Packing(nodes, most), trials)
     possible = [trial.trial for trial, _ in trials if not shape.impossible(trial, nodes, most)]
     assert sorted(one.start.trial.trial for one in ran) == sorted(possible)
-    for one in ran:
-        beside = [it for it in ran if it.started_at <= one.started_at < it.ended_at]
-        assert len({name for it in beside for name, _ in it.start.seats}) <= most
+    assert most_in_use(ran) <= most
+
+
+def most_in_use(ran: Sequence[Ran]) -> int:
+    """Nodes at a time."""
+    beside = ([it for it in ran if it.started_at <= one.started_at < it.ended_at] for one in ran)
+    return max((len({name for it in here for name, _ in it.start.seats}) for here in beside), default=0)
+
+
+def test_a_node_that_is_kept_for_a_gang_and_not_yet_in_use_counts_against_the_cap() -> None:
+    """A search found three nodes in use: a small trial had started on one that was kept for the gang of two."""
+    rows = [*[(1, "pack", 0.0)] * 7, (1, "pack", 1.0), (2, "spread", 1.0), (3, "pack", 1.0)]
+    trials = [(gang(gpus, n, placement), seconds) for n, (gpus, placement, seconds) in enumerate(rows)]
+    ran = run(Packing(cluster(1, 1, 2), 2), trials)
+    assert len(ran) == len(trials)
+    assert most_in_use(ran) == 2
+
+
+def test_a_gang_that_a_cap_holds_up_is_not_passed_for_ever_on_other_nodes() -> None:
+    """Small ones fill a third node that a cap of two forbids beside the gang's: what keeps it in use counts as well."""
+    packing = Packing(cluster(4, 4, 2), 2)
+    packing.add(gang(1, 0), 0)
+    assert packing.start(0, lambda trial: 0.0)
+    packing.add(gang(8, 1), 1)
+    running, started = [gang(1, 0)], 0
+    for number in range(2, 500):
+        packing.add(gang(1, number), number)
+        if start := packing.start(number, lambda trial: 0.0):
+            if start.trial.gpus == 8:
+                break
+            started += 1
+            running.append(start.trial)
+        if len(running) > 1 or not start:
+            packing.ended(running.pop(0).trial, number)
+    else:
+        raise AssertionError("it never started")
+    assert started <= PATIENCE
 
 
 def test_a_trial_that_was_removed_never_starts() -> None:

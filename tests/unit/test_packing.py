@@ -7,12 +7,13 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps import shape
 from sweeps.packing import PATIENCE, Packing, Start
 from sweeps.shape import Node
+from tests.examples import examples
 from tests.unit.records import config
 from workers.contract import TrialConfig
 
@@ -96,7 +97,7 @@ SWEEPS = st.lists(
     ]
 )
 CLUSTERS = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(lambda gpus: cluster(*gpus))
-SOME = settings(max_examples=40, deadline=None)  # a whole sweep each
+SOME = examples(40)  # a whole sweep each
 GUESSES = st.sampled_from([0.0, 0.5, 1.0, 100.0])
 
 

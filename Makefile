@@ -1,7 +1,8 @@
-.PHONY: help demo test check bench setup clean
+.PHONY: help demo test search check bench setup clean
 help:
 	@echo "make demo   a real sweep on this machine, from nothing to a report of results"
 	@echo "make test   every test that this machine can run"
+	@echo "make search every property test with a hundred times its examples, drawn at random (hours)"
 	@echo "make check  lint, types, layering"
 	@echo "make bench  our claims against the alternatives (README quotes the figures)"
 	@echo "make setup  what all of the above do first: the environment in .venv (GPU=1 for GPU nodes)"
@@ -19,6 +20,9 @@ demo: $(READY)
 
 test: $(READY)
 	@.venv/bin/pytest
+
+search: $(READY)
+	@.venv/bin/pytest -m hypothesis --hypothesis-profile=search --timeout=0
 
 check: $(READY)
 	@.venv/bin/ruff check

@@ -86,8 +86,8 @@ def forecast(
 ) -> Forecast:
     """Every trial once, none of them failing; those that the cluster can't hold are left out."""
     packing = Packing(nodes, max_nodes)
-    for place, config in enumerate(trials):
-        packing.add(config, place)
+    for config in trials:
+        packing.add(config)
     now, slots, ends = 0.0, [], [(0.0, "")]
     while ends:
         now, ended = heapq.heappop(ends)

@@ -50,7 +50,6 @@ class Engine:
         self._faults = Faults()
         self._nodes: Sequence[Node] = ()
         self._fingerprints: Mapping[str, Fingerprints] = {}
-        self._places: dict[str, int] = {}  # by trial: its place in the order
         self._waiting: dict[str, TrialConfig] = {}
         self._running: dict[str, tuple[TrialConfig, Seats]] = {}
         self.attempts: Counter[str] = Counter()  # by trial, those that are over
@@ -108,7 +107,7 @@ class Engine:
             return self.next(now)
         if self._expected_of([*self.running, config]) > self._budget:
             self._packing.ended(config.trial, now)
-            self._packing.add(config, self._places[config.trial])
+            self._packing.add(config)
             self.is_budget_spent = True
             return None
         del self._waiting[config.trial]
@@ -178,7 +177,6 @@ class Engine:
         """Take what the search proposes."""
         while proposed := self._strategy.propose():
             for config in proposed:
-                self._places[config.trial] = len(self._places)
                 if outcome := self._known(config):
                     self._settle(config, outcome)
                 else:
@@ -194,7 +192,7 @@ class Engine:
 
     def _wait(self, config: TrialConfig) -> None:
         self._waiting[config.trial] = config
-        self._packing.add(config, self._places[config.trial])
+        self._packing.add(config)
 
     def _settle(self, config: TrialConfig, outcome: TrialOutcome) -> None:
         if config.trial in self._waiting:

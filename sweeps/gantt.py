@@ -17,6 +17,7 @@ FEW = 16  # slots that have a row each
 MOST_ROWS = 40
 LEGIBLE = 4  # columns that a trial should have on average
 MOST_NAME = 14
+SHORTEST_S = 1e-6  # of a makespan that can be drawn
 TICK = 16  # columns between two times
 UNITS = ((7200, 3600, 2, "h"), (180, 60, 1, "min"), (0, 1, 1, "s"))  # from a makespan of so many seconds; decimals
 
@@ -42,7 +43,7 @@ def gantt(bars: Sequence[Bar], slots: Mapping[str, int], width: int = 100) -> li
     """Lines at most so wide; `slots` has each node's, in the order of the rows."""
     begin = min((bar.start for bar in bars), default=0.0)
     makespan = max((bar.end for bar in bars), default=0.0) - begin
-    if makespan <= 0 or not slots:
+    if makespan < SHORTEST_S or not slots:
         return []
     has_slots = sum(slots.values()) <= FEW
     names = [_cut(name) if n == 0 else "" for name, count in slots.items() for n in range(count if has_slots else 1)]

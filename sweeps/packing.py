@@ -1,17 +1,22 @@
 """Which waiting trial starts next, and where. Pure: events in, decisions out; time is an argument.
 
-1. Trials go in rounds, a repeat each; within one, gangs with the most ranks on a node first, of these those on the most
-   nodes, the same arrangement in a row, in the plan's order.
+1. Trials go in rounds, a repeat each, and within one in the plan's random order, as far as that does not drain the
+   cluster at every start: a round has `PARTS` parts, and in a part the same arrangement comes in a row, those with the
+   most ranks on a node first, of these those on the most nodes; or the other way round, if large gangs have started
+   earlier in this round than small ones so far.
 2. If the first has no room yet, seats are kept for it where they are predicted to be free the soonest.
-3. Meanwhile others start in the same order if they leave these seats alone then, or are predicted to end before.
+3. Meanwhile others start in the same order if they leave these seats alone then, or are predicted to end before;
+   those of a later part only while the small ones of their round have not started earlier than the large ones.
 4. Once `PATIENCE` have started on its nodes nobody else may: it starts at the latest when what runs there has ended,
    whatever was predicted.
 5. A node in other hands is one whose trial ends when it is expected back.
 6. What is added later goes into the next round, so that nothing waits for ever behind larger ones that keep coming.
 
-Why this order: a gang that follows on one like it starts at once, and small ones fill what both leave. In the plan's
-own random order the cluster would drain at every change of size. Where gangs exclude each other in any case, such as
-exclusive ones on a single node, they have one arrangement, and so the plan's order stands.
+Why this order: a machine that drifts must not look like an effect of the gangs' size, so that over a round size and
+start may not go together. A gang that follows on one like it starts at once, and small ones fill what both leave: in
+the plan's own order the cluster would drain at every change of size, and small ones, which fit sooner, would start
+before large ones all the same. Where gangs exclude each other in any case, such as exclusive ones on a single node,
+they have one arrangement, and so the plan's order stands. `benchmarks/packing.py` has what that costs.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from sweeps.sharing import Need
 from workers.contract import TrialConfig
 
 PATIENCE = 20
+PARTS = 3
 LATE = 0.25  # of the time that it has taken: what a trial that has outlived its prediction is expected to take yet
 NOBODY: Mapping[str, Collection[str]] = {}
 
@@ -45,11 +51,39 @@ class _Waiting:
     trial: TrialConfig
     id: str
     round: int
-    order: int
+    place: int  # among those that were added to the round
 
     @property
-    def turn(self) -> tuple[int, int, str]:
-        return self.round, self.order, self.id
+    def turn(self) -> tuple[int, int]:
+        return self.round, self.place
+
+
+@dataclasses.dataclass
+class _Round:
+    """What says whether small gangs have started before large ones in it so far, or after them."""
+
+    added: int = 0
+    count: int = 0  # less those that need not start any more
+    ranks: int = 0  # of these
+    started: int = 0
+    started_ranks: int = 0
+    sum_of_started: int = 0  # of `started_ranks` after each start
+
+    def counts(self, trial: TrialConfig, sign: int) -> None:
+        self.count += sign
+        self.ranks += sign * trial.gpus
+
+    def starts(self, trial: TrialConfig) -> None:
+        self.started += 1
+        self.started_ranks += trial.gpus
+        self.sum_of_started += self.started_ranks
+
+    @property
+    def tilt(self) -> float:
+        """Above zero where small ones came first: it goes with the covariance of ranks and place among the starts."""
+        if not self.count:
+            return 0.0
+        return self.ranks / self.count * self.started * (self.started + 1) / 2 - self.sum_of_started
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +102,11 @@ class _Shape:
     queue: list[_Waiting]
     blocked: tuple[int, ...] = ()  # slots of each node that nobody else can use; empty if the cluster can't hold it
 
-    @property
-    def turn(self) -> tuple[int, int, int, list[int], int]:
-        """Where its first one stands in the order."""
-        first, slots = self.queue[0], [-count for count in self.blocked]
-        return first.round, slots[0], -len(slots), slots, first.order
+    def turn(self, is_largest_first: bool) -> tuple[int, int, list[int], int]:
+        """Where its first one stands in its part of a round."""
+        sign = -1 if is_largest_first else 1
+        slots = [sign * count for count in self.blocked]
+        return slots[0], sign * len(slots), slots, self.queue[0].place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +116,7 @@ class _Kept:
     seats: Seats
     at: float
     beside: Mapping[str, Node]
+    used: frozenset[str]  # nodes in use then, its own among them
 
 
 class Packing:
@@ -93,7 +128,10 @@ class Packing:
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
         self._shapes: dict[tuple[object, ...], _Shape] = {}
+        self._rounds: dict[int, _Round] = {}
         self._round = -1  # of the latest trial that started as the first of the order
+        self._part = (-1, 0)  # of a round, that is on
+        self._is_largest_first = True  # in that part
         self._first = ""  # of the order, when there was no room for it
         self._kept: Seats | None = None  # for it
         self._passed = 0  # trials that have started on their nodes since
@@ -146,9 +184,13 @@ class Packing:
         """What waits and could not start if nothing ran; nodes may come that can hold it."""
         return [one.trial for group in self._shapes.values() if not group.blocked for one in group.queue]
 
-    def add(self, trial: TrialConfig, order: int) -> None:
-        """Let a trial wait, one that was lost too. `order` is its place in the plan."""
-        one = _Waiting(trial, trial.trial, max(trial.repeat, self._round + 1), order)
+    def add(self, trial: TrialConfig) -> None:
+        """Let a trial wait, after those added before; one that was lost too."""
+        number = max(trial.repeat, self._round + 1)
+        its = self._rounds.setdefault(number, _Round())
+        one = _Waiting(trial, trial.trial, number, its.added)
+        its.added += 1
+        its.counts(trial, +1)
         self._waiting[one.id] = one
         group = self._shapes.setdefault(_key(trial), _Shape([]))
         insort(group.queue, one, key=lambda waiting: waiting.turn)
@@ -157,9 +199,14 @@ class Packing:
 
     def remove(self, trial_id: str) -> None:
         """Of a trial that need not start any more."""
+        one = self._taken_out(trial_id)
+        self._rounds[one.round].counts(one.trial, -1)
+
+    def _taken_out(self, trial_id: str) -> _Waiting:
         one = self._waiting.pop(trial_id)
         queue = self._shapes[_key(one.trial)].queue
         del queue[bisect_left(queue, one.turn, key=lambda waiting: waiting.turn)]
+        return one
 
     def ended(self, trial_id: str, now: float) -> None:
         self._change(self._free, self._running.pop(trial_id).start, +1)
@@ -180,16 +227,17 @@ class Packing:
             self._round = first.round
             return self._begin(first, seats, now)
         kept = self._keep(first, now, predicted, shunned)
-        theirs = {name for name, _ in kept.seats}
+        theirs = _names(kept.seats)
         is_patient = self._passed < PATIENCE
         beside = _common(free, kept.beside) if is_patient else _without(free, theirs)
+        used_then = kept.used if is_patient else used | theirs
         for other in others:
             shunned = self._shunned(other, avoid)
-            seats = self._place(other.trial, beside, shunned, used | theirs)
+            seats = self._place(other.trial, beside, shunned, used, used_then)
             if not seats and is_patient and now + predicted(other.trial) <= kept.at:
-                seats = self._place(other.trial, free, shunned, used | theirs)
+                seats = self._place(other.trial, free, shunned, used)
             if seats:
-                self._passed += any(name in theirs for name, _ in seats)
+                self._passed += self._is_in_its_way(seats, used, theirs)
                 return self._begin(other, seats, now)
         return None
 
@@ -210,6 +258,7 @@ class Packing:
         other = copy.copy(self)
         other._waiting, other._running, other._free = dict(self._waiting), dict(self._running), dict(self._free)
         other._shapes = {key: _Shape(list(group.queue), group.blocked) for key, group in self._shapes.items()}
+        other._rounds = {number: copy.copy(its) for number, its in self._rounds.items()}
         return other
 
     def needs(self, avoid: Mapping[str, Collection[str]] = NOBODY) -> list[Need]:
@@ -239,13 +288,30 @@ class Packing:
 
     def _order(self) -> list[_Waiting]:
         """The first of each shape, in the order in which they may start."""
-        groups = [group for group in self._shapes.values() if group.queue and group.blocked]
-        return [group.queue[0] for group in sorted(groups, key=lambda group: group.turn)]
+        parts: dict[tuple[int, int], list[_Shape]] = {}
+        for group in self._shapes.values():
+            if group.queue and group.blocked:
+                parts.setdefault(self._part_of(group.queue[0]), []).append(group)
+        if not parts:
+            return []
+        first, *later = sorted(parts)
+        if first != self._part:
+            self._part, self._is_largest_first = first, self._rounds[first[0]].tilt >= 0
+        order = sorted(parts[first], key=lambda group: group.turn(self._is_largest_first))
+        for part in later:
+            if self._rounds[part[0]].tilt <= 0:
+                order += sorted(parts[part], key=lambda group: group.turn(True))
+        return [group.queue[0] for group in order]
+
+    def _part_of(self, one: _Waiting) -> tuple[int, int]:
+        """The round, and the part of it."""
+        return one.round, one.place * PARTS // self._rounds[one.round].added
 
     def _begin(self, one: _Waiting, seats: Seats, now: float) -> Start:
         if one.id == self._first:
             self._first, self._passed, self._kept = "", 0, None
-        self.remove(one.id)
+        self._taken_out(one.id)
+        self._rounds[one.round].starts(one.trial)
         start = Start(one.trial, seats)
         self._running[one.id] = _Running(start, now)
         self._change(self._free, start, -1)
@@ -257,7 +323,7 @@ class Packing:
             self._first, self._passed, self._kept = one.id, 0, None
         ends = [(running.end(now, predicted), trial, "") for trial, running in self._running.items()]
         ends += [(max(now, until), "", node) for node, until in self._taken.items()]
-        left, at = dict(self._free), now
+        left, at, used = dict(self._free), now, set[str]()
         running, taken = {trial: one.start for trial, one in self._running.items()}, set(self._taken)
         for end, trial, node in sorted(ends):
             at = end
@@ -265,14 +331,14 @@ class Packing:
                 self._change(left, running.pop(trial), +1)
             taken.discard(node)
             open_then = _without(left, taken) if taken else left
+            used = _used(running.values()) if self._is_limited else set()
             if self._kept is None:
-                used = _used(running.values()) if self._is_limited else set()
                 self._kept = self._place(one.trial, open_then, avoid, used)
-            if self._kept and self._has_room(one, self._kept, open_then):
+            if self._kept and self._is_allowed(self._kept, used) and self._has_room(one, self._kept, open_then):
                 break
         assert self._kept, "an idle cluster holds it"
         self._change(left, Start(one.trial, self._kept), -1)
-        return _Kept(self._kept, at, left)
+        return _Kept(self._kept, at, left, frozenset(used | _names(self._kept)))
 
     def _has_room(self, one: _Waiting, seats: Seats, left: Mapping[str, Node]) -> bool:
         return all(
@@ -280,17 +346,25 @@ class Packing:
         )
 
     def _place(
-        self, trial: TrialConfig, free: Mapping[str, Node], avoid: Collection[str], used: Collection[str]
+        self, trial: TrialConfig, free: Mapping[str, Node], avoid: Collection[str], *used: Collection[str]
     ) -> Seats | None:
-        """Seats that together with the nodes used are no more than there may be."""
+        """Seats that together with the nodes used, now as well as later, are no more than there may be."""
         seats = shape.place(trial, self._nodes, free, avoid)
-        if seats and self._is_limited and len({*used, *(name for name, _ in seats)}) > self._most:
-            return shape.place(trial, self._nodes, {name: free[name] for name in used if name in free}, avoid)
-        return seats
+        if seats and not self._is_allowed(seats, *used):
+            in_use = {name: node for name, node in free.items() if all(name in names for names in used)}
+            seats = shape.place(trial, self._nodes, in_use, avoid)
+        return seats if seats and self._is_allowed(seats, *used) else None
 
     @property
     def _is_limited(self) -> bool:
         return self._most < len(self._nodes)
+
+    def _is_allowed(self, seats: Seats, *used: Collection[str]) -> bool:
+        return not self._is_limited or all(len({*names, *_names(seats)}) <= self._most for names in used)
+
+    def _is_in_its_way(self, seats: Seats, used: Collection[str], theirs: Collection[str]) -> bool:
+        """Could these seats hold up the first of the order if they are taken for longer than predicted?"""
+        return not _names(seats).isdisjoint(theirs) or not self._is_allowed(seats, {*used, *theirs})
 
     def _shunned(self, one: _Waiting, avoid: Mapping[str, Collection[str]]) -> Collection[str]:
         shunned = avoid.get(one.id, ())
@@ -320,7 +394,11 @@ def _key(trial: TrialConfig) -> tuple[object, ...]:
 
 def _used(starts: Iterable[Start]) -> set[str]:
     """Nodes."""
-    return {name for start in starts for name, _ in start.seats}
+    return {name for start in starts for name in _names(start.seats)}
+
+
+def _names(seats: Seats) -> set[str]:
+    return {name for name, _ in seats}
 
 
 def _common(one: Mapping[str, Node], other: Mapping[str, Node]) -> dict[str, Node]:

@@ -75,7 +75,7 @@ def rank(axis: Axis, at: Any) -> float:
 
 
 def plan(spec: SweepSpec, place: str = "plan") -> Plan:
-    """Every cell `repeats` times. A round measures each cell once, so that a drift of the machine touches all."""
+    """Every cell `repeats` times. A round has each cell once, in random order, so that a drift falls on no axis."""
     left_out: collections.Counter[str] = collections.Counter()
     cells = _chosen(spec, left_out, place)
     if not cells:
@@ -85,7 +85,7 @@ def plan(spec: SweepSpec, place: str = "plan") -> Plan:
         return Plan(spec, (), left_out)
     _require_few(len(cells) * spec.repeats, place)
     drawn = random.Random(spec.seed)
-    rounds = (_shuffled(cells, drawn) for _ in range(spec.repeats))
+    rounds = (drawn.sample(cells, len(cells)) for _ in range(spec.repeats))
     ordered = (dataclasses.replace(cell, repeat=n) for n, order in enumerate(rounds) for cell in order)
     return Plan(spec, tuple(ordered), left_out)
 
@@ -218,16 +218,6 @@ def ladders(spec: SweepSpec) -> list[list[TrialConfig]]:
 
 def repeats_of(spec: SweepSpec, cell: TrialConfig) -> list[TrialConfig]:
     return [dataclasses.replace(cell, repeat=n) for n in range(spec.repeats)]
-
-
-def _shuffled(cells: list[TrialConfig], drawn: random.Random) -> list[TrialConfig]:
-    """In random order, so that a drift of the machine falls on no axis; but gangs of one size in a row, as blocks,
-    themselves in random order: another size starts slower."""
-    blocks: dict[int, list[TrialConfig]] = {}
-    for trial in cells:
-        blocks.setdefault(trial.gpus, []).append(trial)
-    sizes = drawn.sample(list(blocks), len(blocks))
-    return [trial for size in sizes for trial in drawn.sample(blocks[size], len(blocks[size]))]
 
 
 def summary(planned: Plan) -> str:

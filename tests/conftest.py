@@ -10,8 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
+
+import tests.examples  # noqa: F401  (its profiles)
 
 MARK = "SWEEP_TEST_MARK"
+
+settings.load_profile("same")  # unless --hypothesis-profile names another
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,8 +6,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.examples import examples
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "bound.py"
 found = importlib.util.spec_from_file_location("bound", FILE)
@@ -39,7 +41,7 @@ def test_work_of_which_the_shortest_time_is_plain(
 GANGS = st.sampled_from([(1,), (2,), (3,), (4,), (1, 1), (2, 1), (4, 1), (3, 3), (4, 4)])
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.dictionaries(GANGS, st.floats(1, 100), min_size=1))
 def test_it_lies_between_the_area_and_one_after_another(seconds: dict[tuple[int, ...], float]) -> None:
     least = bound.shortest(2, 4, seconds)

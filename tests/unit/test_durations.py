@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps import durations, ledger
@@ -46,7 +46,6 @@ def test_a_cell_s_repeats_take_what_it_took() -> None:
     assert known.predict(trial(repeat=2)) == Predicted(32.0, "trials")
 
 
-@settings(deadline=None)
 @given(st.floats(0.1, 20), st.sets(st.integers(1, 2000), min_size=1, max_size=20), st.integers(1, 2000))
 def test_a_machine_that_is_slower_throughout_is_known_from_any_trial(ratio: float, seen: set[int], asked: int) -> None:
     known = Durations(model)

@@ -72,3 +72,4 @@ def test_150_trials_are_told_apart() -> None:
 def test_nothing_to_draw_draws_nothing() -> None:
     assert gantt([], {"a": 4}) == []
     assert gantt([Bar("x", (("a", 1),), 5, 5)], {"a": 4}) == []
+    assert gantt([Bar("x", (("a", 1),), 0, 5e-324)], {"a": 4}) == []  # a search found that its columns last no time

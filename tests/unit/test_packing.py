@@ -7,12 +7,13 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps import shape
-from sweeps.packing import PATIENCE, Packing, Start
+from sweeps.packing import PARTS, PATIENCE, Packing, Start
 from sweeps.shape import Node
+from tests.examples import examples
 from tests.unit.records import config
 from workers.contract import TrialConfig
 
@@ -51,8 +52,8 @@ def run(
     """Every trial as long as it says, in the order of the starts; what never starts is left."""
     order = {trial.trial: n for n, (trial, _) in enumerate(trials)}
     lasts = {trial.trial: seconds for trial, seconds in trials}
-    for n, (trial, _) in enumerate(trials):
-        packing.add(trial, n)
+    for trial, _ in trials:
+        packing.add(trial)
     now = 0.0
     ran: list[Ran] = []
     ends = list(running)
@@ -96,7 +97,7 @@ SWEEPS = st.lists(
     ]
 )
 CLUSTERS = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(lambda gpus: cluster(*gpus))
-SOME = settings(max_examples=40, deadline=None)  # a whole sweep each
+SOME = examples(40)  # a whole sweep each
 GUESSES = st.sampled_from([0.0, 0.5, 1.0, 100.0])
 
 
@@ -136,40 +137,45 @@ def test_a_round_is_not_begun_while_one_of_the_round_before_would_fit(
     trials: list[tuple[TrialConfig, float]], nodes: list[Node]
 ) -> None:
     packing = Packing(nodes)
-    for n, (trial, _) in enumerate(trials):
-        packing.add(trial, n)
+    for trial, _ in trials:
+        packing.add(trial)
     start = packing.start(0, unknown)
     if start:
         rounds = [trial.repeat for trial, _ in trials if not shape.impossible(trial, nodes)]
         assert start.trial.repeat == min(rounds)
 
 
-def test_the_largest_come_first_and_small_ones_fill_what_they_leave() -> None:
-    trials = [(gang(gpus, n), 1.0) for n, gpus in enumerate([1, 3, 2, 3, 1, 2])]
-    ran = {one.order: one.started_at for one in run(Packing(cluster(4)), trials)}
+def test_in_the_first_part_the_largest_come_first_and_small_ones_fill_what_they_leave() -> None:
+    first = [1, 3, 2, 3, 1, 2]
+    trials = [(gang(gpus, n), 1.0) for n, gpus in enumerate([*first, *[4] * len(first) * (PARTS - 1)])]
+    ran = {one.order: one.started_at for one in run(Packing(cluster(4)), trials) if one.order < len(first)}
     assert ran == {1: 0, 0: 0, 3: 1, 4: 1, 2: 2, 5: 2}
-    trials = [(gang(gpus, n, isolation="exclusive"), 1.0) for n, gpus in enumerate([1, 7, 4, 8])]
-    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [1, 3, 0, 2]
 
 
-def test_gangs_of_one_arrangement_run_in_a_row_in_the_order_of_the_plan() -> None:
+def test_a_part_begins_with_the_small_ones_after_one_that_began_with_the_large() -> None:
+    sizes = [1, 8, 8, 1, 1, 8]  # two a part
+    trials = [(gang(gpus, n, isolation="exclusive"), 1.0) for n, gpus in enumerate(sizes)]
+    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [1, 0, 3, 2, 5, 4]
+
+
+def test_in_a_part_gangs_of_one_arrangement_run_in_a_row_in_the_order_of_the_plan() -> None:
     """In turns, the cluster would drain each time."""
-    sizes = [5, 6, 5, 6]  # 4 + 1 and 4 + 2
+    sizes = [5, 6, 5, 6] * PARTS  # 4 + 1 and 4 + 2
     trials = [(gang(gpus, n), 1.0) for n, gpus in enumerate(sizes)]
-    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [1, 3, 0, 2]
-    placed = ["pack", "spread", "pack", "spread"]  # 4 + 1 and 3 + 2
+    assert [one.order for one in run(Packing(cluster(4, 4)), trials)][:4] == [1, 3, 0, 2]
+    placed = ["pack", "spread", "pack", "spread"] * PARTS  # 4 + 1 and 3 + 2
     trials = [(gang(5, n, placement), 1.0) for n, placement in enumerate(placed)]
-    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [0, 2, 1, 3]
+    assert [one.order for one in run(Packing(cluster(4, 4)), trials)][:4] == [0, 2, 1, 3]
 
 
 def test_a_large_gang_is_passed_only_by_what_ends_before_its_seats_are_free() -> None:
     lasts = {3: 10.0, 4: 1.0, 1: 6.0}
     packing = Packing(cluster(4))
-    packing.add(gang(3, 0), 0)
+    packing.add(gang(3, 0))
     assert packing.start(0, lambda trial: lasts[trial.gpus])
-    packing.add(gang(4, 1), 1)
-    packing.add(gang(1, 2), 2)
-    packing.add(gang(1, 3), 3)
+    packing.add(gang(4, 1))
+    packing.add(gang(1, 2))
+    packing.add(gang(1, 3))
     start = packing.start(3, lambda trial: lasts[trial.gpus])
     assert start
     assert start.trial == gang(1, 2)
@@ -182,14 +188,14 @@ def test_a_large_gang_is_passed_only_by_what_ends_before_its_seats_are_free() ->
 
 
 def test_predictions_that_are_always_wrong_hold_a_large_gang_up_only_so_often() -> None:
-    """Small ones said to last no time come for ever; each lasts until the next one has started beside it."""
+    """Many small ones are said to last no time; each lasts until the next one has started beside it."""
     packing = Packing(cluster(4))
-    packing.add(gang(1, 0), 0)
+    packing.add(gang(1, 0))
     assert packing.start(0, lambda trial: 0.0)
-    packing.add(gang(4, 1), 1)
+    for trial in [gang(4, 1), *(gang(1, number) for number in range(2, 500))]:
+        packing.add(trial)
     running, started = [gang(1, 0)], 0
     for number in range(2, 500):
-        packing.add(gang(1, number), number)
         if start := packing.start(number, lambda trial: 0.0):
             if start.trial.gpus == 4:
                 break
@@ -207,12 +213,12 @@ def test_seats_once_kept_stay_where_they_are() -> None:
     packing = Packing(cluster(4, 4))
     began: dict[str, int] = {}
     for number in range(2):  # one a node
-        packing.add(gang(3, number), number)
+        packing.add(gang(3, number))
         assert packing.start(0, unknown)
         began[gang(3, number).trial] = -number
-    packing.add(gang(4, 2), 2)
+    for trial in [gang(4, 2), *(gang(1, number) for number in range(3, 500))]:
+        packing.add(trial)
     for moment in range(200):
-        packing.add(gang(1, moment + 3), moment + 3)
 
         def predicted(trial: TrialConfig, favoured: str = f"n{moment % 2}") -> float:
             start = packing.running.get(trial.trial)
@@ -233,7 +239,7 @@ def test_a_gang_that_needs_every_node_waits_no_longer_than_patience(small: list[
     """Whatever was predicted: each that goes ahead of it lasts 5 at most, and then its seats are kept."""
     packing = Packing(cluster(4, 4))
     first = gang(1, 0)
-    packing.add(first, 0)
+    packing.add(first)
     assert packing.start(0, unknown)
     trials = [(gang(8, 1), 1.0), *((gang(gpus, n + 2), seconds) for n, (gpus, seconds, _) in enumerate(small))]
     guesses = [1.0, 1.0, *(guess for _, _, guess in small)]
@@ -246,8 +252,8 @@ def test_a_gang_that_needs_every_node_waits_no_longer_than_patience(small: list[
 def test_what_is_added_later_waits_for_the_next_round() -> None:
     """So that larger ones that keep coming never starve a small one."""
     packing = Packing(cluster(4))
-    packing.add(gang(4, 0), 0)
-    packing.add(gang(1, 1), 1)
+    packing.add(gang(4, 0))
+    packing.add(gang(1, 1))
     for number in range(2, 100):
         start = packing.start(number, unknown)
         assert start
@@ -255,19 +261,19 @@ def test_what_is_added_later_waits_for_the_next_round() -> None:
         if start.trial.gpus == 1:
             assert number == 3
             return
-        packing.add(gang(4, number), number)
+        packing.add(gang(4, number))
     raise AssertionError("it never started")
 
 
 def test_a_trial_goes_elsewhere_if_there_is_an_elsewhere() -> None:
     packing = Packing(cluster(4, 4))
     one, both = gang(2, 0), gang(8, 1)
-    packing.add(one, 0)
+    packing.add(one)
     start = packing.start(0, unknown, {one.trial: {"n0"}})
     assert start
     assert start.seats == (("n1", 2),)
     packing.ended(one.trial, 1)
-    packing.add(both, 1)
+    packing.add(both)
     start = packing.start(1, unknown, {both.trial: {"n0"}})
     assert start
     assert start.seats == (("n0", 4), ("n1", 4))
@@ -276,8 +282,8 @@ def test_a_trial_goes_elsewhere_if_there_is_an_elsewhere() -> None:
 def test_nodes_join_and_leave() -> None:
     packing = Packing(cluster(4))
     large, small = gang(8, 0), gang(2, 1)
-    packing.add(large, 0)
-    packing.add(small, 1)
+    packing.add(large)
+    packing.add(small)
     assert packing.stranded == [large]
     start = packing.start(0, unknown)
     assert start
@@ -291,7 +297,7 @@ def test_nodes_join_and_leave() -> None:
     assert packing.free["n0"].gpus == 2
     assert packing.free["n1"].gpus == 0
     packing.ended(large.trial, 2)
-    packing.add(large, 0)
+    packing.add(large)
     assert packing.start(2, unknown) is None
     packing.ended(small.trial, 3)
     start = packing.start(3, unknown)
@@ -304,7 +310,7 @@ def test_a_node_in_other_hands_is_kept_like_one_whose_trial_ends_when_it_is_expe
     packing.taken = {"n1": 10.0}
     lasts = {8: 5.0, 1: 20.0, 2: 9.0}
     for number, gpus in enumerate(lasts):
-        packing.add(gang(gpus, number), number)
+        packing.add(gang(gpus, number))
     assert packing.stranded == []
     start = packing.start(0, lambda trial: lasts[trial.gpus])
     assert start
@@ -320,18 +326,18 @@ def test_a_node_in_other_hands_is_kept_like_one_whose_trial_ends_when_it_is_expe
 
 def test_what_it_needs_is_nodes_that_are_large_enough_beside_those_in_use() -> None:
     packing = Packing(cluster(4, 2, 2))
-    packing.add(gang(5, 0), 0)
-    packing.add(gang(1, 1), 1)
+    packing.add(gang(5, 0))
+    packing.add(gang(1, 1))
     assert packing.needs() == [
         (frozenset({"n0"}), frozenset({"n0", "n1", "n2"})),
         (frozenset({"n0", "n1", "n2"}),),
     ]
-    packing.add(gang(2, 2), 2)
+    packing.add(gang(2, 2))
     packing.taken = dict.fromkeys(["n0", "n1"], 5.0)
     start = packing.start(0, lambda trial: 0.0)
     assert start
-    assert start.seats == (("n2", 2),)
-    assert packing.needs()[0] == (frozenset({"n0"}), frozenset({"n0", "n1", "n2"}))
+    assert start.seats == (("n2", 1),)
+    assert packing.needs()[0] == (frozenset({"n0"}),)  # a second rank has room beside the one that runs
 
 
 @SOME
@@ -342,15 +348,49 @@ def test_a_cap_is_never_passed_and_strands_only_what_is_larger(
     ran = run(Packing(nodes, most), trials)
     possible = [trial.trial for trial, _ in trials if not shape.impossible(trial, nodes, most)]
     assert sorted(one.start.trial.trial for one in ran) == sorted(possible)
-    for one in ran:
-        beside = [it for it in ran if it.started_at <= one.started_at < it.ended_at]
-        assert len({name for it in beside for name, _ in it.start.seats}) <= most
+    assert most_in_use(ran) <= most
+
+
+def most_in_use(ran: Sequence[Ran]) -> int:
+    """Nodes at a time."""
+    beside = ([it for it in ran if it.started_at <= one.started_at < it.ended_at] for one in ran)
+    return max((len({name for it in here for name, _ in it.start.seats}) for here in beside), default=0)
+
+
+def test_a_node_that_is_kept_for_a_gang_and_not_yet_in_use_counts_against_the_cap() -> None:
+    """A search found three nodes in use: a small trial had started on one that was kept for the gang of two."""
+    rows = [*[(1, "pack", 0.0)] * 7, (1, "pack", 1.0), (2, "spread", 1.0), (3, "pack", 1.0)]
+    trials = [(gang(gpus, n, placement), seconds) for n, (gpus, placement, seconds) in enumerate(rows)]
+    ran = run(Packing(cluster(1, 1, 2), 2), trials)
+    assert len(ran) == len(trials)
+    assert most_in_use(ran) == 2
+
+
+def test_a_gang_that_a_cap_holds_up_is_not_passed_for_ever_on_other_nodes() -> None:
+    """Small ones fill a third node that a cap of two forbids beside the gang's: what keeps it in use counts as well."""
+    packing = Packing(cluster(4, 4, 2), 2)
+    packing.add(gang(1, 0))
+    assert packing.start(0, lambda trial: 0.0)
+    for trial in [gang(8, 1), *(gang(1, number) for number in range(2, 500))]:
+        packing.add(trial)
+    running, started = [gang(1, 0)], 0
+    for number in range(2, 500):
+        if start := packing.start(number, lambda trial: 0.0):
+            if start.trial.gpus == 8:
+                break
+            started += 1
+            running.append(start.trial)
+        if len(running) > 1 or not start:
+            packing.ended(running.pop(0).trial, number)
+    else:
+        raise AssertionError("it never started")
+    assert started <= PATIENCE
 
 
 def test_a_trial_that_was_removed_never_starts() -> None:
     packing = Packing(cluster(4))
     for number in range(3):
-        packing.add(gang(2, number), number)
+        packing.add(gang(2, number))
     packing.remove(gang(2, 1).trial)
     assert packing.waiting == 2
     assert [packing.start(0, unknown), packing.start(0, unknown)] == [
@@ -363,8 +403,8 @@ def test_a_trial_that_was_removed_never_starts() -> None:
 def test_a_decision_among_2000_takes_well_under_a_millisecond() -> None:
     packing = Packing(cluster(*[4] * 8))
     trials = [gang(1 + n % 32, n, isolation="exclusive" if n % 2 else "shared") for n in range(2000)]
-    for n, trial in enumerate(trials):
-        packing.add(trial, n)
+    for trial in trials:
+        packing.add(trial)
     began, decisions, now = time.process_time(), 0, 0.0
     while packing.waiting:
         now += 1

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps import analysis, plan, query, rows, search
@@ -17,6 +17,7 @@ from sweeps.feasibility import Feasibility, is_inferred, outcome
 from sweeps.ledger import TrialRecord
 from sweeps.search import Strategy
 from sweeps.spec import SweepSpec, parse
+from tests.examples import examples
 from tests.unit.records import record
 from workers.contract import TrialConfig, TrialOutcome
 
@@ -184,7 +185,7 @@ def largest(records: list[TrialRecord]) -> dict[str, int]:
 
 
 @given(st.integers(0, 10_000), st.integers(2, 40))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_a_frontier_is_exact_and_costs_a_bisection(seed: int, points: int) -> None:
     drawn = random.Random(seed)
     batches = sorted(drawn.sample(range(1, 4096), points))

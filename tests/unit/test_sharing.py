@@ -8,7 +8,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.cache import Cache
@@ -20,10 +20,11 @@ from sweeps.packing import Start
 from sweeps.search import Listed
 from sweeps.shape import Node
 from sweeps.sharing import SILENT_S, Commons, Need, Terms
+from tests.examples import examples
 from tests.unit.records import config, record
 from workers.contract import TrialConfig
 
-SOME = settings(max_examples=12, deadline=None)  # a long time each
+SOME = examples(12)  # a long time each
 ASKS_EVERY_S = 1.0
 
 

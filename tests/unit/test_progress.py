@@ -83,6 +83,10 @@ def test_a_convergence_trial_shows_its_epochs_and_its_accuracy() -> None:
     assert stage(trial.config, Told("evaluate", 40, last)) == "validating epoch 3/6, loss 0.25, top-1 90.00%"
 
 
+def test_a_trial_that_counts_its_records_says_how_far_it_is() -> None:
+    assert stage(config(), Told("count", 1_281_167)) == "counting its records: 1,281,167"
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65.4, "1:05"), (3725, "1:02:05")])
 def test_clock_times(seconds: float, text: str) -> None:
     assert clock_time(seconds) == text

@@ -30,20 +30,30 @@ def saved(image: Image.Image, form: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
+def cmyk(inks: Any = CMYK) -> bytes:
+    return saved(Image.frombytes("CMYK", (WIDTH, HEIGHT), inks.tobytes()), "JPEG", quality=95)
+
+
 def without_adobe(encoded: bytes) -> bytes:
     """The same without Adobe's marker, which says that the inks are turned over."""
     at = encoded.index(b"\xff\xee")
     return encoded[:at] + encoded[at + 2 + int.from_bytes(encoded[at + 2 : at + 4], "big") :]
 
 
+def as_ycck(encoded: bytes) -> bytes:
+    """The same numbers, said by Adobe's marker to be luma, two of chroma, and black."""
+    at = encoded.index(b"Adobe") + 11
+    assert encoded[at] == 0
+    return encoded[:at] + b"\2" + encoded[at + 1 :]
+
+
 FORMATS: dict[str, Callable[[], bytes]] = {
     "jpeg": lambda: saved(Image.fromarray(RGB), "JPEG", quality=95),
     "jpeg, progressive": lambda: saved(Image.fromarray(RGB), "JPEG", quality=95, progressive=True),
     "jpeg, grey": lambda: saved(Image.fromarray(GREY), "JPEG", quality=95),
-    "jpeg, CMYK": lambda: saved(Image.frombytes("CMYK", (WIDTH, HEIGHT), CMYK.tobytes()), "JPEG", quality=95),
-    "jpeg, CMYK without Adobe's marker": lambda: without_adobe(
-        saved(Image.frombytes("CMYK", (WIDTH, HEIGHT), (255 - CMYK).tobytes()), "JPEG", quality=95)
-    ),
+    "jpeg, CMYK": cmyk,
+    "jpeg, YCCK": lambda: as_ycck(cmyk()),
+    "jpeg, CMYK without Adobe's marker": lambda: without_adobe(cmyk(255 - CMYK)),
     "png": lambda: saved(Image.fromarray(RGB), "PNG"),
     "png, alpha": lambda: saved(Image.fromarray(ALPHA), "PNG"),
     "png, grey": lambda: saved(Image.fromarray(GREY), "PNG"),
@@ -59,9 +69,9 @@ FORMATS: dict[str, Callable[[], bytes]] = {
 }
 
 
-def in_rgb(encoded: bytes) -> Image.Image:
-    """As Pillow has it, which can't bring 16 bits to 8."""
-    image = Image.open(io.BytesIO(encoded))
+def in_rgb(name: str) -> Image.Image:
+    """As Pillow has it, which can't bring 16 bits to 8, and takes all inks to be turned over."""
+    image = Image.open(io.BytesIO(cmyk() if "without Adobe" in name else FORMATS[name]()))
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
     return image.convert("RGB")
@@ -99,7 +109,7 @@ def test_validation_sees_the_middle_of_the_image_that_pillow_sees(all_decoded: t
     n = list(FORMATS).index(name)
     high, wide = round(0.875 * HEIGHT), round(0.875 * WIDTH)
     top, left = (HEIGHT - high) // 2, (WIDTH - wide) // 2
-    whole = in_rgb(FORMATS[name]())
+    whole = in_rgb(name)
     middle = whole.crop((left, top, left + wide, top + high))
     # without Pillow's smoothing, which TensorFlow's resizing has not
     at = [((np.arange(SIDE) + 0.5) * side / SIDE - 0.5).clip(0, side - 1) for side in (high, wide)]
@@ -122,7 +132,7 @@ def test_validation_sees_the_middle_of_the_image_that_pillow_sees(all_decoded: t
 def test_training_sees_other_crops_of_it_in_its_colours(all_decoded: tuple[Any, Any], name: str) -> None:
     crops = all_decoded[1][list(FORMATS).index(name)]
     assert len({crop.tobytes() for crop in crops}) == len(crops)
-    colours = np.asarray(in_rgb(FORMATS[name]())).reshape(-1, 3).astype(int)
+    colours = np.asarray(in_rgb(name)).reshape(-1, 3).astype(int)
     for pixel in crops[:, 2:-2:7, 2:-2:7].reshape(-1, 3).astype(int):
         assert np.abs(colours - pixel).max(axis=1).min() <= 12  # a colour that the image has
 

@@ -31,7 +31,7 @@ from tests.integration.input_sets import (
     open_source,
     write,
 )
-from workers import contract, inputs, train
+from workers import contract, inputs, storage, train
 from workers.inputs import padding, shards
 from workers.rank import Seat, Voice
 from workers.ring import joined
@@ -287,6 +287,13 @@ def trains_on_slow_storage(config: contract.TrialConfig, seat: Seat, voice: Voic
         beat(phase, step)
 
     voice.beat = noted  # type: ignore[method-assign]
+    prepare = storage.prepare
+
+    def prepared(*what: Any) -> None:
+        told.append("cache")
+        prepare(*what)
+
+    storage.prepare = prepared
     report = voice.report
 
     def last(measured: contract.RankReport) -> None:
@@ -323,4 +330,4 @@ def test_a_trial_trains_where_every_read_takes_a_millisecond_and_the_next_counts
     assert 0 < notes[0]["reads"] < 0.1 * 2200
     assert notes[1]["reads"] == 0
     # counted before the cache is made cold, so that a cold trial finds nothing of it there
-    assert notes[0]["phases"] == ["build", "count", "build", "step", "evaluate", "finish"]
+    assert notes[0]["phases"] == ["ring", "build", "count", "build", "cache", "step", "evaluate", "finish"]

@@ -251,7 +251,7 @@ class Check:
         if len(encoded) != 1:
             yield f"must have one image/encoded, but got {len(encoded)}"
         elif not (form := next((name for start, name in STARTS.items() if encoded[0].startswith(start)), "")):
-            yield f"image/encoded must start as a {', '.join(STARTS.values())} does, but got {encoded[0][:4]!r}"
+            yield f"image/encoded must start as a {' or '.join(STARTS.values())} does, but got {encoded[0][:4]!r}"
         else:
             self.formats[form] += 1
         if len(label) != 1:

@@ -328,7 +328,7 @@ def test_a_set_that_was_stopped_is_unfinished_until_it_is_made_again(
     def stopped(*_: object) -> bytes:
         if next(drawn, None) is None:
             raise KeyboardInterrupt
-        return dataset.JPEG_MARKER
+        return b"\xff\xd8\xff"
 
     with monkeypatch.context() as patch:
         patch.setattr(dataset.Painter, "jpeg", stopped)
@@ -463,7 +463,7 @@ def test_every_bad_record_is_named_with_what_is_wrong(copy: Path, capsys: pytest
         "if the labels count from 0, set labels_from: 0",
         f"{SHARD}, record 3: must have one image/class/label, but got 0",
         f"{SHARD}, record 4: must have one image/encoded, but got 0",
-        f"{SHARD}, record 5: image/encoded must start as a JPEG, PNG, GIF, BMP does, but got b'WEBP'",
+        f"{SHARD}, record 5: image/encoded must start as a JPEG or PNG or GIF or BMP does, but got b'WEBP'",
     ]
 
 

@@ -261,7 +261,7 @@ def _stalled(seen: tuple[contract.Phase, int], limit_s: float, pid: int) -> dict
             "kind": "no rendezvous",
             "message": f"did not join the ring within {limit_s:g} s{_state(pid)}",
         }
-    where = {"build": "building", "count": f"counting the data's records, {step:,} so far"}.get(
+    where = {"build": "building", "count": f"while it counted the data's records, {step:,} so far"}.get(
         phase, f"after step {step}"
     )
     return {

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workers import contract, keeper
 from workers.inputs import counting, shards
 from workers.ring import Solo
 
@@ -246,3 +247,12 @@ def test_a_rank_with_nothing_left_to_count_beats_until_the_others_are_done(
         assert told == sorted(told)
         assert told[-1] == 42
     assert len(set(beats[1])) > 5  # it said something new again and again while it waited
+
+
+def test_a_read_that_never_returns_is_a_stall_that_says_how_far_it_was() -> None:
+    assert contract.Deadlines(build_s=7, step_s=1).for_phase("count") == 7
+    ended = keeper._stalled(("count", 1_234_567), 600, 0)
+    assert (
+        ended["message"]
+        == "stopped answering while it counted the data's records, 1,234,567 so far: no progress for 600 s"
+    )

@@ -366,7 +366,8 @@ def _missing_data(spec: SweepSpec, terms: Terms) -> Iterator[Mistake]:
         if not any(Path(data).glob(f"{split}{SHARDS}")):
             classes = 1000 if spec.classes == "auto" else spec.classes
             made = f"{terms.me} data make {data} --images 512 --shards 4 --classes {classes} --split {split}"
-            rule = f"must be synthetic, digits or a folder of TFRecords named {split}{SHARDS} (to make one: {made})"
+            cure = f" (to make one: {made})" if spec.labels_from == 1 else ""  # what it makes counts from 1
+            rule = f"must be synthetic, digits or a folder of TFRecords named {split}{SHARDS}{cure}"
             yield Mistake("data", rule, data)
 
 

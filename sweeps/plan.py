@@ -313,6 +313,7 @@ def _trial(spec: SweepSpec, values: Mapping[str, Any]) -> TrialConfig:
         emulate=spec.emulate,
         image_size=image_size if spec.image_size == "auto" else spec.image_size,
         classes=classes if spec.classes == "auto" else spec.classes,
+        labels_from=1 if plain["data"] in WITHOUT_JPEGS else spec.labels_from,
         cores_per_worker=spec.cores_per_worker,
         worker_memory_gib=spec.worker_memory_gib or 0.0,
         warmup_steps=0 if is_converging else spec.steps.warmup if spec.steps else FEWEST_WARMUP,

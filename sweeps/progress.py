@@ -176,6 +176,8 @@ def accuracy(measured: Measurement) -> float:
 
 def stage(config: TrialConfig, progress: Told) -> str:
     """How far a running trial has come."""
+    if progress.phase == "count":
+        return f"counting its records: {progress.step:,}"
     if progress.phase not in ("step", "evaluate"):
         return PHASE_WORDS[progress.phase]
     if not config.epochs:

@@ -145,6 +145,8 @@ def _without_effect(spec: SweepSpec) -> Iterator[Mistake]:
             yield Mistake("space.decode_threads", rule, given)
         if spec.space.cache.points() != ["any"]:
             yield Mistake("space.cache", "has no effect where no file is read: data must be a folder", given)
+        if "labels_from" in spec.model_fields_set:
+            yield Mistake("labels_from", "has no effect where no file is read: data must be a folder", given)
 
 
 def _environment(spec: SweepSpec) -> Iterator[Mistake]:
@@ -246,7 +248,7 @@ RULES = (
     Rule(("model", "image_size"), _image_size),
     Rule(("data", "classes"), _classes),
     Rule(
-        ("data", "device", "space.optimizer", "space.decode_threads", "space.cache"),
+        ("data", "device", "labels_from", "space.optimizer", "space.decode_threads", "space.cache"),
         _without_effect,
     ),
     Rule(("space.env",), _environment),

@@ -201,6 +201,9 @@ class SweepSpec(_Section):
     target: Target = Field(Target(), description="validation accuracy at which a trial stops")
     image_size: ImageSize = Field("auto", description="side in pixels; auto: as the network was published")
     classes: Classes = Field("auto", description="auto: 10 for digits, else 1000")
+    labels_from: Annotated[int, Field(ge=0, le=1)] = Field(
+        1, description="the first class's label in the TFRecords: 1 in ImageNet's files, where 0 is the background"
+    )
     emulate: bool = Field(False, description="run a precision that the device does not compute natively")
     isolation: contract.Isolation = Field(
         "exclusive", description="a trial has its nodes to itself, or shares them with others"

@@ -146,7 +146,8 @@ class _Running:
 
     def progressed(self, progress: Progress) -> None:
         now, steps = time.time(), progress.step - self.progress.step
-        if steps > 0 and self.progress.step and now > self._heard_at:
+        is_training = self.progress.phase == progress.phase == "step"  # elsewhere other things are counted
+        if is_training and steps > 0 and self.progress.step and now > self._heard_at:
             self.images_per_s = steps * self.config.global_batch / (now - self._heard_at)
         if steps:
             self._heard_at = now

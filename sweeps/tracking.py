@@ -26,7 +26,7 @@ from sweeps.plan import is_varied, namer
 from sweeps.spec import AXES, SweepSpec
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
-EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "top1", "top5")
+EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "checkpoint_s", "top1", "top5")
 NOTE = "mlflow.note.content"
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
 ALWAYS = ("batch_size", "gpus")  # what charts are drawn over, across sweeps as well

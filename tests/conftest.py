@@ -25,6 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(Path(item.path).parent.name)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What trials keep of sets of images does not go into the cache of whoever runs the tests."""
+    os.environ["SWEEP_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="module")
 def left_behind() -> Iterator[Callable[[], list[str]]]:
     """The processes that this module's tests started and that live on; waits a little for them to go."""

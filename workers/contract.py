@@ -60,7 +60,7 @@ WITHOUT_JPEGS = ("synthetic", "digits")  # data that nothing has to decode
 MOST_RANKS = 32
 
 # A rank's life, in order. A rank that stays in one phase longer than the phase's deadline is stalled.
-Phase = Literal["start", "ring", "build", "step", "evaluate", "explain", "finish"]
+Phase = Literal["start", "ring", "count", "build", "step", "evaluate", "explain", "finish"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
@@ -70,11 +70,19 @@ class Deadlines:
 
     nursery_s: float = 300.0  # until the node's nursery answers: it imports TensorFlow from a cold disk, once
     ring_s: float = 60.0  # until every rank has joined the ring
-    build_s: float = 600.0  # until the first step is done: tracing and compiling
+    build_s: float = (
+        600.0  # until the first step is done: tracing and compiling; before it, between two looks at the data
+    )
     step_s: float = 60.0  # between two steps, and for reporting or writing a checkpoint
 
     def for_phase(self, phase: Phase) -> float:
-        return {"start": self.ring_s, "ring": self.ring_s, "build": self.build_s}.get(phase, self.step_s)
+        limits: dict[Phase, float] = {
+            "start": self.ring_s,
+            "ring": self.ring_s,
+            "count": self.build_s,
+            "build": self.build_s,
+        }
+        return limits.get(phase, self.step_s)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,6 +102,7 @@ class TrialConfig:
     decode_threads: DecodeThreads  # per node, shared by the node's ranks
     image_size: int
     classes: int
+    labels_from: int  # the first class's label in the TFRecords, 0 or 1
     cache: Cache  # the data's pages in memory, before the trial
     isolation: Isolation
     cores_per_worker: int
@@ -185,8 +194,16 @@ class EpochRecord:
     rate: float  # learning rate of its last step
     train_s: float  # from a barrier of all ranks to the next
     evaluate_s: float = 0.0
+    checkpoint_s: float = (
+        0.0  # before it: writing a checkpoint since the last epoch, or reading the one it goes on from
+    )
     top1: float | None = None
     top5: float | None = None
+
+    @property
+    def taken_s(self) -> float:
+        """All that `hours_to_target` holds of it."""
+        return self.checkpoint_s + self.train_s + self.evaluate_s
 
 
 @dataclasses.dataclass(frozen=True)

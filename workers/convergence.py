@@ -2,6 +2,10 @@
 
 `epochs` epochs, the whole validation set after every `evaluate_every` of them, until the target is reached; after every
 `checkpoint_every` a checkpoint, from which a trial that was cut short goes on.
+
+An epoch's time is told in three parts: training, validation, and the checkpoint before it. The last checkpoint belongs
+to no epoch. A trial that goes on has the epochs until its checkpoint as they were timed then; what an earlier attempt
+did after that checkpoint is lost, and its time is in no figure.
 """
 
 from __future__ import annotations
@@ -19,8 +23,10 @@ from workers.work import Work
 
 def converge(work: Work, saved: Path) -> RankReport:
     config, ring, learner = work.config, work.ring, work.learner
+    began = time.perf_counter()
     history = list(checkpoint.load(saved, learner.variables)) if ring.rank == 0 else []
     learner.spread()
+    checkpoint_s = time.perf_counter() - began if history else 0.0
     was_reached = bool(history) and reaches_target(history[-1], config)
     done, is_reached = ring.total(np.array([len(history), was_reached])).tolist()  # only rank 0 has a history
     learner.trace(next(work.source.epoch(0)))
@@ -29,7 +35,8 @@ def converge(work: Work, saved: Path) -> RankReport:
     images, window_s, began_at = 0, 0.0, time.time()
     while done < config.epochs and not is_reached:
         done += 1
-        record, own_images = train_epoch(work, done)
+        record, own_images = train_epoch(work, done, checkpoint_s)
+        checkpoint_s = 0.0
         images, window_s = images + own_images, window_s + record.train_s
         is_last = done == config.epochs
         if is_last or done % config.evaluate_every == 0:
@@ -40,9 +47,11 @@ def converge(work: Work, saved: Path) -> RankReport:
         if ring.rank == 0:
             work.voice.epoch(record)
         if config.checkpoint_every and (is_last or is_reached or done % config.checkpoint_every == 0):
+            began = time.perf_counter()
             learner.agree()
             if ring.rank == 0:
                 checkpoint.save(saved, learner.variables, history)
+                checkpoint_s = time.perf_counter() - began
 
     return work.report(
         images=images,
@@ -54,8 +63,11 @@ def converge(work: Work, saved: Path) -> RankReport:
     )
 
 
-def train_epoch(work: Work, epoch: int) -> tuple[EpochRecord, int]:
-    """Every training image once, over all ranks; the epoch, and how many of its images were this rank's."""
+def train_epoch(work: Work, epoch: int, checkpoint_s: float = 0.0) -> tuple[EpochRecord, int]:
+    """Every training image once, over all ranks; the epoch, and how many of its images were this rank's.
+
+    `checkpoint_s` is what rank 0 took for a checkpoint before it, while the others waited at the barrier.
+    """
     config, ring, learner = work.config, work.ring, work.learner
     batches = work.source.epoch(epoch)
     total_images = work.source.train_images
@@ -74,9 +86,16 @@ def train_epoch(work: Work, epoch: int) -> tuple[EpochRecord, int]:
     ring.barrier()
     train_s = time.perf_counter() - start
 
-    all_losses, all_images = ring.total(np.array([sum_of_losses, images]))
-    mean_loss = float(all_losses / all_images)
-    return EpochRecord(epoch=epoch, images=int(all_images), loss=mean_loss, rate=rate, train_s=train_s), images
+    all_losses, all_images, waited_s = ring.total(np.array([sum_of_losses, images, checkpoint_s])).tolist()
+    record = EpochRecord(
+        epoch=epoch,
+        images=int(all_images),
+        loss=all_losses / all_images,
+        rate=rate,
+        train_s=train_s,
+        checkpoint_s=waited_s,
+    )
+    return record, images
 
 
 def evaluated(work: Work, record: EpochRecord) -> EpochRecord:

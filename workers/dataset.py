@@ -1,7 +1,7 @@
 """Make an ImageNet-convention TFRecord set that a small network can learn, or name what is wrong with one.
 
     sweep data make DIR --images N --shards K --size WxH --classes C --seed S --split train|validation
-    sweep data check DIR --classes C
+    sweep data check DIR --classes C --labels-from 0|1
 
 A folder holds a set for training and, beside it, one for validation if that was made. Each is made again or
 refused without a look at the other. A class looks alike in every set: its colours, its stripes, its blob. The
@@ -19,12 +19,14 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 import numpy as np
 
+from workers import labels
 from workers.painting import Painter
 from workers.paths import written_whole
 
@@ -33,7 +35,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 MANIFESTS = {"train": "dataset.json", "validation": "dataset-validation.json"}  # what a finished set was asked to be
 UNFINISHED = {"train": "dataset.unfinished", "validation": "dataset-validation.unfinished"}  # while it is being made
 SHARDS = {"train": "shards", "validation": "validation shards"}  # in sentences
-JPEG_MARKER = b"\xff\xd8\xff"
+STARTS = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG", b"GIF8": "GIF", b"BM": "BMP"}  # of what is decoded
 FAULTS_SHOWN = 10  # of one shard, or missing shards
 PLAIN_LINE_EVERY_S = 10.0
 
@@ -200,9 +202,10 @@ def record(tf: Any, recipe: Recipe, n: int, label: int, jpeg: bytes) -> bytes:
 class Check:
     """What was found of a split so far."""
 
-    def __init__(self, folder: Path, split: Split, classes: int) -> None:
+    def __init__(self, folder: Path, split: Split, classes: int, labels_from: int) -> None:
         self.split = split
         self.classes = classes
+        self.labels_from = labels_from
         self.names = found_names(folder, split)
         self.problems = list(misnamed(self.names, split))
         if not self.names:
@@ -210,7 +213,8 @@ class Check:
         if (folder / UNFINISHED[split]).exists():
             self.problems.append(f"a set must be finished, but got {UNFINISHED[split]}: make it again")
         self.images = 0
-        self.jpeg_bytes = 0
+        self.image_bytes = 0
+        self.formats: Counter[str] = Counter()
         self.seen: set[int] = set()
 
     def read(self, tf: Any, path: Path) -> None:
@@ -246,28 +250,32 @@ class Check:
         label = feature["image/class/label"].int64_list.value
         if len(encoded) != 1:
             yield f"must have one image/encoded, but got {len(encoded)}"
-        elif not encoded[0].startswith(JPEG_MARKER):
-            yield f"image/encoded must start as a JPEG does, but got {encoded[0][:4]!r}"
+        elif not (form := next((name for start, name in STARTS.items() if encoded[0].startswith(start)), "")):
+            yield f"image/encoded must start as a {' or '.join(STARTS.values())} does, but got {encoded[0][:4]!r}"
+        else:
+            self.formats[form] += 1
         if len(label) != 1:
             yield f"must have one image/class/label, but got {len(label)}"
-        elif not 1 <= label[0] <= self.classes:
-            yield f"image/class/label must be from 1 to {self.classes}, but got {label[0]}"
-        self.jpeg_bytes += sum(map(len, encoded))
+        elif not labels.is_sound(label[0], self.classes, self.labels_from):
+            yield labels.fault(label[0], self.classes, self.labels_from)
+        self.image_bytes += sum(map(len, encoded))
         self.seen.update(label)
 
     def summary(self) -> str:
+        among = ", ".join(f"{count} {form}" for form, count in self.formats.most_common() if form != "JPEG")
         return (
-            f"{self.images} images in {len(self.names)} {SHARDS[self.split]}, {len(self.seen)} of {self.classes} "
-            f"classes, mean {self.jpeg_bytes / self.images / 1e3:.1f} KB"
+            f"{self.images} images{f' ({among})' if among else ''} in {len(self.names)} "
+            f"{SHARDS[self.split]}, {len(self.seen)} of {self.classes} classes, "
+            f"mean {self.image_bytes / self.images / 1e3:.1f} KB"
         )
 
 
-def check(folder: Path, classes: int) -> str:
+def check(folder: Path, classes: int, labels_from: int = 1) -> str:
     """A line about each sound set. A `Refusal` has a line for each thing that is wrong."""
     require_classes(classes)
     if not os.path.isdir(folder):  # never raises
         raise Refusal(f"DIR must be a folder, but got {'a file' if os.path.exists(folder) else 'nothing'}: {folder}")
-    train, validation = (Check(folder, split, classes) for split in SPLITS)
+    train, validation = (Check(folder, split, classes, labels_from) for split in SPLITS)
     if not train.names:
         raise Refusal("\n".join(train.problems))
     checks = [train, validation] if validation.names or is_begun(folder, "validation") else [train]
@@ -346,6 +354,12 @@ def size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def labels_from(text: str) -> int:
+    if text not in map(str, labels.FIRST):
+        raise argparse.ArgumentTypeError(f"must be 0 or 1, but got {text!r}")
+    return int(text)
+
+
 def split_name(text: str) -> str:
     if text not in SPLITS:
         raise argparse.ArgumentTypeError(f"must be {' or '.join(SPLITS)}, but got {text!r}")
@@ -360,6 +374,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in (making, checking):
         command.add_argument("folder", metavar="DIR", type=Path)
         command.add_argument("--classes", type=whole, default=1000)
+    first = "the first class's label: 1, as in ImageNet's files, or 0"
+    checking.add_argument("--labels-from", type=labels_from, default=1, metavar="0|1", help=first)
     making.add_argument("--images", type=whole, required=True)
     making.add_argument("--shards", type=whole, default=8)
     making.add_argument("--size", type=size, default=(500, 375), metavar="WxH", help="in pixels, default 500x375")
@@ -368,7 +384,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         asked = parser.parse_args(argv)
         if asked.command == "check":
-            print(check(asked.folder, asked.classes))
+            print(check(asked.folder, asked.classes, asked.labels_from))
             return 0
         fields = {name: getattr(asked, name) for name in ("images", "shards", "classes", "seed", "split")}
         print(make(asked.folder, Recipe(width_px=asked.size[0], height_px=asked.size[1], **fields)))

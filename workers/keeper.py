@@ -261,7 +261,9 @@ def _stalled(seen: tuple[contract.Phase, int], limit_s: float, pid: int) -> dict
             "kind": "no rendezvous",
             "message": f"did not join the ring within {limit_s:g} s{_state(pid)}",
         }
-    where = "building" if phase == "build" else f"after step {step}"
+    where = {"build": "building", "count": f"while it counted the data's records, {step:,} so far"}.get(
+        phase, f"after step {step}"
+    )
     return {
         "what": "failed",
         "kind": "stalled",

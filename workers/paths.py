@@ -16,6 +16,15 @@ def results_root() -> Path:
     return Path(os.environ.get("SWEEP_RESULTS", RESULTS)).absolute()
 
 
+def kept_counts() -> Path:
+    """The folder of what is known of sets of images, in the user's cache folder; `SWEEP_CACHE` moves it.
+
+    Nothing in it is missed when it is deleted.
+    """
+    user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    return Path(os.environ.get("SWEEP_CACHE") or user / "sweep").absolute() / "record-counts"
+
+
 class SweepPaths:
     """The files of one sweep."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from workers.contract import TrialConfig
@@ -21,9 +23,12 @@ def prepare(config: TrialConfig, ring: Ring, voice: Voice) -> None:
     if config.cache == "cold" and ring.local_rank == 0:
         os.sync()  # pages that are not written yet can't be dropped
     ring.barrier()
-    for n, path in enumerate(files[ring.local_rank :: ring.local_size]):
-        (drop if config.cache == "cold" else read)(path)
-        voice.beat("build", n + 1)
+    beats = itertools.count(1)
+    for path in files[ring.local_rank :: ring.local_size]:
+        if config.cache == "cold":
+            drop(path)
+        else:
+            read(path, lambda: voice.beat("build", next(beats)))
     ring.barrier()
 
 
@@ -32,11 +37,12 @@ def drop(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def read(path: Path) -> None:
+def read(path: Path, beat: Callable[[], None] = lambda: None) -> None:
+    """From its begin to its end, with a beat for each chunk: a file may be larger than a deadline is long."""
     buffer = bytearray(CHUNK)
     with open(path, "rb", buffering=0) as file:
         while file.readinto(buffer):
-            pass
+            beat()
 
 
 def read_mib() -> float:

@@ -19,9 +19,12 @@ class Work:
         self.entered_at, self._began = time.time(), time.perf_counter()
         self.config, self.ring, self.voice = config, ring, voice
         self.learner = Learner(config, ring)
+        self.source = inputs.open_source(
+            config, ring, cores, voice.beat
+        )  # what it reads to count is neither cold nor told
+        voice.beat("build")
         storage.prepare(config, ring, voice)
         self.read_before_mib = storage.read_mib()
-        self.source = inputs.open_source(config, ring, cores)
         self._decode_threads, self._pins = cores.decode_threads, pins
         self.schedule = schedules.parse(config.lr_schedule)
         self.steps = 0

@@ -145,7 +145,7 @@ def _mean(alike: Sequence[TrialRecord], figure: str, by_hours: bool) -> list[Mar
         spent = 0.0
         assert record.outcome.measurement
         for epoch in record.outcome.measurement.epochs:
-            spent += epoch.train_s + epoch.evaluate_s
+            spent += epoch.taken_s
             if (value := getattr(epoch, figure)) is not None:
                 at[epoch.epoch].append((spent if by_hours else float(epoch.epoch), float(value)))
     made = []

@@ -51,9 +51,13 @@ class Ring:
         self._counts = [counts(sizes, size) for sizes in file_sizes]
 
     def total(self, values: Any) -> Any:
-        (known,) = (known for known in self._counts if known[self.rank] == values[self.rank])
-        assert values.sum() == values[self.rank]
-        return np.array(known)
+        """Of ranks that have counted as far as this one has."""
+        *counts, is_counting = values.tolist()
+        assert sum(counts) == counts[self.rank]
+        if is_counting:
+            return values
+        (known,) = (known for known in self._counts if known[self.rank] == counts[self.rank])
+        return np.array([*known, 0])
 
 
 def counts(file_sizes: Sequence[int], ranks: int) -> list[int]:

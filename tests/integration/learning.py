@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workers import contract, inputs, train
+from workers import checkpoint, contract, inputs, train
 from workers.contract import EpochRecord, TrialConfig
 from workers.rank import Seat, Voice
 from workers.ring import joined
 from workers.work import Work
 
 RATE = 0.1
+SLOWLY_S = 0.7
 
 
 def loss_curve(config: TrialConfig, seat: Seat, voice: Voice) -> None:
@@ -65,6 +67,17 @@ class DyingVoice(Voice):
 
 def dies_in_the_second_epoch(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     train.run(config, seat, DyingVoice(voice) if seat.rank == 0 else voice)
+
+
+def writes_checkpoints_slowly(config: TrialConfig, seat: Seat, voice: Voice) -> None:
+    save = checkpoint.save
+
+    def slow(*what: Any) -> None:
+        time.sleep(SLOWLY_S)
+        save(*what)
+
+    checkpoint.save = slow
+    train.run(config, seat, voice)
 
 
 def shows_its_environment(config: TrialConfig, seat: Seat, voice: Voice) -> None:

@@ -94,9 +94,11 @@ def mislabelled(folder: Path, label: int) -> Any:
 
 @pytest.mark.parametrize("label", [0, 61, -5, 1 << 40])
 def test_a_label_outside_the_classes_is_not_learnt_and_fails(elsewhere: Elsewhere, tmp_path: Path, label: int) -> None:
-    rule = "image/class/label must be from 1 to 60"
-    expected = ("label out of range", f"train-00001-of-00002, record 3: {rule}, but got {label}")
-    assert elsewhere(mislabelled, tmp_path / "set", label) == expected
+    rule = "image/class/label must be from 1 to 60 (labels_from: 1, classes: 60)"
+    kind, message = elsewhere(mislabelled, tmp_path / "set", label)
+    assert kind == "label out of range"
+    assert message.startswith(f"train-00001-of-00002, record 3: {rule}, but got {label}: ")
+    assert message.endswith("set labels_from: 0") == (label == 0)
 
 
 def damage(path: Path, how: str) -> None:

@@ -29,8 +29,8 @@ def make(folder: Path, **changed: object) -> int:
     return dataset.main(["make", str(folder), *(word for pair in asked.items() for word in pair)])
 
 
-def check(folder: Path, classes: int = 10) -> int:
-    return dataset.main(["check", str(folder), "--classes", str(classes)])
+def check(folder: Path, classes: int = 10, *further: str) -> int:
+    return dataset.main(["check", str(folder), "--classes", str(classes), *further])
 
 
 def read(path: Path) -> list[Any]:
@@ -328,7 +328,7 @@ def test_a_set_that_was_stopped_is_unfinished_until_it_is_made_again(
     def stopped(*_: object) -> bytes:
         if next(drawn, None) is None:
             raise KeyboardInterrupt
-        return dataset.JPEG_MARKER
+        return b"\xff\xd8\xff"
 
     with monkeypatch.context() as patch:
         patch.setattr(dataset.Painter, "jpeg", stopped)
@@ -452,17 +452,49 @@ def test_every_bad_record_is_named_with_what_is_wrong(copy: Path, capsys: pytest
     examples[2].features.feature["image/class/label"].int64_list.value[:] = [0]
     del examples[3].features.feature["image/class/label"]
     del examples[4].features.feature["image/encoded"]
-    examples[5].features.feature["image/encoded"].bytes_list.value[:] = [b"\x89PNG\r\n"]
+    examples[5].features.feature["image/encoded"].bytes_list.value[:] = [b"WEBP"]
     write(copy / SHARD, examples)
     (copy / "train-00003-of-00004").unlink()
     assert problems(copy, capsys) == [
         "all 4 shards must be there, but got none named train-00003-of-00004",
-        f"{SHARD}, record 1: image/class/label must be from 1 to 10, but got 11",
-        f"{SHARD}, record 2: image/class/label must be from 1 to 10, but got 0",
+        f"{SHARD}, record 1: image/class/label must be from 1 to 10 (labels_from: 1, classes: 10), but got 11: "
+        "set classes to the number of them, 11 or more, or mend the record",
+        f"{SHARD}, record 2: image/class/label must be from 1 to 10 (labels_from: 1, classes: 10), but got 0: "
+        "if the labels count from 0, set labels_from: 0",
         f"{SHARD}, record 3: must have one image/class/label, but got 0",
         f"{SHARD}, record 4: must have one image/encoded, but got 0",
-        f"{SHARD}, record 5: image/encoded must start as a JPEG does, but got b'\\x89PNG'",
+        f"{SHARD}, record 5: image/encoded must start as a JPEG or PNG or GIF or BMP does, but got b'WEBP'",
     ]
+
+
+def test_a_set_that_counts_from_0_is_checked_from_0(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in copy.glob("train-*"):
+        examples = read(path)
+        for example in examples:
+            example.features.feature["image/class/label"].int64_list.value[0] -= 1
+        write(path, examples)
+    (line, *_) = problems(copy, capsys)
+    assert line.endswith("but got 0: if the labels count from 0, set labels_from: 0")
+    assert check(copy, 10, "--labels-from", "0") == 0
+    assert capsys.readouterr().out.startswith("40 images in 4 shards, 10 of 10 classes, mean ")
+    assert check(copy, 9, "--labels-from", "0") == 2
+    rule = "image/class/label must be from 0 to 8 (labels_from: 0, classes: 9), but got 9"
+    assert f"{rule}: if the labels count from 1, set labels_from: 1" in capsys.readouterr().err
+    assert check(copy, 10, "--labels-from", "2") == 2
+    assert "must be 0 or 1, but got '2'" in capsys.readouterr().err
+
+
+def test_images_that_are_no_jpegs_are_sound_and_counted_apart(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = read(copy / SHARD)
+    for example in examples[:3]:
+        encoded = example.features.feature["image/encoded"].bytes_list.value
+        buffer = io.BytesIO()
+        Image.open(io.BytesIO(encoded[0])).save(buffer, "PNG")
+        encoded[0] = buffer.getvalue()
+    write(copy / SHARD, examples)
+    capsys.readouterr()
+    assert check(copy) == 0
+    assert capsys.readouterr().out.startswith("40 images (3 PNG) in 4 shards, 10 of 10 classes, mean ")
 
 
 def test_a_record_that_is_no_example_is_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from tests.integration.input_sets import (
     open_source,
     write,
 )
-from workers import contract, inputs
+from workers import contract, inputs, storage, train
 from workers.inputs import padding, shards
 from workers.rank import Seat, Voice
 from workers.ring import joined
@@ -223,3 +225,109 @@ def test_two_real_ranks_share_a_set(elsewhere: Elsewhere, nursery: Any, tmp_path
     fields = {"data": str(tmp_path / "set"), "batch_size": 3, "classes": CLASSES, "protocol": "convergence"}
     ends = gang(2, tmp_path, entry="tests.integration.test_inputs:check_two_ranks", **fields)
     assert [(end.kind, end.message) for end in ends] == [("checked", "all holds")] * 2
+
+
+SLOW = contract.Deadlines(nursery_s=60, ring_s=20, build_s=3, step_s=60)
+READ_S = 0.05
+
+
+def reads_slowly(read_s: float) -> list[int]:
+    """From here on every read of this process takes so long; their sizes, as they come."""
+    pread, sizes = os.pread, list[int]()
+
+    def slow(file: int, size: int, at: int) -> bytes:
+        time.sleep(read_s)
+        sizes.append(size)
+        return pread(file, size, at)
+
+    os.pread = slow
+    return sizes
+
+
+def counts_on_slow_storage(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+    """Rank 0's storage is slow; the other has nothing left to count soon, and waits."""
+    reads = reads_slowly(READ_S if seat.rank == 0 else 0.0)
+    with joined(seat) as ring:
+        source = inputs.open_source(config, ring, inputs.cores_here(config, ring.local_size), voice.beat)
+        images, most = source.train_images, ring.total(np.array([len(reads) if ring.rank == 0 else 0])).item()
+    voice.beat("finish")
+    voice.say("failed", kind="counted", message=f"{images} images, rank 0 read {most} times")
+
+
+def many_files(folder: Path) -> None:
+    write(folder, [3] * 80)
+    write(folder, [4, 5], "validation")
+
+
+def test_counting_for_longer_than_a_deadline_is_no_stall_and_is_done_once(
+    elsewhere: Elsewhere, nursery: Any, tmp_path: Path
+) -> None:
+    elsewhere(many_files, tmp_path / "set")
+    fields = {"data": str(tmp_path / "set"), "batch_size": 3, "classes": CLASSES, "protocol": "convergence"}
+    entry = "tests.integration.test_inputs:counts_on_slow_storage"
+    began = time.perf_counter()
+    ends = gang(2, tmp_path, entry=entry, deadlines=SLOW, **fields)
+    took_s = time.perf_counter() - began
+    assert [end.kind for end in ends] == ["counted"] * 2, ends
+    reads = int(ends[0].message.split()[-2])
+    assert reads * READ_S > SLOW.build_s  # so without a beat it would have been given up
+    assert took_s > reads * READ_S
+    again = gang(2, tmp_path, entry=entry, deadlines=SLOW, **fields)
+    assert [end.message for end in again] == ["240 images, rank 0 read 0 times"] * 2, again
+
+
+def trains_on_slow_storage(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+    """A trial on storage where every read takes a millisecond; notes how many reads it was, and what it told."""
+    reads = reads_slowly(1e-3)
+    told: list[str] = []
+    beat = voice.beat
+
+    def noted(phase: contract.Phase, step: int = 0) -> None:
+        told.append(phase)
+        beat(phase, step)
+
+    voice.beat = noted  # type: ignore[method-assign]
+    prepare = storage.prepare
+
+    def prepared(*what: Any) -> None:
+        told.append("cache")
+        prepare(*what)
+
+    storage.prepare = prepared
+    report = voice.report
+
+    def last(measured: contract.RankReport) -> None:
+        phases = [phase for phase, _ in itertools.groupby(told)]
+        Path(seat.checkpoint).with_suffix(".json").write_text(json.dumps({"reads": len(reads), "phases": phases}))
+        report(measured)
+
+    voice.report = last  # type: ignore[method-assign]
+    train.run(config, seat, voice)
+
+
+def two_thousand(folder: Path) -> None:
+    write(folder, [500] * 4)
+    write(folder, [200], "validation")
+
+
+def test_a_trial_trains_where_every_read_takes_a_millisecond_and_the_next_counts_nothing(
+    elsewhere: Elsewhere, nursery: Any, tmp_path: Path
+) -> None:
+    elsewhere(two_thousand, tmp_path / "set")
+    fields = {"data": str(tmp_path / "set"), "batch_size": 250, "classes": CLASSES, "protocol": "convergence"}
+    fields |= {"epochs": 1, "evaluate_every": 1, "warmup_steps": 0, "measured_steps": 0, "cache": "cold"}
+    deadlines = contract.Deadlines(nursery_s=60, ring_s=20, build_s=60, step_s=60)
+    notes = []
+    for name in ("first", "second"):
+        log = tmp_path / name
+        (end,) = gang(
+            1, log, entry="tests.integration.test_inputs:trains_on_slow_storage", deadlines=deadlines, **fields
+        )
+        assert end.what == "measured", end
+        assert end.report
+        assert [epoch.images for epoch in end.report.epochs] == [2000]
+        notes.append(json.loads((log / "checkpoint.json").read_text()))
+    assert 0 < notes[0]["reads"] < 0.1 * 2200
+    assert notes[1]["reads"] == 0
+    # counted before the cache is made cold, so that a cold trial finds nothing of it there
+    assert notes[0]["phases"] == ["ring", "build", "count", "build", "cache", "step", "evaluate", "finish"]

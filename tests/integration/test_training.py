@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.integration import learning
 from tests.integration.gangs import gang
 from workers import contract, verdict
 from workers.contract import Measurement
@@ -47,9 +49,9 @@ def converged(size: int, log: Path, entry: str = TRAIN, **fields: object) -> Mea
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", "0.002"), ("lars", "0.05"), ("adamw", "0.0003")])
 def test_two_ranks_follow_the_loss_curve_of_one_with_twice_the_batch(tmp_path: Path, optimizer: str, rate: str) -> None:
     """At rates that learn and don't leap: where a network is unstable, the last bit of a sum soon decides all."""
-    learning = DIGITS | {"optimizer": optimizer, "lr_schedule": rate}
-    one = told(gang(1, tmp_path, f"{LEARNING}:loss_curve", **learning | {"batch_size": 64}))
-    two = told(gang(2, tmp_path, f"{LEARNING}:loss_curve", **learning | {"batch_size": 32}))
+    fields = DIGITS | {"optimizer": optimizer, "lr_schedule": rate}
+    one = told(gang(1, tmp_path, f"{LEARNING}:loss_curve", **fields | {"batch_size": 64}))
+    two = told(gang(2, tmp_path, f"{LEARNING}:loss_curve", **fields | {"batch_size": 32}))
     assert len(one) == len(two) == 2 * -(-TRAINING_IMAGES // 64)  # the last batch of an epoch holds 29
     assert two == pytest.approx(one, abs=1e-4)
     assert one[-2] < 0.85 * one[0]  # it is a curve
@@ -93,6 +95,29 @@ def test_a_trial_interrupted_and_resumed_ends_as_one_that_was_not(tmp_path: Path
     assert [epoch.epoch for epoch in resumed.epochs] == list(range(1, epochs + 1))
     assert [epoch.loss for epoch in resumed.epochs] == pytest.approx([epoch.loss for epoch in whole.epochs], abs=1e-6)
     assert resumed.epochs[-1].top1 == whole.epochs[-1].top1
+    for measured in (whole, resumed):  # before the first epoch nothing was written or read
+        assert [epoch.checkpoint_s > 0 for epoch in measured.epochs] == [n > 0 for n in range(epochs)]
+
+
+def test_an_epoch_tells_at_every_rank_how_long_the_checkpoint_before_it_took(tmp_path: Path) -> None:
+    fields: dict[str, object] = {"epochs": 3, "checkpoint_every": 2, "batch_size": 300}
+    began = time.perf_counter()
+    slow = converged(2, tmp_path, f"{LEARNING}:writes_checkpoints_slowly", **fields)
+    took_s = time.perf_counter() - began
+    assert slow.ranks[0].epochs == slow.ranks[1].epochs
+    assert [epoch.checkpoint_s >= learning.SLOWLY_S for epoch in slow.epochs] == [False, False, True]
+    assert [epoch.checkpoint_s for epoch in slow.epochs[:2]] == [0, 0]
+    assert sum(epoch.taken_s for epoch in slow.epochs) + learning.SLOWLY_S < took_s  # the last is in no epoch
+
+
+def test_the_hours_of_a_trial_that_goes_on_hold_the_epochs_until_its_checkpoint_as_they_were_timed(
+    tmp_path: Path,
+) -> None:
+    fields: dict[str, object] = {"checkpoint_every": 1, "batch_size": 300}
+    first = converged(2, tmp_path, epochs=2, **fields)
+    second = converged(2, tmp_path, epochs=3, **fields)
+    assert second.epochs[:2] == first.epochs
+    assert second.epochs[2].checkpoint_s > 0  # it was read
 
 
 def test_a_checkpoint_of_something_else_is_refused_with_its_path(tmp_path: Path) -> None:

@@ -46,7 +46,12 @@ def record(
 
 
 def converged(
-    top1: list[float], repeat: int = 0, train_s: float = 10.0, evaluate_s: float = 2.0, reached_target: bool = False
+    top1: list[float],
+    repeat: int = 0,
+    train_s: float = 10.0,
+    evaluate_s: float = 2.0,
+    reached_target: bool = False,
+    checkpoint_s: float = 0.0,
 ) -> TrialRecord:
     """A convergence trial of epochs with these accuracies, each as long as the next."""
     content = {"name": "x", "model": "tiny", "data": "digits", "device": "cpu", "repeats": 1, "protocol": "convergence"}
@@ -55,7 +60,7 @@ def converged(
     epochs = tuple(
         EpochRecord(
             epoch=n + 1, images=100, loss=1 / (n + 1), rate=0.1, train_s=train_s, evaluate_s=evaluate_s,
-            top1=at, top5=min(1.0, at + 0.04),
+            checkpoint_s=checkpoint_s if n else 0.0, top1=at, top5=min(1.0, at + 0.04),
         )
         for n, at in enumerate(top1)
     )  # fmt: skip

@@ -14,6 +14,7 @@ from sweeps.ledger import TrialRecord
 from sweeps.plan import plan
 from sweeps.spec import SweepSpec, parse
 from tests.unit.records import config, converged, record, report
+from workers import contract
 from workers.contract import Measurement, TrialOutcome
 
 
@@ -100,6 +101,23 @@ def test_time_to_target_counts_only_the_trials_that_reached_it() -> None:
     assert cell["train_hours_to_target"] == pytest.approx(3 * 10 / 3600)
     assert cell["top1"] == pytest.approx((0.96 + 0.97 + 0.5) / 3)
     assert cell["images_per_s"] == pytest.approx(10)
+
+
+def test_hours_to_target_hold_the_checkpoints_on_the_way_and_training_hours_do_not() -> None:
+    trial = converged([0.5, 0.9, 0.96], reached_target=True, checkpoint_s=3.0)  # before the second and the third epoch
+    row = rows.row(trial)
+    assert row["hours_to_target"] == pytest.approx((3 * 12 + 2 * 3) / 3600)
+    assert row["train_hours_to_target"] == pytest.approx(3 * 10 / 3600)
+    assert row["checkpoint_hours_to_target"] == pytest.approx(2 * 3 / 3600)
+
+
+def test_an_epoch_of_before_checkpoints_were_timed_is_still_read() -> None:
+    measured = converged([0.5, 0.96], reached_target=True).outcome.measurement
+    assert measured
+    told = contract.to_json(measured.ranks[0])
+    for epoch in told["epochs"]:
+        del epoch["checkpoint_s"]
+    assert contract.rank_report(told).epochs == measured.epochs
 
 
 def test_achieved_flops_are_three_forward_passes_an_image() -> None:

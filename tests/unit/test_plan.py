@@ -69,6 +69,17 @@ def test_what_has_no_effect_on_a_cell_does_not_multiply_it() -> None:
     assert found == [("sgd", 0.001), ("lars", 0.01), ("lars", 0.001)]
 
 
+def test_labels_from_goes_to_the_trials_that_read_a_folder() -> None:
+    text = "{name: x, model: tiny, device: cpu, data: [digits, /data], labels_from: 0, space: {batch_size: 8, gpus: 1}}"
+    by_data = {trial.data: trial.labels_from for trial in plan.plan(spec.parse(text, "x")).trials}
+    assert by_data == {"digits": 1, "/data": 0}
+    default = plan.plan(spec.parse(text.replace("labels_from: 0, ", ""), "x")).trials
+    assert {trial.labels_from for trial in default} == {1}
+    assert {trial.cell for trial in default} & {trial.cell for trial in plan.plan(spec.parse(text, "x")).trials} == {
+        trial.cell for trial in default if trial.data == "digits"
+    }
+
+
 def test_models_data_and_variables_are_axes_too() -> None:
     space = {"batch_size": 8, "gpus": 1, "env": {"NCCL_ALGO": ["Ring", "Tree"]}}
     content = {"name": "x", "model": ["tiny", "inception_v3"], "data": ["synthetic", "digits"], "device": "cpu"}

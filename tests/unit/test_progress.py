@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from sweeps import tables
+from sweeps import status, tables
 from sweeps.ledger import TrialRecord
 from sweeps.plan import namer
 from sweeps.progress import Progress, clock_time, figure, stage
@@ -81,6 +81,31 @@ def test_a_convergence_trial_shows_its_epochs_and_its_accuracy() -> None:
     last = EpochRecord(epoch=2, images=10, loss=0.25, rate=0.1, train_s=1, top1=0.9, top5=1.0)
     assert stage(trial.config, Told("step", 40, last)) == "epoch 3/6, loss 0.25, top-1 90.00%"
     assert stage(trial.config, Told("evaluate", 40, last)) == "validating epoch 3/6, loss 0.25, top-1 90.00%"
+
+
+def test_a_trial_that_counts_its_records_says_how_far_it_is() -> None:
+    assert stage(config(), Told("count", 1_281_167)) == "counting its records: 1,281,167"
+
+
+def test_only_steps_make_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(status.time, "time", clock)
+    running = status._Running(config())
+    rates = []
+    told = [
+        ("count", 1000),
+        ("count", 900_000),
+        ("build", 3),
+        ("step", 10),
+        ("step", 60),
+        ("evaluate", 80),
+        ("step", 90),
+    ]
+    for phase, step in told:
+        clock.now += 5.0
+        running.progressed(Told(phase, step))
+        rates.append(running.images_per_s)
+    assert rates == [None, None, None, None, 8 * 50 / 5.0, 80.0, 80.0]
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65.4, "1:05"), (3725, "1:02:05")])

@@ -36,6 +36,14 @@ def test_what_was_read_in_is_not_read_from_the_disk_again(path: Path) -> None:
     assert read_from_disk_mib(storage.read, path) < 0.05 * SIZE_MIB
 
 
+def test_reading_in_a_large_file_beats_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "CHUNK", 1000)
+    (tmp_path / "data").write_bytes(bytes(4500))
+    beats: list[None] = []
+    storage.read(tmp_path / "data", lambda: beats.append(None))
+    assert len(beats) == 5
+
+
 def test_a_file_that_does_not_count_reads_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Path) -> str:
         raise PermissionError

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import psutil
 
 from workers import pinning
-from workers.contract import WITHOUT_JPEGS, TrialConfig
+from workers.contract import WITHOUT_JPEGS, Phase, TrialConfig
 from workers.ring import Ring
 
 MEAN_RGB = (123.675, 116.28, 103.53)
@@ -74,8 +74,10 @@ def cores_here(config: TrialConfig, local_size: int) -> Cores:
     return Cores(0 if config.data in WITHOUT_JPEGS else wanted, frozenset(os.sched_getaffinity(0)))
 
 
-def open_source(config: TrialConfig, ring: Ring, cores: Cores) -> Source:
-    """The trial's data."""
+def open_source(
+    config: TrialConfig, ring: Ring, cores: Cores, beat: Callable[[Phase, int], None] = lambda phase, n: None
+) -> Source:
+    """The trial's data. `beat` is told of work that takes long before the first batch can."""
     # Each imports TensorFlow, which only a rank may start.
     if config.data == "synthetic":
         from workers.inputs.synthetic import Synthetic
@@ -87,4 +89,4 @@ def open_source(config: TrialConfig, ring: Ring, cores: Cores) -> Source:
         return Digits(config, ring)
     from workers.inputs.records import Records
 
-    return Records(config, ring, cores)
+    return Records(config, ring, cores, beat)

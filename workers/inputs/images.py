@@ -1,7 +1,12 @@
-"""From a TFRecord to an image and its label, inside a pipeline. Each fails on a record that it can't read."""
+"""From a TFRecord to an image and its label, inside a pipeline. Each fails on a record that it can't read.
+
+An image is a JPEG (grey, RGB or CMYK), a PNG (of any depth, its alpha dropped), a GIF (its first picture) or a BMP,
+whatever the record says that it is: ImageNet's own files have a PNG and CMYK among them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -13,30 +18,40 @@ FEATURES = {
 AREA = (0.08, 1.0)  # of the image, that a random crop covers
 ASPECT = (3 / 4, 4 / 3)
 CENTRAL = 0.875  # of each side, that validation looks at
+JPEG_START = b"\xff\xd8\xff"
+
+Window = Callable[[Any], Any]  # from an image's shape to (top, left, height, width)
 
 
 def for_training(record: Any, image_size: int, seed: Any, is_flipped: Any) -> tuple[Any, Any]:
     """A random crop, turned over or not, and the label as it is in the record."""
     encoded, label = parsed(record)
-    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
-        tf.io.extract_jpeg_shape(encoded),
-        tf.zeros([1, 0, 4]),
-        seed,
-        aspect_ratio_range=ASPECT,
-        area_range=AREA,
-        max_attempts=10,
-        use_image_if_no_bounding_boxes=True,
-    )
-    image = resized_crop(encoded, tf.concat([begin[:2], size[:2]], axis=0), image_size)
+
+    def random_window(shape: Any) -> Any:
+        begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+            shape,
+            tf.zeros([1, 0, 4]),
+            seed,
+            aspect_ratio_range=ASPECT,
+            area_range=AREA,
+            max_attempts=10,
+            use_image_if_no_bounding_boxes=True,
+        )
+        return tf.concat([begin[:2], size[:2]], axis=0)
+
+    image = resized_crop(encoded, random_window, image_size)
     return tf.cond(is_flipped, lambda: tf.reverse(image, axis=[1]), lambda: image), label
 
 
 def for_validation(record: Any, image_size: int) -> tuple[Any, Any]:
     """The middle, and the label as it is in the record."""
     encoded, label = parsed(record)
-    shape = tf.io.extract_jpeg_shape(encoded)[:2]
-    size = tf.cast(tf.round(CENTRAL * tf.cast(shape, tf.float32)), tf.int32)
-    return resized_crop(encoded, tf.concat([(shape - size) // 2, size], axis=0), image_size), label
+
+    def middle(shape: Any) -> Any:
+        size = tf.cast(tf.round(CENTRAL * tf.cast(shape[:2], tf.float32)), tf.int32)
+        return tf.concat([(shape[:2] - size) // 2, size], axis=0)
+
+    return resized_crop(encoded, middle, image_size), label
 
 
 def parsed(record: Any) -> tuple[Any, Any]:
@@ -44,9 +59,22 @@ def parsed(record: Any) -> tuple[Any, Any]:
     return fields["image/encoded"], fields["image/class/label"]
 
 
-def resized_crop(encoded: Any, window: Any, image_size: int) -> Any:
-    """Only the window is decoded: above it the bits are passed over, below it nothing is read. The way is the fast
-    one, which changes a value here and there by one or two; and TensorFlow resizes floats faster than bytes."""
-    image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3, fancy_upscaling=False, dct_method="INTEGER_FAST")
-    image = tf.image.resize(tf.cast(image, tf.float32), (image_size, image_size))
+def resized_crop(encoded: Any, window: Window, image_size: int) -> Any:
+    is_jpeg = tf.strings.substr(encoded, 0, len(JPEG_START)) == JPEG_START
+    image = tf.cond(is_jpeg, lambda: jpeg_crop(encoded, window), lambda: other_crop(encoded, window))
+    image = tf.image.resize(tf.cast(image, tf.float32), (image_size, image_size))  # faster than bytes are
     return tf.ensure_shape(tf.cast(image, tf.uint8), (image_size, image_size, 3))
+
+
+def jpeg_crop(encoded: Any, window: Window) -> Any:
+    """Only the window is decoded: above it the bits are passed over, below it nothing is read. The way is the fast
+    one, which changes a value here and there by one or two. CMYK comes out as RGB."""
+    at = window(tf.io.extract_jpeg_shape(encoded))
+    return tf.image.decode_and_crop_jpeg(encoded, at, channels=3, fancy_upscaling=False, dct_method="INTEGER_FAST")
+
+
+def other_crop(encoded: Any, window: Window) -> Any:
+    """No other format can be decoded in part."""
+    image = tf.ensure_shape(tf.io.decode_image(encoded, channels=3, expand_animations=False), (None, None, 3))
+    at = window(tf.shape(image))
+    return tf.slice(image, [at[0], at[1], 0], [at[2], at[3], 3])

@@ -1,11 +1,11 @@
 """Batches from a folder of ImageNet-convention TFRecords: `train-00000-of-00008`, …, `validation-00000-of-00008`, ….
 
-A record holds `image/encoded` (JPEG) and `image/class/label`, which counts from 1, as in ImageNet's files, where 0
-is the background class. What happens to a record on its way:
+A record holds `image/encoded` (see `images`) and `image/class/label`, which counts from `labels_from`: from 1 in
+ImageNet's files, where 0 is the background class. What happens to a record on its way:
 
     files → interleaved, shuffled → numbered, in groups → decoded by group → batched, weighed → on the device
 
-A JPEG that can't be decoded is left out and the next image takes its place. Each group is a dataset of its own, so
+An image that can't be decoded is left out and the next image takes its place. Each group is a dataset of its own, so
 that its errors can be ignored where those of reading are not.
 """
 
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
+from workers import labels
 from workers.contract import TrialConfig
-from workers.inputs import Batch, Cores, images, padding, shards, threads
+from workers.inputs import Batch, Cores, counting, images, padding, shards, threads
 from workers.inputs.tally import Place, Tally, number_of
 from workers.rank import Fault, Infeasible
 from workers.ring import Ring
@@ -34,13 +34,13 @@ GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 
 plain = tf.autograph.experimental.do_not_convert  # a converted function leaves a file in the temporary folder
 
-Numbers = npt.NDArray[Any]
 Transform = Callable[[Any, Any, Any], tuple[Any, Any]]  # of a record, its position in the pass and its number
 
 
 class Records:
-    def __init__(self, config: TrialConfig, ring: Ring, cores: Cores) -> None:
-        self._config, self._ring = config, ring
+    def __init__(self, config: TrialConfig, ring: Ring, cores: Cores, beat: counting.Beat) -> None:
+        """A convergence trial's records are counted here, before its data is brought to a known state and timed."""
+        self._config, self._ring, self._beat = config, ring, beat
         self._share = threads.share(cores.decode_threads, ring.local_size, cores.usable, cores.pinned)
         paths = {split: shards.found(config.data, split) for split in SPLITS}
         if not paths["train"]:
@@ -51,8 +51,12 @@ class Records:
             raise Fault("no validation data", f"{needed}: {cure}")
         self._parts = {split: shards.deal(paths[split], ring.rank, ring.size) for split in SPLITS}
         self._whole = {split: shards.deal(paths[split], 0, 1) for split in SPLITS}
-        self._counts: dict[shards.Split, Numbers] = {}
+        self._labels = range(config.labels_from, config.labels_from + config.classes)
+        self._counts: dict[shards.Split, counting.Numbers] = {}
         self._tallies: list[Tally] = []
+        if config.protocol == "convergence":
+            for split in SPLITS:
+                self._count(split)
 
     @property
     def train_images(self) -> int:
@@ -65,7 +69,7 @@ class Records:
     def stream(self) -> Iterator[Batch]:
         rank, size, parts = self._ring.rank, self._config.batch_size, self._parts["train"]
         if not shards.holds(parts, size):
-            raise self._too_few(rank, sum(map(shards.count, parts)))
+            raise self._too_few(rank, max(counting.so_far(parts, counting.Kept(self._config.data)), default=0))
         key = self._key(0, rank)
         records = read(table(parts).shuffle(len(parts), key).repeat()).shuffle(SHUFFLED, key)
         weights = tf.data.Dataset.from_tensors(tf.constant(1 / size)).repeat()
@@ -102,8 +106,8 @@ class Records:
     def check(self) -> None:
         for tally in self._tallies:
             for place, label in tally.mislabelled()[:1]:
-                rule = f"image/class/label must be from 1 to {self._config.classes}"
-                raise Fault("label out of range", f"{self._name(tally, place)}: {rule}, but got {label}")
+                why = labels.fault(label, self._config.classes, self._config.labels_from)
+                raise Fault("label out of range", f"{self._name(tally, place)}: {why}")
         left = [(tally, tally.undecodable()) for tally in self._tallies]
         skipped = sum(len(places) for _, places in left)
         seen = skipped + sum(tally.decoded for tally in self._tallies)
@@ -112,12 +116,11 @@ class Records:
             rule = f"of 1000 images one may be impossible to decode, but got {skipped} of {seen}"
             raise Fault("corrupt images", f"{rule}, the first {first}")
 
-    def _count(self, split: shards.Split) -> Numbers:
+    def _count(self, split: shards.Split) -> counting.Numbers:
         """Records of each rank. At its first call, all ranks tell each other."""
         if split not in self._counts:
-            own = np.zeros(self._ring.size, np.int64)
-            own[self._ring.rank] = sum(map(shards.count, self._parts[split]))
-            self._counts[split] = self._ring.total(own)
+            parts, data = self._parts[split], self._config.data
+            self._counts[split] = counting.of_ranks(parts, data, self._ring, self._beat)
         return self._counts[split]
 
     def _key(self, *purpose: int) -> int:
@@ -137,7 +140,7 @@ class Records:
     def _run(self, split: shards.Split, records: Any, weights: Any, transform: Transform) -> Iterator[Batch]:
         """Batches of endless records, as many as there are weights."""
         size, decoders = self._config.batch_size, self._share.threads + 1  # one more, so that no thread waits for work
-        tally = Tally(split, self._config.classes, in_flight=4 * GROUP * (decoders + 1) + 2 * size)
+        tally = Tally(split, self._labels, in_flight=4 * GROUP * (decoders + 1) + 2 * size)
         self._tallies.append(tally)
 
         def decode(record: Any, position: Any, number: Any) -> tuple[Any, ...]:
@@ -151,9 +154,10 @@ class Records:
             return members.map(plain(decode)).ignore_errors()
 
         def weigh(weight: Any, batch: Any) -> Batch:
-            pictures, labels, positions, numbers = batch
-            counts = tally.strike_out(positions, numbers, labels)
-            classes = tf.cast(tf.clip_by_value(labels, 1, self._config.classes) - 1, tf.int32)
+            pictures, given, positions, numbers = batch
+            counts = tally.strike_out(positions, numbers, given)
+            first, last = self._labels[0], self._labels[-1]
+            classes = tf.cast(tf.clip_by_value(given, first, last) - first, tf.int32)
             return pictures, classes, tf.where(counts, weight, 0.0)
 
         groups = records.batch(GROUP, drop_remainder=True).enumerate()

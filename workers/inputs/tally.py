@@ -24,9 +24,9 @@ class Place(NamedTuple):
 class Tally:
     """Of one pass through the data. A record is known by its place in the set, as one number."""
 
-    def __init__(self, split: Split, classes: int, in_flight: int) -> None:
+    def __init__(self, split: Split, labels: range, in_flight: int) -> None:
         self.split = split
-        self._classes = classes
+        self._labels = labels
         self._in_flight = in_flight  # records that may be between entry and batch
         with tf.device("CPU"):
             self._left = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, FILLERS)
@@ -41,8 +41,8 @@ class Tally:
             return self._left.insert(positions, records)
 
     def strike_out(self, positions: Any, records: Any, labels: Any) -> Any:
-        """Call for each batch, in order. Says which images count: real ones, with a label from 1 to the classes."""
-        is_sound = (labels >= 1) & (labels <= self._classes)
+        """Call for each batch, in order. Says which images count: real ones, with the label of a class."""
+        is_sound = (labels >= self._labels.start) & (labels < self._labels.stop)
         is_real = records > FILLERS
         mislabelled = (tf.boolean_mask(values, ~is_sound & is_real) for values in (records, labels))
         struck_out = [self._left.remove(positions), self._mislabelled.insert(*mislabelled)]

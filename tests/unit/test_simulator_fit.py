@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sweeps import driver
 from sweeps.simulator import evidence
 from sweeps.simulator.model import FITTED, Numbers
 from tests.unit.simulations import trial
@@ -124,3 +125,14 @@ def test_where_the_model_does_not_hold_it_says_so() -> None:
 )
 def test_what_no_published_figure_judges_is_named(config: Any, kind: str, unjudged: str) -> None:
     assert list(evidence.told([config], kind, OURS))[-1] == f"! no published figure judges {unjudged}"
+
+
+def test_a_plan_for_a_simulated_cluster_says_how_far_it_is_borne_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text("{name: x, model: resnet50, device: gpu, repeats: 1, space: {batch_size: 64, gpus: [1, 8]}}")
+    driver.preview(file, (), driver.Terms(simulate="nodes=2,gpus=4,gpu=v100"), "table")
+    told = capsys.readouterr().out
+    assert "left out of what the model is fitted to" in told
+    assert "! no published figure judges batches other than 128 a GPU" in told

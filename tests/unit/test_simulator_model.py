@@ -40,7 +40,7 @@ def images_per_s(config: TrialConfig, kind: str, ranks: list[int]) -> float:
 THROUGHPUT = published("throughput")
 
 
-# Twelve numbers came within 5% of the rows that they were fitted to, and up to 27% off one that they were not (AlexNet).
+# Twelve numbers came within 5% of the rows that they were fitted to, and up to 27% off one left out (AlexNet).
 # Nine come within 6.5%, and within 9% of a row left out (test_simulator_fit.py), which is what a simulation is.
 FITTED_WITHIN = 0.065
 

@@ -30,7 +30,7 @@ check: $(READY)
 	@.venv/bin/mypy
 	@.venv/bin/pytest -q tests/unit/test_layers.py
 
-BENCHMARKS := launch parity agreement input intervals packing overhead tracking query
+BENCHMARKS := launch parity agreement input intervals packing overhead tracking query simulator
 bench: $(READY)
 	@for name in $(BENCHMARKS); do .venv/bin/python benchmarks/$$name.py || exit 1; done
 

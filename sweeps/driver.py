@@ -28,6 +28,7 @@ from sweeps.reading import read
 from sweeps.search import Strategy
 from sweeps.shape import Node
 from sweeps.simulator import cluster as simulated
+from sweeps.simulator import evidence
 from sweeps.spec import SweepSpec, parse
 from workers.contract import WITHOUT_JPEGS, TrialConfig
 
@@ -163,6 +164,13 @@ def _cost(planned: Plan, nodes: Sequence[Node], refused: dict[str, list[TrialCon
         return
     machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(nodes)
     yield from cost.told(planned.spec, planned.trials, nodes, cost.learned(machine, is_real=not terms.simulate))
+    yield from _evidence(planned.trials, terms)
+
+
+def _evidence(trials: Sequence[TrialConfig], terms: Terms) -> Iterator[str]:
+    """Where published figures bear out what is simulated."""
+    if terms.simulate:
+        yield from evidence.told(trials, simulated.parse(terms.simulate).gpu, evidence.rows())
 
 
 @contextlib.contextmanager
@@ -283,6 +291,8 @@ def _conduct(
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
     meters = [Meter(book.facts, engine)] if terms.address and not terms.simulate else []
     console.print(f"[dim]results in {book.paths.folder}[/]", highlight=False, soft_wrap=True)
+    for line in _evidence(planned.trials or _some(spec), terms):
+        console.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
     refusals: list[RefusedError] = []
     is_complete = False
     try:

@@ -21,7 +21,7 @@ TOLD = ("model", "precision", "batch_size", "gpus")  # parameters that a figure 
 
 
 def table(name: str) -> pd.DataFrame:
-    """One of the files: throughput, speedups, convergence, precision, int8_accuracy."""
+    """One of the files: throughput, differences, speedups, convergence, precision, int8_accuracy, simulator."""
     import pandas as pd
 
     path = FOLDER / f"{name}.csv"

@@ -99,11 +99,13 @@ def sections(study: Study) -> list[Section]:
         steps,
         telemetry,
         trials,
+        twin,
     )
 
     made = [
         learning.section,
         scaling.section,
+        twin.section,
         foresight.section,
         steps.section,
         curves.batch,

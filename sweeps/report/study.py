@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis, findings, ledger, query, rows, space
+from sweeps.errors import InputError
 from sweeps.ledger import SweepFacts, TrialRecord
 from sweeps.plan import Plan, namer
 from workers import usage
@@ -61,6 +64,7 @@ class Study:
     is_complete: bool = True
     samples: Path | None = None  # the folder of the nodes' readings, where it lies here
     stored: pd.DataFrame | None = None  # the trials of a tracking store, where there is no ledger to have records from
+    twin: Study | None = None  # the latest simulation of this study; of a simulation, the latest that was measured
 
     @property
     def name(self) -> str:
@@ -195,7 +199,13 @@ def _of_store(stored: pd.DataFrame, named: Callable[[TrialConfig], str]) -> pd.D
 
 
 def of(name: str) -> Study:
-    """The study of a sweep whose ledger lies here."""
+    """The study of a sweep whose ledger lies here, with its twin."""
+    found = _alone(name)
+    twin = _twin(found.facts)
+    return dataclasses.replace(found, twin=_alone(twin)) if twin else found
+
+
+def _alone(name: str) -> Study:
     record = ledger.read(name)
     return Study(
         record.facts,
@@ -207,3 +217,17 @@ def of(name: str) -> Study:
         record.is_complete,
         ledger.paths(name).samples("*").parent,
     )
+
+
+def _twin(facts: SweepFacts) -> str:
+    """The latest sweep that simulated a measured one, or was measured after a simulated one; empty if there is none
+    that can be read."""
+    is_simulated = bool(facts.simulated)
+    study = facts.study.removesuffix(ledger.SIMULATED) if is_simulated else f"{facts.study}{ledger.SIMULATED}"
+    named = re.compile(rf"{re.escape(study)}(-\d+)?")
+    for name in reversed([name for name in ledger.names() if named.fullmatch(name)]):
+        with contextlib.suppress(InputError):  # an earlier version's
+            other = ledger.facts(name)
+            if other.study == study and bool(other.simulated) != is_simulated:
+                return name
+    return ""

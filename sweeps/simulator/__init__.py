@@ -2,6 +2,8 @@
 
 cluster    what `--simulate nodes=8,gpus=4,gpu=v100` means
 model      a step's time and a rank's memory; calibrated on the published figures in references/
+gradients  when they appear in the backward pass, and what of their reduction outlasts it
+evidence   how far published figures bear that out, and what none judges
 learning   an accuracy's way over the epochs
 course     how long a whole trial takes
 unfit      why a trial can't run there

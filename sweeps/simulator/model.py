@@ -1,19 +1,24 @@
 """How long a step takes and how much memory a rank needs, from a few parameters that each mean something. Pure.
 
     step     = max(input, compute + wait + exposed)
-    compute  = (batch + STARTING) × pace / (the network's images/s × the GPU's speed)
-    wait     = compute × SYNC × (ranks − 1)
-    exposed  = max(reduction − OVERLAP × backward, TAIL × reduction) + half a cycle of Horovod's
+    compute  = (batch + STARTING) × the software's pace / (the network's images/s × the GPU's speed)
+    wait     = compute × sync × (ranks − 1)
+    exposed  = what of the reduction outlasts the backward pass, and half a cycle of Horovod's
     reduction: a ring over the slowest link between its ranks, 2 (N − 1) / N of the gradients' bytes each way
 
-Fitted to references/throughput.csv and the tensorflow-horovod rows of speedups.csv: a rate per network, a pace per
-platform, one speed for the P100, SYNC, and what InfiniBand carries: 12 numbers for 28 rows, whose error is at most 5%
-(tests/unit/test_simulator_model.py). Taken from precision.csv: fp32 against fp16, PCIe against SXM2, P100 fp32.
+The reduction starts as gradients appear, the last layers' first (`gradients`), and hides behind what is left of the
+backward pass: the time that its FLOPs take at the rate of the densest network. What else a step does (starting
+kernels, normalising, updating) hides nothing.
+
+Fitted to references/throughput.csv and the tensorflow-horovod rows of speedups.csv by benchmarks/simulator.py, which
+also leaves each row out in turn: a rate per network, what software before the reference's costs, and `sync`: 9 numbers
+for 28 rows. `evidence` says how far they carry. Taken from precision.csv, not fitted: fp32 against fp16, PCIe against
+SXM2, P100 against V100 (TensorFlow's). Taken from its data sheet: what InfiniBand carries.
 
 Assumed, because nothing published says it: that a rate grows with the batch as b / (b + 12); that ResNets beyond the
-50-layer one compute as many FLOP/s as it does; what hides behind the backward pass and what NVLink, PCIe, decoding and
-a CPU's core do; memory as the activations that the backward pass needs, with a fifth on top. Frameworks are not told
-apart, so the speed-ups of MXNet and Caffe2 are not reproduced.
+50-layer one compute as many FLOP/s as it does; what NVLink, PCIe, decoding and a CPU's core do; memory as the
+activations that the backward pass needs, with a fifth on top. Frameworks are not told apart, so the speed-ups of MXNet
+and Caffe2 are not reproduced.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from sweeps.simulator import gradients
 from workers import pinning
 from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, Model, Precision, TrialConfig, Without
 
@@ -29,9 +35,7 @@ MIB, GIB = 1 << 20, 1 << 30
 TRAINING = 3  # forward passes that a training step costs
 
 STARTING = 12.0  # images that a device could have trained while a step gets going
-SYNC = 0.0126  # of a step, for each further rank: the slowest is waited for, and there is one coordinator
-OVERLAP = 0.5  # of the backward pass hides reduction
-TAIL = 0.1  # of a reduction has nothing left to hide behind: the first layers' gradients come last
+PUBLISHED_BATCH = 128
 XLA_GAIN = 1.1
 DECODED_PER_S = 250.0  # images by a thread
 CPU_GFLOPS = 25.0  # of a core, in fp32
@@ -44,81 +48,116 @@ HOST_SHARE = 0.9  # of a node's memory, for all its ranks
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """What one image costs at the published size, and how fast the reference GPU trains it."""
+    """What one image costs at the published size."""
 
     gflops: float  # forward, two per multiply-add
     parameters_m: float  # millions, with 1000 classes
     activations_m: float  # millions of values: outputs of convolutions, dense layers and normalisations
     features: int  # inputs of the last layer
-    images_per_s: float  # of a V100-SXM2 alone, fp16, batch 128
-
-
-RESNET_TFLOPS = 833 * 7.716e-3  # forward, of the reference GPU
 
 
 NETWORKS: dict[Model, Network] = {
-    "alexnet": Network(1.428, 61.10, 0.494, 4096, 2990),
-    "googlenet": Network(2.997, 6.64, 6.453, 1024, 1480),
-    "inception_v3": Network(11.43, 23.85, 17.94, 2048, 526),
-    "inception_v4": Network(24.51, 42.74, 30.18, 1536, 280),
-    "vgg16": Network(30.94, 138.36, 13.56, 4096, 511),
-    "vgg19": Network(39.26, 143.67, 14.86, 4096, 442),
-    "resnet50": Network(7.716, 25.61, 21.18, 2048, 833),
-    "resnet50_v1.5": Network(8.178, 25.61, 22.23, 2048, 1e3 * RESNET_TFLOPS / 8.178),
-    "resnet101": Network(15.14, 44.65, 31.41, 2048, 1e3 * RESNET_TFLOPS / 15.14),
-    "resnet152": Network(22.56, 60.34, 44.06, 2048, 1e3 * RESNET_TFLOPS / 22.56),
-    "tiny": Network(0.006185, 0.6065, 0.0153, 512, 50_000),
+    "alexnet": Network(1.428, 61.10, 0.494, 4096),
+    "googlenet": Network(2.997, 6.64, 6.453, 1024),
+    "inception_v3": Network(11.43, 23.85, 17.94, 2048),
+    "inception_v4": Network(24.51, 42.74, 30.18, 1536),
+    "vgg16": Network(30.94, 138.36, 13.56, 4096),
+    "vgg19": Network(39.26, 143.67, 14.86, 4096),
+    "resnet50": Network(7.716, 25.61, 21.18, 2048),
+    "resnet50_v1.5": Network(8.178, 25.61, 22.23, 2048),
+    "resnet101": Network(15.14, 44.65, 31.41, 2048),
+    "resnet152": Network(22.56, 60.34, 44.06, 2048),
+    "tiny": Network(0.006185, 0.6065, 0.0153, 512),
 }
+TINY = 50_000.0  # images/s; nobody has published it
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """Those that are fitted to published figures."""
+
+    images_per_s: Mapping[Model, float]  # of a V100-SXM2 alone, fp16, batch 128, of the networks that have figures
+    older: float  # times that a step takes with software older than the reference's
+    sync: float  # of a step, for each further rank: the slowest is waited for, and there is one coordinator
+
+    def rate(self, model: Model) -> float:
+        """Images/s of the reference GPU alone."""
+        if model == "tiny":
+            return TINY
+        if model in self.images_per_s:
+            return self.images_per_s[model]
+        return self.images_per_s["resnet50"] * NETWORKS["resnet50"].gflops / NETWORKS[model].gflops
+
+    def density(self, model: Model) -> float:
+        """FLOP/s that a network comes to, of those of the network that comes to most."""
+        most = max(NETWORKS[name].gflops * rate for name, rate in self.images_per_s.items())
+        return NETWORKS[model].gflops * self.rate(model) / most
+
+
+FITTED = Numbers(
+    images_per_s={
+        "alexnet": 3223,
+        "googlenet": 1482,
+        "inception_v3": 512.3,
+        "inception_v4": 282.9,
+        "vgg16": 501.5,
+        "vgg19": 434.2,
+        "resnet50": 808.3,
+    },
+    older=1.303,
+    sync=0.01266,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of node: its GPUs, its links, and how fast its host and the software of its time drive them."""
+    """A kind of node: its GPUs, its links, and the software of its time."""
 
     what: str
     speed: Mapping[Precision, float]  # of a GPU; the reference's fp16 is 1
-    pace: float  # times that a step takes on this platform; the reference's is 1
+    is_latest: bool = False  # the reference's NCCL and TensorFlow; print says that its other systems had older ones
     capability: tuple[int, int]  # CUDA's
     gpus: int
     gpu_gib: float
     cores: int
     memory_gib: float
     inside_gb_per_s: float
-    between_gb_per_s: float = 11.2  # InfiniBand EDR; its wire carries 12.5
+    between_gb_per_s: float = 12.5  # InfiniBand EDR: 100 Gbit/s
     inside_us: float = 5.0  # a message, one hop
     between_us: float = 15.0
 
 
 V100: dict[Precision, float] = {"fp16": 1.0, "fp32": 1 / 1.8}
 V100_PCIE: dict[Precision, float] = {name: speed / 1.06 for name, speed in V100.items()}
-P100: dict[Precision, float] = {"fp16": 0.443, "fp32": V100_PCIE["fp32"] / 1.26}
+P100: dict[Precision, float] = {"fp16": V100_PCIE["fp16"] / 2.03, "fp32": V100_PCIE["fp32"] / 1.26}
 NVLINK, PCIE = 40.0, 10.0
 
 KINDS: dict[str, Kind] = {
     "v100": Kind(
         what="PowerEdge C4140-M, Xeon 6148, V100-SXM2: the reference",
-        speed=V100, pace=1.0, capability=(7, 0), gpus=4, gpu_gib=16, cores=40, memory_gib=384, inside_gb_per_s=NVLINK,
+        speed=V100, is_latest=True, capability=(7, 0), gpus=4, gpu_gib=16, cores=40, memory_gib=384,
+        inside_gb_per_s=NVLINK,
     ),
     "v100-k": Kind(
         what="PowerEdge C4140-K, Xeon 4116, V100-SXM2",
-        speed=V100, pace=1.29, capability=(7, 0), gpus=4, gpu_gib=16, cores=24, memory_gib=256, inside_gb_per_s=NVLINK,
+        speed=V100, capability=(7, 0), gpus=4, gpu_gib=16, cores=24, memory_gib=256, inside_gb_per_s=NVLINK,
     ),
     "v100-8x": Kind(
         what="eight V100-SXM2 in a node",
-        speed=V100, pace=1.31, capability=(7, 0), gpus=8, gpu_gib=16, cores=40, memory_gib=512, inside_gb_per_s=NVLINK,
+        speed=V100, capability=(7, 0), gpus=8, gpu_gib=16, cores=40, memory_gib=512, inside_gb_per_s=NVLINK,
     ),
     "v100-pcie": Kind(
         what="PowerEdge C4140, V100-PCIe",
-        speed=V100_PCIE, pace=1.29, capability=(7, 0), gpus=4, gpu_gib=16, cores=40, memory_gib=384,
+        speed=V100_PCIE, capability=(7, 0), gpus=4, gpu_gib=16, cores=40, memory_gib=384,
         inside_gb_per_s=PCIE,
     ),
     "p100": Kind(
         what="PowerEdge C4130, P100-PCIe",
-        speed=P100, pace=1.29, capability=(6, 0), gpus=4, gpu_gib=16, cores=28, memory_gib=256, inside_gb_per_s=PCIE,
+        speed=P100, capability=(6, 0), gpus=4, gpu_gib=16, cores=28, memory_gib=256, inside_gb_per_s=PCIE,
     ),
     "none": Kind(
         what="a node without GPUs",
-        speed={}, pace=1.0, capability=(0, 0), gpus=0, gpu_gib=0, cores=16, memory_gib=64,
+        speed={}, capability=(0, 0), gpus=0, gpu_gib=0, cores=16, memory_gib=64,
         inside_gb_per_s=2.0, between_gb_per_s=1.0, inside_us=30, between_us=60,
     ),
 }  # fmt: skip
@@ -144,34 +183,44 @@ class Step:
         return dataclasses.replace(self, **dict.fromkeys(gone[part], 0.0)).step_ms
 
 
-def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0) -> Step:
+def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0, numbers: Numbers = FITTED) -> Step:
     """A step of a trial with so many ranks on each of its nodes, which have so many cores (else the kind's own)."""
-    compute_ms = _compute_ms(config, kind)
+    images = config.batch_size * flops(config) / (1e9 * NETWORKS[config.model].gflops)  # of the published size
+    image_ms = _image_ms(config, kind, numbers)
+    compute_ms = (images + STARTING) * image_ms
     size = sum(ranks)
     exposed_ms = 0.0
     if size > 1:
-        gradients = 1e6 * parameters_m(config) * (2 if config.compression == "fp16" else 4)
-        whole_ms = reduction_ms(gradients, config, kind, ranks)
-        backward_ms = compute_ms * (TRAINING - 1) / TRAINING
-        hidden_ms = min(OVERLAP * backward_ms, (1 - TAIL) * whole_ms) if config.reduction == "overlapped" else 0.0
-        exposed_ms = whole_ms - hidden_ms + config.cycle_ms / 2
+        density = numbers.density(config.model) if config.device == "gpu" else 1.0
+        backward_ms = images * image_ms * density * (TRAINING - 1) / TRAINING
+        exposed_ms = _exposed_ms(config, kind, ranks, backward_ms)
     return Step(
         compute_ms=compute_ms,
         input_ms=_input_ms(config, max(ranks), cores or kind.cores),
-        wait_ms=compute_ms * SYNC * (size - 1),
+        wait_ms=compute_ms * numbers.sync * (size - 1),
         exposed_ms=exposed_ms,
     )
 
 
-def _compute_ms(config: TrialConfig, kind: Kind) -> float:
+def _image_ms(config: TrialConfig, kind: Kind, numbers: Numbers) -> float:
+    """To train on one image of the published size."""
     network = NETWORKS[config.model]
-    size = flops(config) / (1e9 * network.gflops)  # of an image, beside the published one
-    images = config.batch_size * size + STARTING
     gain = XLA_GAIN if config.xla else 1.0
     if config.device == "cpu":
-        return 1e3 * images * TRAINING * network.gflops / (CPU_GFLOPS * config.cores_per_worker * gain)
+        return 1e3 * TRAINING * network.gflops / (CPU_GFLOPS * config.cores_per_worker * gain)
     speed = kind.speed.get(config.precision, kind.speed["fp32"])
-    return 1e3 * images * kind.pace / ((1 + STARTING / 128) * network.images_per_s * speed * gain)
+    pace = 1.0 if kind.is_latest else numbers.older
+    return 1e3 * pace / ((1 + STARTING / PUBLISHED_BATCH) * numbers.rate(config.model) * speed * gain)
+
+
+def _exposed_ms(config: TrialConfig, kind: Kind, ranks: Sequence[int], backward_ms: float) -> float:
+    """Each part of the gradients waits for half a cycle of Horovod's, then for those before it."""
+    sent = 1e6 * parameters_m(config) * (2 if config.compression == "fp16" else 4)
+    parts = gradients.parts(config.model) if config.reduction == "overlapped" else [(1.0, 1.0)]
+    reductions = [
+        (at * backward_ms + config.cycle_ms / 2, reduction_ms(share * sent, config, kind, ranks)) for at, share in parts
+    ]
+    return gradients.exposed_ms(reductions, backward_ms)
 
 
 def reduction_ms(sent: float, config: TrialConfig, kind: Kind, ranks: Sequence[int]) -> float:

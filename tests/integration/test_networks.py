@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import pytest
 
-from sweeps.simulator import model
+from sweeps.simulator import gradients, model
 from workers.contract import IMAGE_SIZES, Model
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,23 @@ def at_published_size(name: Model) -> dict[str, Any]:
         "multiply_adds": models.flops(network) / 2,
         "activations": sum(math.prod(layer.output.shape[1:]) for layer in network.layers if isinstance(layer, kept)),
         "features": network.layers[-1].kernel.shape[0],
+        "appeared": appeared(network),
     }
+
+
+def appeared(network: Any) -> list[tuple[float, float]]:
+    """Of FLOPs, and of parameters, from the last layer on: after each layer, as the backward pass goes."""
+    from keras import Model, layers
+
+    from workers import models
+
+    worked, passed, found = 0, 0, []
+    for layer in reversed([layer for layer in network.layers if layer.trainable_weights]):
+        if isinstance(layer, (layers.Conv2D, layers.Dense)):
+            worked += models.flops(Model(layer.input, layer.output))
+        passed += sum(math.prod(weight.shape) for weight in layer.trainable_weights)
+        found.append((worked, passed))
+    return [(work / worked, parameters / passed) for work, parameters in found]
 
 
 def at_smallest_size(name: Model) -> dict[str, Any]:
@@ -162,6 +178,14 @@ def test_the_simulator_knows_what_a_network_costs(found: Any, name: Model) -> No
     assert known.gflops == pytest.approx(2 * found[name]["multiply_adds"] / 1e9, rel=0.01)
     assert known.activations_m == pytest.approx(found[name]["activations"] / 1e6, rel=0.01)
     assert known.features == found[name]["features"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_simulator_knows_when_a_network_s_gradients_appear(found: Any, name: Model) -> None:
+    curve = [tuple(pair) for pair in found[name]["appeared"]]
+    assert gradients.APPEARED[name][-1] == (1, 1)
+    for work, parameters in gradients.APPEARED[name]:
+        assert any(abs(work - w) < 0.001 and abs(parameters - p) < 0.001 for w, p in curve), (work, parameters)
 
 
 def test_flops_agree_with_a_count_by_hand(found: Any) -> None:

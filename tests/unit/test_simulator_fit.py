@@ -1,0 +1,138 @@
+"""The simulator's fitted numbers and its error on figures that they were not fitted to, and what is told of it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib.util
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps import driver
+from sweeps.simulator import evidence
+from sweeps.simulator.model import FITTED, Numbers
+from tests.unit.simulations import trial
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))  # it imports its neighbour `verdicts`
+found = importlib.util.spec_from_file_location("benchmarks_simulator", BENCHMARKS / "simulator.py")
+assert found
+assert found.loader
+benchmark = importlib.util.module_from_spec(found)
+sys.modules["benchmarks_simulator"] = benchmark
+found.loader.exec_module(benchmark)
+sys.path.remove(str(BENCHMARKS))
+
+ROWS = benchmark.rows()
+
+
+@pytest.fixture(scope="module")
+def judged() -> Any:
+    return benchmark.judged(ROWS)
+
+
+def values(numbers: Numbers) -> list[float]:
+    return [*(numbers.images_per_s[model] for model in sorted(numbers.images_per_s)), numbers.older, numbers.sync]
+
+
+def test_the_model_s_numbers_are_those_that_the_published_rows_give() -> None:
+    assert len(ROWS) == 28
+    assert values(benchmark.fit(ROWS)) == pytest.approx(values(FITTED), rel=0.002)
+
+
+def test_rows_that_a_model_made_give_back_its_numbers() -> None:
+    planted = Numbers(
+        images_per_s={model: 1.1 * rate for model, rate in FITTED.images_per_s.items()}, older=1.2, sync=0.02
+    )
+    made = [dataclasses.replace(row, published=row.predicted(planted)) for row in ROWS]
+    assert values(benchmark.fit(made)) == pytest.approx(values(planted), rel=0.001)
+
+
+def test_a_row_left_out_is_predicted_within_ten_percent_and_half_of_them_within_three(judged: Any) -> None:
+    errors = [abs(one.left_out) for one in judged]
+    assert max(errors) <= 0.10
+    assert statistics.median(errors) <= 0.03
+
+
+def test_no_number_hangs_on_one_row() -> None:
+    for model in FITTED.images_per_s:
+        assert sum(row.model == model for row in ROWS) >= 3
+    assert len({row.kind for row in ROWS if row.kind != "v100"}) >= 2
+    assert sum(row.gpus > 1 for row in ROWS) >= 2
+
+
+def test_a_row_that_is_far_off_shows_and_does_not_bend_the_others() -> None:
+    n = next(n for n, row in enumerate(ROWS) if (row.kind, row.model, row.gpus) == ("v100-k", "resnet50", 8))
+    wrong = [*ROWS[:n], dataclasses.replace(ROWS[n], published=1.5 * ROWS[n].published), *ROWS[n + 1 :]]
+
+    def bent(loss: str) -> float:
+        """By how much another row's prediction moves, at most."""
+        numbers = benchmark.fit(wrong, loss)
+        return max(abs(row.predicted(numbers) / row.predicted(FITTED) - 1) for row in ROWS if row is not ROWS[n])
+
+    assert wrong[n].error(benchmark.fit(wrong)) == pytest.approx(1 / 1.5 - 1, abs=0.03)
+    assert bent("soft_l1") < 0.03 < bent("linear")
+
+
+def test_the_file_has_the_errors_that_the_benchmark_finds(judged: Any) -> None:
+    with evidence.FILE.open() as lines:
+        written = list(csv.DictReader(lines))
+    assert len(written) == len(judged)
+    for row, one in zip(written, judged, strict=True):
+        assert (row["kind"], row["model"], int(row["gpus"])) == (one.row.kind, one.row.model, one.row.gpus)
+        assert float(row["published"]) == one.row.published
+        assert float(row["fitted_error"]) == pytest.approx(one.fitted, abs=0.0011)
+        assert float(row["left_out_error"]) == pytest.approx(one.left_out, abs=0.0011)
+
+
+OURS = [
+    evidence.Row(unit="images/s", kind="v100", model="resnet50", precision="fp16", batch_size=128, gpus=8, left_out=e)
+    for e in (0.01, -0.03, 0.02)
+]
+
+
+def test_a_trial_that_is_judged_is_told_how_well() -> None:
+    (line,) = evidence.told([trial(gpus=8)], "v100", OURS)
+    assert "resnet50" in line
+    assert "within 3% (median 2.0%)" in line
+
+
+def test_where_the_model_does_not_hold_it_says_so() -> None:
+    off = dataclasses.replace(OURS[0], kind="v100-k", left_out=-0.18)
+    told = list(evidence.told([trial(gpus=8)], "v100", [*OURS, off]))
+    assert told[1] == "! the model does not hold for resnet50 on 8 GPUs of v100-k (-18%)"
+    assert len(list(evidence.told([trial(gpus=8)], "v100", OURS))) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "unjudged"),
+    [
+        (trial("vgg16"), "v100", "vgg16"),
+        (trial(gpus=16), "v100", "resnet50 on more than 8 GPUs"),
+        (trial(batch_size=64), "v100", "batches other than 128 a GPU"),
+        (trial(precision="fp32"), "v100", "resnet50 in fp32"),
+        (trial(), "p100", "images/s of resnet50 on p100"),
+        (trial(xla=True), "v100", "xla"),
+        (trial(compression="fp16"), "v100", "compression"),
+        (trial(reduction="grouped"), "v100", "reduction: grouped"),
+        (trial(data="data/imagenet"), "v100", "the decoding of JPEGs"),
+        (trial(), "none", "nodes without GPUs"),
+    ],
+)
+def test_what_no_published_figure_judges_is_named(config: Any, kind: str, unjudged: str) -> None:
+    assert list(evidence.told([config], kind, OURS))[-1] == f"! no published figure judges {unjudged}"
+
+
+def test_a_plan_for_a_simulated_cluster_says_how_far_it_is_borne_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text("{name: x, model: resnet50, device: gpu, repeats: 1, space: {batch_size: 64, gpus: [1, 8]}}")
+    driver.preview(file, (), driver.Terms(simulate="nodes=2,gpus=4,gpu=v100"), "table")
+    told = capsys.readouterr().out
+    assert "left out of what the model is fitted to" in told
+    assert "! no published figure judges batches other than 128 a GPU" in told

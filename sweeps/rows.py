@@ -123,7 +123,9 @@ def limited_by(record: TrialRecord) -> str:
         return record.outcome.cached.limited_by
     measured, config = record.outcome.measurement, record.config
     found = limits.shares(measured, config) if measured else None
-    return limits.verdict(found, config.gpus, measured.ranks[0].decode_threads) if measured and found else ""
+    if not measured or not found:
+        return ""
+    return limits.sentence(limits.verdict(found), config.gpus, measured.ranks[0].decode_threads)
 
 
 def _shares(measured: Measurement, config: TrialConfig) -> dict[str, float]:

@@ -35,6 +35,7 @@ SWEEPS_MAY_USE = {
     "workers.paths",
     "workers.schedules",
     "workers.sentinel",
+    "workers.student",
     "workers.usage",
 }
 

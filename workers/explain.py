@@ -37,6 +37,7 @@ SETTLING = 1  # steps of a block that don't count
 OBSERVED = 8  # whole steps that show how long a batch is waited for
 
 PATIENCE = 20.0  # steps' time that buffers are given to fill or to empty
+NOTICED = 0.02  # of a step: a batch that is at hand is handed over in less
 SLICE_S = 0.02
 AT_REST = 0.3  # of a core, that a process whose buffers are full takes at most: Horovod's own thread never sleeps long
 
@@ -121,7 +122,7 @@ class _Rounds:
     ) -> None:
         self._ring, self._learner, self._feed, self._parts = ring, learner, feed, parts
         self._told, self._beaten = beat, 0
-        self._usual_s = 0.0  # that a batch is waited for, while steps are whole
+        self._usual_s = 0.0  # that a batch is waited for, while steps are whole; 0 where none is
         self._patience_s = 0.0
 
     def timed(self, counted: int) -> dict[Without, tuple[tuple[float, ...], ...]]:
@@ -147,8 +148,10 @@ class _Rounds:
             waits.append(self._feed.take())
             self._learner.take_step(self._feed.batch, False)
             self._beat()
-        self._usual_s = sum(waits[1:]) / max(len(waits) - 1, 1)
-        self._patience_s = PATIENCE * (time.perf_counter() - began) / len(waits)
+        step_s = (time.perf_counter() - began) / len(waits)
+        usual_s = sum(waits[1:]) / max(len(waits) - 1, 1)
+        self._usual_s = usual_s if usual_s > NOTICED * step_s else 0.0
+        self._patience_s = PATIENCE * step_s
 
     def _take_input(self) -> None:
         if "input" in self._parts:
@@ -156,7 +159,7 @@ class _Rounds:
 
     def _give_input(self) -> None:
         """Leave the buffers as they were; once more for those that had to wait for other ranks meanwhile."""
-        if "input" in self._parts:
+        if self._usual_s:
             self._feed.empty(self._usual_s, self._patience_s, self._beat)
             self._ring.barrier()
             self._feed.empty(self._usual_s, self._patience_s, self._beat)

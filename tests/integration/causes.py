@@ -81,9 +81,9 @@ def measured(folder: Path, ranks: int, **fields: object) -> tuple[TrialConfig, M
     return dataclasses.replace(config(gpus=ranks), **asked), outcome.measurement  # type: ignore[arg-type]
 
 
-def removing(with_it: Measurement, without: Measurement) -> float:
-    """The part of a step that removing a cause saves, from the images/s of both runs with the same batches."""
-    return 1 - with_it.images_per_s / without.images_per_s
+def removing(with_it: float, without: float) -> float:
+    """The part of a step that removing a cause saves, from the images/s of two runs with the same batches."""
+    return 1 - with_it / without
 
 
 def found_and_removed(cause: Cause, folder: Path) -> tuple[Share, float, Verdict]:
@@ -92,7 +92,7 @@ def found_and_removed(cause: Cause, folder: Path) -> tuple[Share, float, Verdict
     _, without = measured(folder, cause.ranks, **cause.without | {"explain": False})
     found = limits.shares(with_it, trial)
     assert found
-    return getattr(found, cause.part), removing(with_it, without), limits.verdict(found)
+    return getattr(found, cause.part), removing(with_it.images_per_s, without.images_per_s), limits.verdict(found)
 
 
 def make_images(folder: Path) -> None:

@@ -38,20 +38,19 @@ class Cause:
     without: dict[str, object]
 
 
-SLOW_INPUT = {"image_size": 64, "batch_size": 32, "decode_threads": 1, "warmup_steps": 10, "measured_steps": 40}
+SMALL: dict[str, object] = {"image_size": 64, "batch_size": 16, "decode_threads": 1}
+SLOW, QUICK = {"warmup_steps": 5, "measured_steps": 35}, {"warmup_steps": 10, "measured_steps": 100}
 CAUSES = {
     # images come late out of the threads of a pipeline that prefetches; the rank's own thread only waits
     "delayed images": Cause(
-        "input", 1, SLOW_INPUT | {"env": {DELAY_S: "0.002"}}, SLOW_INPUT | {"data": "synthetic"}
+        "input", 1, SMALL | SLOW | {"env": {DELAY_S: "0.003"}}, SMALL | QUICK | {"data": "synthetic"}
     ),
-    "delayed images, two ranks": Cause(
-        "input", 2, SLOW_INPUT | {"env": {DELAY_S: "0.006"}}, SLOW_INPUT | {"env": {DELAY_S: "0"}, "decode_threads": 2}
-    ),
+    "delayed images, two ranks": Cause("input", 2, SMALL | SLOW | {"env": {DELAY_S: "0.008"}}, SMALL | QUICK),
     "a heavy network": Cause(
         "compute",
         1,
-        {"image_size": 64, "model": "googlenet", "warmup_steps": 4, "measured_steps": 24, "decode_threads": 1},
-        {"image_size": 64, "model": "tiny", "warmup_steps": 10, "measured_steps": 100, "decode_threads": 1},
+        SMALL | {"model": "googlenet", "batch_size": 8, "warmup_steps": 4, "measured_steps": 24},
+        SMALL | {"model": "tiny", "batch_size": 8} | QUICK,
     ),
 }  # fmt: skip
 

@@ -40,12 +40,11 @@ class Cause:
 
 SMALL: dict[str, object] = {"image_size": 64, "batch_size": 16, "decode_threads": 1}
 SLOW, QUICK = {"warmup_steps": 5, "measured_steps": 35}, {"warmup_steps": 10, "measured_steps": 100}
+IN_MEMORY = SMALL | QUICK | {"data": "synthetic"}
 CAUSES = {
     # images come late out of the threads of a pipeline that prefetches; the rank's own thread only waits
-    "delayed images": Cause(
-        "input", 1, SMALL | SLOW | {"env": {DELAY_S: "0.003"}}, SMALL | QUICK | {"data": "synthetic"}
-    ),
-    "delayed images, two ranks": Cause("input", 2, SMALL | SLOW | {"env": {DELAY_S: "0.008"}}, SMALL | QUICK),
+    "delayed images": Cause("input", 1, SMALL | SLOW | {"env": {DELAY_S: "0.003"}}, IN_MEMORY),
+    "delayed images, two ranks": Cause("input", 2, SMALL | SLOW | {"env": {DELAY_S: "0.008"}}, IN_MEMORY),
     "a heavy network": Cause(
         "compute",
         1,

@@ -107,7 +107,7 @@ def spent(records: Sequence[TrialRecord]) -> list[Spent]:
 
 
 def explaining_s(rank: RankReport) -> float:
-    return sum(sum(times) for times in rank.without_ms.values()) / 1e3
+    return sum(sum(times) for rounds in rank.without_ms.values() for times in rounds) / 1e3
 
 
 def instant(which: str, trials: int, every: int = 0) -> dict[str, Any]:

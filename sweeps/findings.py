@@ -25,6 +25,8 @@ def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
         if len({*found[side]} - {""}) > 1:
             made[side] = found[side]
     made["repeats"] = found["n"]
+    if found["withheld"].any():
+        made["withheld"] = found["withheld"]
     made["outcome"] = [
         f"{outcomes}: {message}" if message else outcomes
         for outcomes, message in zip(found["outcomes"], found["message"], strict=True)
@@ -39,23 +41,13 @@ def _throughput(made: pd.DataFrame, found: pd.DataFrame) -> None:
             tables.percent(value, ci) for value, ci in zip(found["efficiency"], found["efficiency_ci"], strict=True)
         ]
     if found["compute_share"].notna().any():
-        made["limited by"] = _limits(found)
+        made["limited by"] = limited_by(found)
 
 
-WORDS = {"input_share": "input", "comm_share": "comm", "compute_share": "compute"}
-
-
-def _limits(found: pd.DataFrame) -> list[str]:
-    """The part that limits each cell, over its repeats."""
-    names = (
-        found[list(WORDS)]
-        .fillna(-1.0)
-        .apply(lambda cell: limits.limiting(cell["input_share"], cell["comm_share"]), axis=1)
-    )
-    return [
-        f"{WORDS[name]} {tables.percent(cell[name], cell[f'{name}_ci'])}" if cell[name] == cell[name] else "–"
-        for name, (_, cell) in zip(names, found.iterrows(), strict=True)
-    ]
+def limited_by(found: pd.DataFrame) -> list[str]:
+    """What limits each cell, over its repeats."""
+    verdicts = [limits.of_cell(cell) for _, cell in found.iterrows()]
+    return [limits.in_short(verdict) if verdict else "–" for verdict in verdicts]
 
 
 def _convergence(made: pd.DataFrame, found: pd.DataFrame) -> None:

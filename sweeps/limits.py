@@ -1,13 +1,16 @@
-"""What limits a trial: how much of a step its input, its communication and its computing expose.
+"""What limits a trial or a cell: how much of a step its input, its communication and its computing expose, and which of
+them may be named.
 
 A share is what a step loses when the part is taken away, over the step itself: input_share = (T − T without input) / T,
 comm_share = (T − T without reduction) / T, compute_share = T without both / T. What these leave of a step is overlap:
 time that two parts hide behind each other, and that taking away only one of them does not save. Shares below zero are
-noise and shown as they are.
+noise and shown as they are. Gradients that are reduced beside the backward pass cost only what of it sticks out.
 
-The time without a part is the mean of one block of steps, so its error is what blocks of that length differ by: that is
-seen in the window, whose blocks hold the machine's drift and the steps' dependence. Half-widths are 95%, assume the
-same relative spread without a part as with it, and never less than what the steps of the block itself show.
+T and the times without a part are taken by turns, in rounds (`workers.explain`). What all of a round share, such as the
+pace of the machine, falls out of the ratio; a share's 95% interval is a t-interval of what the rounds differ by.
+
+A part is named when its interval says so: see `verdict`. The sentence of a trial, the cell of a table and the words of
+the report all come from there.
 """
 
 from __future__ import annotations
@@ -16,18 +19,40 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from workers.contract import Measurement, TrialConfig
+from workers.student import quantile
 
-CLEARLY = 0.1  # a share worth a name
-NORMAL = 1.96
+Part = Literal["input", "comm", "compute"]
+NAMES: dict[Part, str] = {"input": "input", "comm": "communication", "compute": "computing"}
+CLEARLY = 0.1  # a wait worth a name
+Rounds = Sequence[Sequence[float]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
+    """Of a step, with half of its 95% interval: NaN where nothing says how sure it is."""
+
     value: float
     half_width: float
+
+    @property
+    def low(self) -> float:
+        return self.value - self._within
+
+    @property
+    def high(self) -> float:
+        return self.value + self._within
+
+    @property
+    def _within(self) -> float:
+        return math.inf if math.isnan(self.half_width) else self.half_width
+
+    def leaves_behind(self, other: Share) -> bool:
+        """Whether the interval of the difference is above zero. Shares of the same rounds have the whole step in
+        common, so their difference is, if anything, surer than this."""
+        return self.value - other.value > math.hypot(self._within, other._within)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,70 +66,109 @@ class Shares:
         return 1 - self.input.value - self.comm.value - self.compute.value
 
 
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The part that limits, or nothing and the parts that it may be; the largest first."""
+
+    part: Part | None
+    shares: tuple[tuple[Part, Share], ...]
+
+
 def shares(measured: Measurement, config: TrialConfig) -> Shares | None:
-    """The shares of a trial's step; None where nobody asked, or the trial was too short to spare steps for it."""
+    """The shares of a trial's step; None where nobody asked, or the trial was too short to look for them."""
     taken = measured.ranks[0].without_ms
     can_wait = config.gpus > 1 or config.data != "synthetic"
     if not config.explain or (can_wait and not taken):
         return None
-    whole = slowest([[step.step_ms for step in rank.steps] for rank in measured.ranks])
     times = {part: slowest([rank.without_ms[part] for rank in measured.ranks]) for part in taken}
     bare = times.get("both") or times.get("comm") or times.get("input")
     nothing = Share(0.0, 0.0)
     return Shares(
-        input=_lost(whole, times["input"]) if "input" in times else nothing,
-        comm=_lost(whole, times["comm"]) if "comm" in times else nothing,
-        compute=_kept(whole, bare) if bare else Share(1.0, 0.0),
+        input=_lost(times["nothing"], times["input"]) if "input" in times else nothing,
+        comm=_lost(times["nothing"], times["comm"]) if "comm" in times else nothing,
+        compute=_kept(times["nothing"], bare) if bare else Share(1.0, 0.0),
     )
 
 
-def slowest(ranks: Sequence[Sequence[float]]) -> Sequence[float]:
-    """The steps of the rank that takes longest: the others wait for it."""
-    return max(ranks, key=statistics.fmean)
+def slowest(ranks: Sequence[Rounds]) -> Rounds:
+    """The rounds of the rank that takes longest: the others wait for it."""
+    return max(ranks, key=lambda rounds: statistics.fmean(map(statistics.fmean, rounds)))
 
 
-def _kept(whole: Sequence[float], part: Sequence[float]) -> Share:
-    ratio = statistics.fmean(part) / statistics.fmean(whole)
-    blocks = [statistics.fmean(whole[n : n + len(part)]) for n in range(0, len(whole) - len(part) + 1, len(part))]
-    within = statistics.stdev(part) / math.sqrt(len(part)) / statistics.fmean(part) if len(part) > 1 else 0.0
-    if len(blocks) < 2:
-        return Share(ratio, ratio * NORMAL * within)
-    between = statistics.stdev(blocks) / statistics.fmean(blocks)
-    return Share(ratio, ratio * quantile(len(blocks) - 1) * max(between, within) * math.sqrt(1 + 1 / len(blocks)))
+def _kept(whole: Rounds, without: Rounds) -> Share:
+    """A ratio of means; each round's residual from it is a value of the t-interval."""
+    wholes, parts = ([statistics.fmean(block) for block in rounds] for rounds in (whole, without))
+    step_ms = statistics.fmean(wholes)
+    ratio = statistics.fmean(parts) / step_ms
+    n = len(wholes)
+    if n < 2:
+        return Share(ratio, math.nan)
+    residuals = [(part - ratio * one) / step_ms for one, part in zip(wholes, parts, strict=True)]
+    return Share(ratio, quantile(n - 1) * statistics.stdev(residuals) / math.sqrt(n))
 
 
-def _lost(whole: Sequence[float], without: Sequence[float]) -> Share:
+def _lost(whole: Rounds, without: Rounds) -> Share:
     kept = _kept(whole, without)
     return Share(1 - kept.value, kept.half_width)
 
 
-def quantile(freedom: int) -> float:
-    """Student's t at 97.5%."""
-    from workers import student
+def verdict(found: Shares) -> Verdict:
+    """What the intervals allow to be said.
 
-    return float(student.quantile(freedom))
+    Input and communication are waits: time that a step could do without. The larger one is named if it is a tenth of
+    a step or more, its interval leaves zero, and it leaves the other one behind. Computing is what a step can't do
+    without: it is named only where both waits are less than a tenth for sure, and it leaves them behind. Everything
+    else is open: between the waits that may be a tenth or more, or between all parts where none is.
+    """
+    waits: list[tuple[Part, Share]] = sorted(
+        [("input", found.input), ("comm", found.comm)], key=lambda wait: wait[1].value, reverse=True
+    )
+    (part, first), (_, second) = waits
+    if first.value >= CLEARLY and first.low > 0 and first.leaves_behind(second):
+        return Verdict(part, ((part, first),))
+    may_be = tuple(wait for wait in waits if not wait[1].high < CLEARLY)
+    if may_be:
+        return Verdict(None, may_be)
+    compute: tuple[Part, Share] = ("compute", found.compute)
+    if found.compute.low > 0 and found.compute.leaves_behind(first):
+        return Verdict("compute", (compute,))
+    return Verdict(None, (compute, *waits))
 
 
-def limiting(input_share: float, comm_share: float) -> Literal["input_share", "comm_share", "compute_share"]:
-    """The larger of what a step waits for, if that is worth a name; else computing is what it takes."""
-    if max(input_share, comm_share) < CLEARLY:
-        return "compute_share"
-    return "input_share" if input_share >= comm_share else "comm_share"
+def in_short(found: Verdict) -> str:
+    """For a cell of a table: `input 41% ± 3%`, `open: input 11% ± 11%, communication 8% ± 9%`."""
+    told = ", ".join(f"{NAMES[part]} {_shown(share)}" for part, share in found.shares)
+    return told if found.part else f"open: {told}"
 
 
-def verdict(found: Shares, gpus: int, decode_threads: int) -> str:
-    """In words: which part limits the trial, how sure that is, and what would help."""
-    by = limiting(found.input.value, found.comm.value)
-    if by == "input_share":
-        waits = f"input-bound: {_shown(found.input)} of a step waits for"
-        if not decode_threads:
-            return f"{waits} its input"
-        enough = math.ceil(decode_threads / max(1 - found.input.value, 0.01))  # as each would do as much as now
-        return f"{waits} {decode_threads} decode thread{'s' * (decode_threads > 1)}; {enough} would do"
-    if by == "comm_share":
-        return f"communication-bound: {_shown(found.comm)} of a step is reduction over {gpus} ranks"
-    return f"compute-bound: {_shown(found.compute)} of a step is computing"
+def sentence(found: Verdict, ranks: int, decode_threads: int = 0) -> str:
+    """The same, with what would help: the threads that would do if each did as much as those of now, which are counted
+    by node."""
+    if not found.part:
+        return f"{in_short(found)}; more repeats or steps would tell"
+    ((_, share),) = found.shares
+    if found.part == "compute":
+        return f"compute-bound: {_shown(share)} of a step is computing"
+    if found.part == "comm":
+        return f"communication-bound: {_shown(share)} of a step is reduction over {ranks} ranks"
+    waits = f"input-bound: {_shown(share)} of a step waits for"
+    if not decode_threads:
+        return f"{waits} its input"
+    enough = math.ceil(decode_threads / max(1 - share.value, 0.01))
+    return f"{waits} {decode_threads} decode thread{'s' * (decode_threads > 1)}; {enough} would do"
+
+
+def of_cell(cell: Any) -> Verdict | None:
+    """The verdict on a row of cells: the mean shares of its repeats. None where they were not looked for."""
+    parts = {part: Share(float(cell[f"{part}_share"]), float(cell[f"{part}_share_ci"])) for part in NAMES}
+    if any(math.isnan(share.value) for share in parts.values()):
+        return None
+    return verdict(Shares(**parts))
 
 
 def _shown(share: Share) -> str:
-    return f"{share.value:.0%} ± {share.half_width:.0%}"
+    """With a digit more where rounding would make an interval touch zero that does not."""
+    if math.isnan(share.half_width) or share.half_width == 0:
+        return f"{share.value:.0%}"
+    digits = 0 if share.low <= 0 or round(100 * share.value) > round(100 * share.half_width) else 1
+    return f"{share.value:.{digits}%} ± {share.half_width:.{digits}%}"

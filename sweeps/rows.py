@@ -124,7 +124,16 @@ def limited_by(record: TrialRecord) -> str:
         return record.outcome.cached.limited_by
     measured, config = record.outcome.measurement, record.config
     found = limits.shares(measured, config) if measured else None
-    return limits.verdict(found, config.gpus, measured.ranks[0].decode_threads) if measured and found else ""
+    if not measured or not found:
+        return ""
+    return limits.sentence(limits.verdict(found), config.gpus, measured.ranks[0].decode_threads)
+
+
+def withheld(record: TrialRecord) -> str:
+    """Why a trial's window has no interval of its own; empty where it has one, or there was no window."""
+    measured = record.outcome.measurement
+    window = measured.ranks[0].window if measured else None
+    return window.withheld if window else ""
 
 
 def _shares(measured: Measurement, config: TrialConfig) -> dict[str, float]:
@@ -155,13 +164,13 @@ def _steps(measured: Measurement) -> dict[str, float]:
 
 def _window(window: Window, measured_steps: int, mean_ms: float, images_per_s: float) -> dict[str, float]:
     """How sure a trial's own figure is, and what it took. The interval of a rate is that of its step time, mirrored."""
-    taken = {"warmup_steps_taken": float(window.warmup_steps), "steps_taken": float(measured_steps)}
-    if window.half_width_ms is None:
-        return taken
-    return taken | {
-        "images_per_s_within": images_per_s * window.half_width_ms / mean_ms,
-        "is_steady": float(not window.unsteady),
+    taken = {
+        "warmup_steps_taken": float(window.warmup_steps),
+        "steps_taken": float(measured_steps),
+        "is_steady": float(not window.withheld),
     }
+    within = {} if window.half_width_ms is None else {"images_per_s_within": images_per_s * window.half_width_ms / mean_ms}
+    return taken | within
 
 
 def _epochs(epochs: Sequence[EpochRecord], reached_target: bool) -> dict[str, float]:
@@ -212,6 +221,7 @@ def row(record: TrialRecord) -> dict[str, Any]:
         "kind": record.outcome.kind,
         "message": record.outcome.message,
         "limited_by": limited_by(record),
+        "withheld": withheld(record),
         **params(record.config),
         **{side: fingerprint(record, side) for side in SIDES},
         **metrics(record),

@@ -85,8 +85,9 @@ class Store:
         tags |= {name: text for name, text in told.items() if text or is_known}
         fingerprints = {f"sweep.{side}": rows.fingerprint(record, side) for side in rows.SIDES}
         tags |= {name: digest for name, digest in fingerprints.items() if digest}
-        if limited_by := rows.limited_by(record):
-            tags["sweep.limited_by"] = limited_by
+        for name, text in (("limited_by", rows.limited_by(record)), ("withheld", rows.withheld(record))):
+            if text:
+                tags[f"sweep.{name}"] = text
         if outcome.measurement:
             tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
         name = f"{self._name(config)} #{config.repeat}"

@@ -23,7 +23,7 @@ Cache = Literal["any", "cold", "warm"]
 Isolation = Literal["exclusive", "shared"]
 Compression = Literal["none", "fp16"]
 Reduction = Literal["overlapped", "grouped"]
-Without = Literal["input", "comm", "both"]  # what a step is taken without, to see what it costs
+Without = Literal["nothing", "input", "comm", "both"]  # what a step is taken without, to see what it costs
 DecodeThreads = int | Literal["auto"]
 Status = Literal["completed", "infeasible", "failed", "lost", "pruned", "cancelled"]
 Model = Literal[
@@ -58,6 +58,7 @@ IMAGE_SIZES: dict[Model, tuple[int, int]] = {
 WITHOUT_JPEGS = ("synthetic", "digits")  # data that nothing has to decode
 
 MOST_RANKS = 32
+ROUNDS = 6  # in which parts of a step are taken away by turns
 
 # A rank's life, in order. A rank that stays in one phase longer than the phase's deadline is stalled.
 Phase = Literal["start", "ring", "count", "build", "step", "evaluate", "explain", "finish"]
@@ -180,8 +181,8 @@ class Window:
 
     warmup_steps: int
     stopped_by: Literal["steps", "interval", "max_steps"]
-    half_width_ms: float | None  # of the 95% interval of the mean step time; None where there are too few steps
-    unsteady: str = ""  # what kept the steps from being steady, and the interval from meaning anything
+    half_width_ms: float | None  # of the 95% interval of the mean step time; None where it is withheld
+    withheld: str = ""  # why it is: no width would make it true
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,7 +229,8 @@ class RankReport:
     pinned: str = ""  # cores of the rank and of its decode threads; empty where they may run anywhere
     steps: tuple[StepRecord, ...] = ()  # throughput
     window: Window | None = None  # of the first rank
-    without_ms: Mapping[Without, tuple[float, ...]] = dataclasses.field(default_factory=dict)  # steps after the window
+    # steps after the window, round by round
+    without_ms: Mapping[Without, tuple[tuple[float, ...], ...]] = dataclasses.field(default_factory=dict)
     epochs: tuple[EpochRecord, ...] = ()  # convergence
     reached_target: bool = False
     entered_at: float  # wall clock, when the rank stood in the loop with TensorFlow and its ring ready
@@ -346,7 +348,7 @@ def progress(data: Mapping[str, Any]) -> Progress:
 def rank_report(data: Mapping[str, Any]) -> RankReport:
     steps = tuple(StepRecord(**step) for step in data["steps"])
     epochs = tuple(EpochRecord(**epoch) for epoch in data["epochs"])
-    without_ms = {part: tuple(times) for part, times in data["without_ms"].items()}
+    without_ms = {part: tuple(map(tuple, rounds)) for part, rounds in data["without_ms"].items()}
     window_at = tuple(data["window_at"])
     window = Window(**data["window"]) if data["window"] else None
     return RankReport(

@@ -1,65 +1,181 @@
-"""What a step would take without its input, without its reduction, without both: timed after the window.
+"""What a step would take without its input, without its reduction, without both: timed after the window, in rounds.
 
 A part is taken away for a block of steps, rather than timed where it runs, because the parts of a step overlap: what
-counts is what the step loses. No step of the window is touched, and the blocks are a quarter of its steps at most.
+counts is what the step loses. A round has a block of whole steps and one without each part. Every second round goes
+backwards (whole, without comm, without input, without both; without both, without input, …), so that a drift of the
+machine falls on all alike, and what rounds differ by says how sure a share is.
+
+What one block leaves behind must not show in the next:
+
+- While no input is taken, its buffers fill up. Threads that fill them take cores from the ranks, so steps without input
+  begin when the process has come to rest. Whole steps on full buffers would not wait for a while, though the input is
+  too slow: so, before whole steps, batches are passed over until one is waited for as it was at first. An input that
+  keeps up is not waited for, and nothing is passed over.
+- Without reduction ranks drift apart: each block begins at a barrier, and its first step does not count.
+
+No step of the window is touched. It takes `cost` steps: a quarter of the trial's, but at least those of the shortest
+blocks, 36 for one part and 80 for two. An input that is waited for has its buffers filled and emptied besides, six
+times at most. Trials of fewer than 16 steps a part are left alone.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from workers.contract import TrialConfig, Without
-from workers.learner import Learner
-from workers.ring import Ring
+from workers.contract import ROUNDS, TrialConfig, Without
+
+if TYPE_CHECKING:  # the control plane asks what looking costs, and needs neither
+    from workers.learner import Learner
+    from workers.ring import Ring
 
 QUARTER = 0.25
-FEWEST = 4  # steps of a block: two to settle, two to count
+SHORTEST = 16  # steps of a trial, for each part: of fewer nothing is said
+FEWEST = 2  # counted steps of a block: twelve in all rounds
+SETTLING = 1  # steps of a block that don't count
+OBSERVED = 8  # whole steps that show how long a batch is waited for
+
+PATIENCE = 20.0  # steps' time that buffers are given to fill or to empty
+NOTICED = 0.02  # of a step: a batch that is at hand is handed over in less
+SLICE_S = 0.02
+AT_REST = 0.3  # of a core, that a process whose buffers are full takes at most: Horovod's own thread never sleeps long
 
 
 def parts(config: TrialConfig, size: int) -> list[Without]:
-    """What can be taken away. Input goes after communication: while it is away, its buffers fill up."""
+    """What can be taken away."""
     has_input, has_comm = config.data != "synthetic", size > 1
     found: list[Without] = ["comm"] if has_comm else []
     return found + (["input"] if has_input else []) + (["both"] if has_input and has_comm else [])
 
 
-def block(steps: int, parts: int) -> int:
-    """Steps without each part: so many that all together are a quarter of the trial's, or none."""
-    each = int(QUARTER * steps) // parts if parts else 0
-    return each if each >= FEWEST else 0
+def block(steps: int, parts: Sequence[Without]) -> int:
+    """Counted steps of a block, in a trial of so many steps; none where it is too short."""
+    if not parts or steps < SHORTEST * len(parts):
+        return 0
+    spare = QUARTER * steps - _observed(parts)
+    return max(int(spare) // (ROUNDS * (1 + len(parts))) - SETTLING, FEWEST)
 
 
-def settling(block: int) -> int:
-    """The steps of a block that don't count: buffers empty and threads come to rest."""
-    return min(block // 2, 3)
+def cost(steps: int, parts: Sequence[Without]) -> int:
+    """All the steps that looking takes, of a trial of so many."""
+    counted = block(steps, parts)
+    return _observed(parts) + ROUNDS * (1 + len(parts)) * (SETTLING + counted) if counted else 0
+
+
+def _observed(parts: Sequence[Without]) -> int:
+    return OBSERVED if "input" in parts else 0
+
+
+def order(nth: int, parts: Sequence[Without]) -> list[Without]:
+    """The blocks of a round: input is given back as seldom as can be, and every second round mirrors the one before."""
+    blocks: list[Without] = ["nothing", *parts]
+    return blocks[::-1] if nth % 2 else blocks
+
+
+class Feed:
+    """A rank's batches: the one at hand, and how long it was waited for."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self.batch: Any = None
+
+    def take(self) -> float:
+        """Go on to the next batch; return the seconds that took."""
+        began = time.perf_counter()
+        self.batch = next(self._batches)
+        return time.perf_counter() - began
+
+    def empty(self, usual_s: float, patience_s: float, beat: Callable[[], None]) -> None:
+        """Pass over what was made ahead, until a batch is waited for at least half as long as usual."""
+        until = time.perf_counter() + patience_s
+        while self.take() < usual_s / 2 and time.perf_counter() < until:
+            beat()
+
+
+def rest(patience_s: float, beat: Callable[[], None]) -> None:
+    """Wait until this process's threads have little left to do, twice in a row: buffers that fill are full."""
+    until, quiet = time.perf_counter() + patience_s, 0
+    while quiet < 2 and time.perf_counter() < until:
+        began, used = time.perf_counter(), time.process_time()
+        time.sleep(SLICE_S)
+        is_quiet = time.process_time() - used < AT_REST * (time.perf_counter() - began)
+        quiet = quiet + 1 if is_quiet else 0
+        beat()
 
 
 def timed(
     config: TrialConfig, steps: int, ring: Ring, learner: Learner, batches: Iterator[Any], beat: Callable[[int], None]
-) -> dict[Without, tuple[float, ...]]:
-    """Milliseconds of each counted step, by what it went without; nothing where a trial of so many steps does not ask,
-    or is too short to spare a quarter of them."""
+) -> dict[Without, tuple[tuple[float, ...], ...]]:
+    """Milliseconds of each counted step, round by round, by what it went without; nothing where a trial of so many
+    steps does not ask, or is too short."""
     taken = parts(config, ring.size)
-    steps = block(steps, len(taken))
-    found: dict[Without, tuple[float, ...]] = {}
-    if not steps or not config.explain:
-        return found
-    batch = next(batches)
-    for n, part in enumerate(taken):
-        has_input, is_alone = part == "comm", part != "input"
-        learner.take_step(batch, is_alone)  # built before the clock runs
-        ring.barrier()
-        ends = [time.perf_counter()]
-        for m in range(steps):
+    counted = block(steps, taken)
+    if not counted or not config.explain:
+        return {}
+    return _Rounds(ring, learner, Feed(batches), taken, beat).timed(counted)
+
+
+class _Rounds:
+    def __init__(
+        self, ring: Ring, learner: Learner, feed: Feed, parts: Sequence[Without], beat: Callable[[int], None]
+    ) -> None:
+        self._ring, self._learner, self._feed, self._parts = ring, learner, feed, parts
+        self._told, self._beaten = beat, 0
+        self._usual_s = 0.0  # that a batch is waited for, while steps are whole; 0 where none is
+        self._patience_s = 0.0
+
+    def timed(self, counted: int) -> dict[Without, tuple[tuple[float, ...], ...]]:
+        self._observe()
+        if "comm" in self._parts:
+            self._learner.take_step(self._feed.batch, True)  # built before the clock runs
+            self._give_input()
+        found: dict[Without, list[tuple[float, ...]]] = {part: [] for part in order(0, self._parts)}
+        had_input = True
+        for nth in range(ROUNDS):
+            for part in order(nth, self._parts):
+                has_input = part in ("nothing", "comm")
+                if has_input != had_input:
+                    (self._give_input if has_input else self._take_input)()
+                    had_input = has_input
+                found[part].append(self._block(part, has_input, counted))
+        return {part: tuple(rounds) for part, rounds in found.items()}
+
+    def _observe(self) -> None:
+        """How long a batch is waited for; the first was made before it was asked for."""
+        began, waits = time.perf_counter(), []
+        for _ in range(max(_observed(self._parts), 1)):
+            waits.append(self._feed.take())
+            self._learner.take_step(self._feed.batch, False)
+            self._beat()
+        step_s = (time.perf_counter() - began) / len(waits)
+        usual_s = sum(waits[1:]) / max(len(waits) - 1, 1)
+        self._usual_s = usual_s if usual_s > NOTICED * step_s else 0.0
+        self._patience_s = PATIENCE * step_s
+
+    def _take_input(self) -> None:
+        if "input" in self._parts:
+            rest(self._patience_s, self._beat)
+
+    def _give_input(self) -> None:
+        """Leave the buffers as they were; once more for those that had to wait for other ranks meanwhile."""
+        if self._usual_s:
+            self._feed.empty(self._usual_s, self._patience_s, self._beat)
+            self._ring.barrier()
+            self._feed.empty(self._usual_s, self._patience_s, self._beat)
+
+    def _block(self, part: Without, has_input: bool, counted: int) -> tuple[float, ...]:
+        self._ring.barrier()
+        times = []
+        for _ in range(SETTLING + counted):
+            began = time.perf_counter()
             if has_input:
-                batch = next(batches)
-            learner.take_step(batch, is_alone)
-            ends.append(time.perf_counter())
-            beat(n * steps + m)
-        ring.barrier()
-        times = [1e3 * (after - before) for before, after in itertools.pairwise(ends)]
-        found[part] = tuple(times[settling(steps) :])
-    return found
+                self._feed.take()
+            self._learner.take_step(self._feed.batch, part in ("comm", "both"))
+            times.append(1e3 * (time.perf_counter() - began))
+            self._beat()
+        return tuple(times[SETTLING:])
+
+    def _beat(self) -> None:
+        self._told(self._beaten)
+        self._beaten += 1

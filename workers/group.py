@@ -245,6 +245,7 @@ class Group:
             self._rendezvous = Rendezvous(seats, "127.0.0.1" if alone else own_address())
             seats = [dataclasses.replace(seat, rendezvous=self._rendezvous.address) for seat in seats]
         checkpoint = str(paths.checkpoint(config.trial))
+        history = str(paths.history(config.cell, [bench.node for bench in self._benches]))
         self._granted = [
             contract.Granted(
                 rank=rank,
@@ -259,7 +260,7 @@ class Group:
         for keeper, bench, seat in zip(self._keepers, self._benches, seats, strict=True):
             order = Order(
                 config=config,
-                seat=dataclasses.replace(seat, checkpoint=checkpoint),
+                seat=dataclasses.replace(seat, checkpoint=checkpoint, history=history),
                 entry=entry,
                 env={"CUDA_VISIBLE_DEVICES": bench.gpu or "-1"},
                 log=str(paths.rank_log(config.trial, seat.rank)),

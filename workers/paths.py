@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 RESULTS = "results"
@@ -57,6 +58,11 @@ class SweepPaths:
     def last_probe(self, nursery: str) -> Path:
         """Its time says when a node was last tested."""
         return self.folder / "telemetry" / f"{nursery}.probed"
+
+    def history(self, cell: str, nodes: Collection[str]) -> Path:
+        """What the windows of a cell's trials on these nodes have shown, on the node of the first rank."""
+        place = hashlib.sha256(" ".join(sorted(set(nodes))).encode()).hexdigest()[:10]
+        return self.folder / "windows" / f"{cell}-{place}.json"
 
     def checkpoint(self, trial: str) -> Path:
         return self.folder / "checkpoints" / f"{trial}.npz"

@@ -41,6 +41,7 @@ class Seat:
     interface: str = ""
     rendezvous: str = ""  # address:port
     checkpoint: str = ""  # the file that the gang goes on from, and leaves its checkpoints in
+    history: str = ""  # the file in which the cell's trials leave what their windows have shown
 
 
 class Beat:

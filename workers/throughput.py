@@ -18,10 +18,11 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
-from workers import explain, steady, storage
+from workers import explain, known, steady, storage
 from workers.contract import RankReport, StepRecord, TrialConfig, Window
 from workers.work import Work
 
@@ -29,7 +30,8 @@ IMAGENET_IMAGES = 1_281_167  # an epoch of the schedule, for want of one of its 
 IMAGENET_EPOCHS = 90
 
 
-def measure(work: Work) -> RankReport:
+def measure(work: Work, history: str = "") -> RankReport:
+    """`history`: the file in which the cell's trials leave what their windows have shown."""
     config, ring, learner = work.config, work.ring, work.learner
     batches = work.source.stream()
     losses: list[float] = []
@@ -49,7 +51,8 @@ def measure(work: Work) -> RankReport:
     work.is_built()
     ring.barrier()
     ends.append(time.perf_counter())
-    watch = Watch(steady_rule(config)) if ring.rank == 0 and not config.measured_steps else None
+    earlier = known.load(history) if ring.rank == 0 else steady.NOTHING
+    watch = Watch(steady_rule(config), earlier) if ring.rank == 0 and not config.measured_steps else None
     is_last = False
     while not is_last and work.steps < config.steps:
         is_last = step()
@@ -61,10 +64,12 @@ def measure(work: Work) -> RankReport:
 
     read_mib = storage.read_mib() - work.read_before_mib
     step_ms = [1e3 * (after - before) for before, after in itertools.pairwise(ends)]
-    window = windowed(config, step_ms, is_last) if ring.rank == 0 else None
+    window = windowed(config, step_ms, is_last, earlier) if ring.rank == 0 else None
     warmup = int(ring.total(np.array([window.warmup_steps if window else 0]))[0])
     without_ms = explain.timed(config, work.steps, ring, learner, batches, lambda n: work.voice.beat("explain", n))
     work.source.check()
+    if window and history:
+        known.save(history, steady.learnt(earlier, step_ms, warmup))
     counted = list(zip(step_ms, losses, strict=True))[warmup:]
     window_s = ended - ends[warmup]
     return work.report(
@@ -81,22 +86,25 @@ def measure(work: Work) -> RankReport:
 class Watch:
     """Looks at a growing trace on a thread of its own, so that no step waits for it."""
 
-    def __init__(self, rule: steady.Rule) -> None:
-        self._rule = rule
-        self._looks: queue.SimpleQueue[list[float]] = queue.SimpleQueue()
+    def __init__(self, rule: steady.Rule, earlier: steady.Known) -> None:
+        self._rule, self._earlier = rule, earlier
+        self._traces: queue.SimpleQueue[list[float]] = queue.SimpleQueue()
+        self._next_look = steady.next_look(0, rule, earlier)
         self._is_enough = False
         threading.Thread(target=self._look, daemon=True).start()
 
     def is_enough(self, ends: list[float]) -> bool:
-        """Whether a look so far has found that steps which ended then say enough; now and then has it look again."""
-        if steady.is_look(len(ends) - 1, self._rule.block):
-            self._looks.put(ends.copy())
+        """Whether a look so far has found enough in the steps that ended then; now and then has it look again."""
+        taken = len(ends) - 1
+        if taken >= self._next_look:
+            self._traces.put(ends.copy())
+            self._next_look = steady.next_look(taken, self._rule, self._earlier)
         return self._is_enough
 
     def _look(self) -> None:
         while not self._is_enough:
-            step_ms = 1e3 * np.diff(self._looks.get())
-            self._is_enough = steady.decide(step_ms, self._rule).kind == "stop"
+            step_ms = 1e3 * np.diff(self._traces.get())
+            self._is_enough = steady.decide(step_ms, self._rule, self._earlier).kind == "stop"
 
 
 def steady_rule(config: TrialConfig) -> steady.Rule:
@@ -105,28 +113,18 @@ def steady_rule(config: TrialConfig) -> steady.Rule:
     )
 
 
-def windowed(config: TrialConfig, step_ms: Sequence[float], was_enough: bool) -> Window:
+def windowed(
+    config: TrialConfig, step_ms: Sequence[float], was_enough: bool, earlier: steady.Known = steady.NOTHING
+) -> Window:
     """Which of a trial's steps count, and what is known of them."""
     if config.measured_steps:
-        return fixed_window(step_ms[config.warmup_steps :], config.warmup_steps)
-    found = steady.estimate(step_ms, config.warmup_steps)
-    assert found  # max_steps is long enough for one
+        found = steady.fixed(step_ms[config.warmup_steps :], earlier)
+    else:
+        found = steady.estimate(step_ms, config.warmup_steps, earlier)
+    by_itself: Literal["interval", "max_steps"] = "interval" if was_enough else "max_steps"
     return Window(
-        warmup_steps=found.start,
-        stopped_by="interval" if was_enough else "max_steps",
-        half_width_ms=found.half_width_ms,
-        unsteady=found.why_not,
-    )
-
-
-def fixed_window(step_ms: Sequence[float], warmup_steps: int) -> Window:
-    """What is known of steps whose number was given."""
-    if len(step_ms) < steady.SHORTEST:
-        return Window(warmup_steps=warmup_steps, stopped_by="steps", half_width_ms=None, unsteady="too few steps")
-    trace = steady.checked(step_ms)
-    return Window(
-        warmup_steps=warmup_steps,
-        stopped_by="steps",
-        half_width_ms=steady.half_width(trace, steady.effective_steps(trace)),
-        unsteady=steady.unsteadiness(steady.calmed(trace)),
+        warmup_steps=config.warmup_steps if config.measured_steps or not found else found.start,
+        stopped_by="steps" if config.measured_steps else by_itself,
+        half_width_ms=found.half_width_ms if found else None,
+        withheld=found.why_not if found else "too few steps",
     )

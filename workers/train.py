@@ -23,7 +23,7 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
         voice.beat("build")
         work = Work(config, ring, voice, cores, pins)
         is_converging = config.protocol == "convergence"
-        voice.report(converge(work, Path(seat.checkpoint)) if is_converging else measure(work))
+        voice.report(converge(work, Path(seat.checkpoint)) if is_converging else measure(work, seat.history))
 
 
 def pinned(config: TrialConfig, seat: Seat) -> tuple[inputs.Cores, str]:

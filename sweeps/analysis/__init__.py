@@ -23,6 +23,7 @@ from sweeps.analysis.means import (
     half_width,
     parameters,
     plain,
+    pooled,
     varied,
 )
 from sweeps.analysis.price import FRONTIER, costs, feasible, frontier, pareto
@@ -54,6 +55,7 @@ __all__ = [
     "parameters",
     "pareto",
     "plain",
+    "pooled",
     "precision_ratios",
     "ratio_ci",
     "ratios",

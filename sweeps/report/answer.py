@@ -14,7 +14,6 @@ from sweeps.report.study import LEFT_OUT, Study
 if TYPE_CHECKING:
     import pandas as pd
 
-LIMITS = {"input_share": "its input", "comm_share": "communication"}
 CLEARLY_CHEAPER = 0.02
 
 
@@ -98,15 +97,9 @@ def _told(study: Study, top: Any) -> Iterator[str]:
             f"That is **{speed_up:.3g}×** one {study.rank} at the same settings,"
             f" **{tables.percent(top['efficiency'], top['efficiency_ci'])}** of linear scaling."
         )
-    if top["compute_share"] == top["compute_share"]:
-        by = limits.limiting(top["input_share"], top["comm_share"])
-        share = tables.percent(top[by], top[f"{by}_ci"])
-        if by == "compute_share":
-            sentences.append(f"Computing takes **{share}** of each step.")
-        elif top[by] > top[f"{by}_ci"]:
-            sentences.append(f"What holds it back is {LIMITS[by]}: **{share}** of each step.")
-        else:
-            sentences.append(f"It may wait for {LIMITS[by]}: {share} of each step, which could be none.")
+    if verdict := limits.of_cell(top):
+        told = limits.sentence(verdict, int(top["gpus"]))
+        sentences.append(f"It is {told}." if verdict.part else f"What limits it is {told}.")
     if sentences:
         yield " ".join(sentences)
     more = [*_ties(study, top), *_cheaper(study, top)]
@@ -157,7 +150,8 @@ def _numbers(study: Study, top: Any, rate: str, interval: str) -> Iterator[Numbe
     yield Number("An epoch of ImageNet", f"{cost:.3g}", f"{study.rank}-hours", beside)
     if top["compute_share"] == top["compute_share"]:
         waits = max(top["input_share"], 0) + max(top["comm_share"], 0)
-        beside = f"{top['comm_share']:.0%} communication, {top['input_share']:.0%} input"
+        comm, feed = (tables.percent(top[name], top[f"{name}_ci"]) for name in ("comm_share", "input_share"))
+        beside = f"{comm} communication, {feed} input"
         yield Number("A step waits for", f"{waits:.0%}", "of its time", beside)
     else:
         batch = tables.cell(float(top["batch_size"] * top["gpus"]))
@@ -222,9 +216,9 @@ def _cares(study: Study) -> Iterator[str]:
     for claim in [] if study.is_convergence else claims.check(trials, study.is_strong):
         rule = "simulated" if study.facts.simulated and claim.rule == "mixed sources" else claim.rule
         yield f"**{_upper(rule)}**: {claim.says}."
-    unsteady = int((done["is_steady"] == 0).sum())
-    if unsteady:
-        yield f"{unsteady} of {len(done)} windows were not steady: their own intervals mean nothing."
+    withheld = int(study.cells["withheld"].sum())
+    if withheld:
+        yield f"{withheld} of {len(done)} windows were not steady, or too short: they have no interval of their own."
     wide = study.measured[study.measured["images_per_s_ci"] > 0.1 * study.measured["images_per_s"]]
     if len(wide) and not study.is_convergence:
         yield f"{len(wide)} of {len(study.measured)} cells have an interval wider than ±10%: repeat them before use."

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from sweeps import tables
-from sweeps.report.chart import Bars, Section
+from typing import TYPE_CHECKING
+
+from sweeps import limits, tables
+from sweeps.report.chart import Bars, Section, Table
 from sweeps.report.study import Study
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PARTS = ("computing", "waiting for input", "waiting for communication", "overlapped")
 FIGURES = ("compute_share", "input_share", "comm_share")
@@ -49,4 +54,22 @@ def section(study: Study) -> Section | None:
         tuple(rows),
         f"A share below zero is noise and drawn as none; the words of a bar have it as it was.{left}",
     )
-    return Section("steps", "Step time", lead, (bars,))
+    return Section("steps", "Step time", lead, (bars, _verdicts(study, shown)))
+
+
+def _verdicts(study: Study, cells: pd.DataFrame) -> Table:
+    """What limits each cell, in the words of the console and of a trial's tag."""
+    verdicts = [(cell, limits.of_cell(cell)) for _, cell in cells.iterrows()]
+    rows = tuple(
+        (*(tables.cell(cell[axis]) for axis in study.axes), limits.in_short(verdict))
+        for cell, verdict in verdicts
+        if verdict
+    )
+    note = (
+        "A wait is named if it is a tenth of a step or more, its interval leaves zero, and the other wait behind; "
+        "computing, where both waits are less than a tenth for sure. The rest is open."
+    )
+    columns = (*map(study.word, study.axes), "limited by")
+    return Table(
+        "steps-limits", "What limits each cell", columns, rows, study.numeric(()), note, is_sortable=len(rows) > 12
+    )

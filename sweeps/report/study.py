@@ -107,7 +107,9 @@ class Study:
         """A row a cell and pair of fingerprints, in the file's order, with its efficiency, its step and its kind."""
         if self.trials.empty:
             made = [f"{figure}_ci" for figure in analysis.FIGURES]
-            return self.trials.reindex(columns=[*self.trials, "n", "reached", "outcomes", "efficiency", *made])
+            return self.trials.reindex(
+                columns=[*self.trials, "n", "reached", "withheld", "outcomes", "efficiency", *made]
+            )
         table = analysis.scaling(self.trials, self.is_strong)
         step_ms = self.trials[self.trials["outcome"] == "completed"].groupby("cell")["step_ms_mean"].mean()
         kinds = self.trials[self.trials["kind"] != ""].groupby("cell")["kind"].first()

@@ -70,7 +70,7 @@ def _figure(name: str, value: float) -> str:
 def ends(study: Study) -> Section | None:
     """What was used again, what can't run, what failed, what was tried again, what does not fit in."""
     frame = study.trials
-    blocks: list[Block] = [*_incomplete(frame), *_cached(frame), *_retried(study)]
+    blocks: list[Block] = [*_incomplete(frame), *_withheld(study), *_cached(frame), *_retried(study)]
     if study.asides:
         asides = tuple((str(one["node"]), str(one.get("trials", ""))) for one in study.asides)
         blocks.append(Table("ends-aside", "Nodes set aside", ("node", "why"), asides))
@@ -91,6 +91,15 @@ def _incomplete(frame: pd.DataFrame) -> list[Block]:
     columns = ("outcome", "kind", "trials", "why", "which")
     title = "What did not complete"
     return [Table("ends-why", title, columns, tuple(rows), frozenset({"trials"}))] if rows else []
+
+
+def _withheld(study: Study) -> list[Block]:
+    cells = study.cells[study.cells["withheld"] > 0]
+    rows = [(study.described(cell) or study.name, cell["withheld"], cell["n"]) for _, cell in cells.iterrows()]
+    note = "Steps drifted, held two levels, or were too few. A cell's interval comes from its repeats all the same."
+    title = "Windows without an interval of their own"
+    columns = ("cell", "withheld", "repeats")
+    return [Table("ends-withheld", title, columns, tuple(rows), frozenset(columns[1:]), note)] if rows else []
 
 
 def _cached(frame: pd.DataFrame) -> list[Block]:

@@ -50,5 +50,8 @@ def expected_s(config: TrialConfig, cluster: SimulatedCluster) -> float:
     steps = config.steps
     if not config.measured_steps:
         steps = min(steps, round(FIRST_LOOKS * (config.warmup_steps + config.min_window)))
-    has_blocks = config.explain and (config.gpus > 1 or config.data != "synthetic")
-    return around_s + steps * (1.25 if has_blocks else 1.0) * step_ms / 1e3
+    if config.explain:
+        from workers import explain
+
+        steps += explain.cost(steps, explain.parts(config, config.gpus))
+    return around_s + steps * step_ms / 1e3

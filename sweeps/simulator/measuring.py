@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sweeps.simulator import course, learning, model
 from sweeps.simulator.model import Kind
-from workers.contract import EpochRecord, RankReport, StepRecord, TrialConfig, Window, Without
+from workers.contract import ROUNDS, EpochRecord, RankReport, StepRecord, TrialConfig, Window, Without
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,8 +64,7 @@ class Measuring:
                 for n, ms in enumerate(times)
             ),
         )
-        apart_s = sum(sum(times) for times in without_ms.values()) / 1e3
-        return report, ended_at + apart_s + course.REPORT_S
+        return report, ended_at + self._apart_s(len(taken), without_ms) + course.REPORT_S
 
     def convergence(self) -> tuple[RankReport, float, list[tuple[float, EpochRecord]]]:
         """The same, and each epoch with the time at which it was over."""
@@ -111,16 +112,29 @@ class Measuring:
         steps[0] = 1e3 * self._build_s
         return steps.round(4).tolist()  # type: ignore[no-any-return]
 
-    def _without(self, steps: int) -> dict[Without, tuple[float, ...]]:
+    def _without(self, steps: int) -> dict[Without, tuple[tuple[float, ...], ...]]:
+        """By rounds, as `workers.explain` goes about it."""
         from workers import explain
 
         parts = explain.parts(self._config, self._config.gpus) if self._config.explain else []
-        length = explain.block(steps, len(parts))
-        found: dict[Without, tuple[float, ...]] = {}
-        for part in parts if length else []:
-            times = self._noisy(self._level(self._step.without(part)), length)
-            found[part] = tuple(times.round(4).tolist()[explain.settling(length) :])
-        return found
+        counted = explain.block(steps, parts)
+        if not counted:
+            return {}
+        found: dict[Without, list[tuple[float, ...]]] = {part: [] for part in explain.order(0, parts)}
+        level = self._level(1.0)
+        for nth in range(ROUNDS):
+            for part in explain.order(nth, parts):
+                times = self._noisy(level * self._step.without(part), explain.SETTLING + counted)
+                found[part].append(tuple(times.round(4).tolist()[explain.SETTLING :]))
+        return {part: tuple(rounds) for part, rounds in found.items()}
+
+    def _apart_s(self, steps: int, without_ms: Mapping[Without, tuple[tuple[float, ...], ...]]) -> float:
+        """What looking took, with the steps that don't count."""
+        from workers import explain
+
+        times = [ms for rounds in without_ms.values() for block in rounds for ms in block]
+        cost = explain.cost(steps, explain.parts(self._config, self._config.gpus))
+        return cost * statistics.fmean(times) / 1e3 if times else 0.0
 
     def _report(self, **figures: Any) -> RankReport:
         config, bench = self._config, self._bench
@@ -157,14 +171,18 @@ class Measuring:
         return drawn
 
 
-def until_enough(config: TrialConfig, trace: list[float]) -> tuple[list[float], Window]:
+def until_enough(
+    config: TrialConfig, trace: list[float], earlier: Known | None = None
+) -> tuple[list[float], Window]:
     """The steps that a trial takes of these, and its window, as `workers.throughput.measure` goes about it."""
     from workers import steady, throughput
 
+    earlier = earlier or steady.NOTHING
     if config.measured_steps:
-        return trace, throughput.windowed(config, trace, was_enough=False)
+        return trace, throughput.windowed(config, trace, False, earlier)
     rule = throughput.steady_rule(config)
-    looks = (n for n in range(1, rule.max_steps) if steady.is_look(n, rule.block))
-    enough = next((n for n in looks if steady.decide(trace[:n], rule).kind == "stop"), rule.max_steps)
-    taken = trace[: min(enough + ASKING, rule.max_steps)]
-    return taken, throughput.windowed(config, taken, was_enough=enough < rule.max_steps)
+    look = steady.next_look(0, rule, earlier)
+    while look < rule.max_steps and steady.decide(trace[:look], rule, earlier).kind != "stop":
+        look = steady.next_look(look, rule, earlier)
+    taken = trace[: min(look + ASKING, rule.max_steps)]
+    return taken, throughput.windowed(config, taken, look < rule.max_steps, earlier)

@@ -178,7 +178,7 @@ class Step:
 
     def without(self, part: Without) -> float:
         """A rank that reduces nothing waits for nobody."""
-        gone = {"input": ("input_ms",), "comm": ("wait_ms", "exposed_ms")}
+        gone = {"nothing": (), "input": ("input_ms",), "comm": ("wait_ms", "exposed_ms")}
         gone["both"] = (*gone["input"], *gone["comm"])
         return dataclasses.replace(self, **dict.fromkeys(gone[part], 0.0)).step_ms
 

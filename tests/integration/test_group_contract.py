@@ -19,7 +19,7 @@ from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup
 from tests.unit.records import config
 from workers import contract
-from workers.contract import Measurement, TrialConfig, TrialOutcome
+from workers.contract import ROUNDS, Measurement, TrialConfig, TrialOutcome
 from workers.group import Group, Nurses
 from workers.paths import SweepPaths
 
@@ -138,8 +138,9 @@ def test_a_trial_that_stops_by_itself_takes_no_more_steps_than_it_may(subject: S
 
 def test_reduction_is_taken_away_after_the_window_if_that_is_asked_for(subject: Subject) -> None:
     asked, not_asked = (measured(subject, trial(explain=explain)).ranks[0].without_ms for explain in (True, False))
-    assert set(asked) == {"comm"}
-    assert len(asked["comm"]) == 7
+    assert set(asked) == {"nothing", "comm"}
+    for rounds in asked.values():
+        assert [len(times) for times in rounds] == [2] * ROUNDS
     assert not not_asked
 
 

@@ -1,0 +1,24 @@
+"""What the windows of a cell's earlier trials have shown, kept in a small file on the node of its first rank."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+
+from workers import steady
+from workers.paths import written_whole
+
+
+def load(file: str) -> steady.Known:
+    """Return what the file holds; nothing is known where there is none, or it can't be read."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return steady.Known(**json.loads(Path(file).read_text()))
+    return steady.NOTHING
+
+
+def save(file: str, known: steady.Known) -> None:
+    """Keep it for the next trial of the cell; a trial does not fail for want of a place to do so."""
+    with contextlib.suppress(OSError), written_whole(Path(file)) as partial:
+        partial.write_text(json.dumps(dataclasses.asdict(known)))

@@ -2,9 +2,9 @@
 them may be named.
 
 A share is what a step loses when the part is taken away, over the step itself: input_share = (T − T without input) / T,
-comm_share = (T − T without reduction) / T, compute_share = T without both / T. What these leave of a step is overlap:
-time that two parts hide behind each other, and that taking away only one of them does not save. Shares below zero are
-noise and shown as they are. Gradients that are reduced beside the backward pass cost only what of it sticks out.
+comm_share = (T − T without reduction) / T, compute_share = T without both / T. Shares below zero are noise and shown as
+they are. Gradients that are reduced beside the backward pass cost only what of it sticks out; overlap_share is the
+rest: what the reduction takes alone, over T, less comm_share.
 
 T and the times without a part are taken by turns, in rounds (`workers.explain`). What all of a round share, such as the
 pace of the machine, falls out of the ratio; a share's 95% interval is a t-interval of what the rounds differ by.
@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from workers.contract import Measurement, TrialConfig
-from workers.student import quantile
 
 Part = Literal["input", "comm", "compute"]
 NAMES: dict[Part, str] = {"input": "input", "comm": "communication", "compute": "computing"}
@@ -60,10 +59,12 @@ class Shares:
     input: Share
     comm: Share
     compute: Share
+    reduction: Share = Share(0.0, 0.0)  # alone
 
     @property
     def overlap(self) -> float:
-        return 1 - self.input.value - self.comm.value - self.compute.value
+        """Of the reduction, what hides behind the rest of the step."""
+        return self.reduction.value - self.comm.value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +88,7 @@ def shares(measured: Measurement, config: TrialConfig) -> Shares | None:
         input=_lost(times["nothing"], times["input"]) if "input" in times else nothing,
         comm=_lost(times["nothing"], times["comm"]) if "comm" in times else nothing,
         compute=_kept(times["nothing"], bare) if bare else Share(1.0, 0.0),
+        reduction=_kept(times["nothing"], times["compute"]) if "compute" in times else nothing,
     )
 
 
@@ -97,6 +99,8 @@ def slowest(ranks: Sequence[Rounds]) -> Rounds:
 
 def _kept(whole: Rounds, without: Rounds) -> Share:
     """A ratio of means; each round's residual from it is a value of the t-interval."""
+    from workers.student import quantile
+
     wholes, parts = ([statistics.fmean(block) for block in rounds] for rounds in (whole, without))
     step_ms = statistics.fmean(wholes)
     ratio = statistics.fmean(parts) / step_ms

@@ -94,6 +94,7 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
     return (
         own
         | _shares(measured, record.config)
+        | _straggler(measured)
         | ({"nodes": float(len(nodes))} if nodes else {})
         | {
             "images_per_s": measured.images_per_s,
@@ -151,15 +152,24 @@ def _steps(measured: Measurement) -> dict[str, float]:
     """The figures of a throughput trial's window."""
     times, first = step_ms(measured), measured.ranks[0]
     known = _window(first.window, len(times), statistics.fmean(times), measured.images_per_s) if first.window else {}
-    rank_means = [statistics.fmean(step.step_ms for step in rank.steps) for rank in measured.ranks]
     return known | {
         "step_ms_mean": statistics.fmean(times),
         "step_ms_p50": percentile(times, 50),
         "step_ms_p95": percentile(times, 95),
         "step_ms_p99": percentile(times, 99),
-        "straggler_ratio": max(rank_means) / statistics.median(rank_means),
         "loss": first.steps[-1].loss,
     }
+
+
+def _straggler(measured: Measurement) -> dict[str, float]:
+    """How far the slowest rank is behind the median rank in steps that it takes alone: in others all wait for it."""
+    alone = [
+        rounds for rank in measured.ranks if (rounds := rank.without_ms.get("both") or rank.without_ms.get("comm"))
+    ]
+    if len(alone) < 2:
+        return {}
+    means = [statistics.fmean(map(statistics.fmean, rounds)) for rounds in alone]
+    return {"straggler_ratio": max(means) / statistics.median(means)}
 
 
 def _window(window: Window, measured_steps: int, mean_ms: float, images_per_s: float) -> dict[str, float]:
@@ -169,7 +179,9 @@ def _window(window: Window, measured_steps: int, mean_ms: float, images_per_s: f
         "steps_taken": float(measured_steps),
         "is_steady": float(not window.withheld),
     }
-    within = {} if window.half_width_ms is None else {"images_per_s_within": images_per_s * window.half_width_ms / mean_ms}
+    within = (
+        {} if window.half_width_ms is None else {"images_per_s_within": images_per_s * window.half_width_ms / mean_ms}
+    )
     return taken | within
 
 

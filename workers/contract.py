@@ -23,7 +23,8 @@ Cache = Literal["any", "cold", "warm"]
 Isolation = Literal["exclusive", "shared"]
 Compression = Literal["none", "fp16"]
 Reduction = Literal["overlapped", "grouped"]
-Without = Literal["nothing", "input", "comm", "both"]  # what a step is taken without, to see what it costs
+# What a step is taken without, to see what it costs. Without `compute` it is its reduction alone.
+Without = Literal["nothing", "input", "comm", "both", "compute"]
 DecodeThreads = int | Literal["auto"]
 Status = Literal["completed", "infeasible", "failed", "lost", "pruned", "cancelled"]
 Model = Literal[

@@ -1,4 +1,5 @@
-"""What a step would take without its input, without its reduction, without both: timed after the window, in rounds.
+"""What a step would take without its input, without its reduction, without both, and its reduction alone: timed after
+the window, in rounds.
 
 A part is taken away for a block of steps, rather than timed where it runs, because the parts of a step overlap: what
 counts is what the step loses. A round has a block of whole steps and one without each part. Every second round goes
@@ -14,8 +15,8 @@ What one block leaves behind must not show in the next:
 - Without reduction ranks drift apart: each block begins at a barrier, and its first step does not count.
 
 No step of the window is touched. It takes `cost` steps: a quarter of the trial's, but at least those of the shortest
-blocks, 36 for one part and 80 for two. An input that is waited for has its buffers filled and emptied besides, six
-times at most. Trials of fewer than 16 steps a part are left alone.
+blocks: 44 for an input, 54 for a reduction (a third of them nothing else), 98 for both. An input that is waited for has
+its buffers filled and emptied besides, six times at most. Trials of fewer than 16 steps a part are left alone.
 """
 
 from __future__ import annotations
@@ -46,7 +47,13 @@ def parts(config: TrialConfig, size: int) -> list[Without]:
     """What can be taken away."""
     has_input, has_comm = config.data != "synthetic", size > 1
     found: list[Without] = ["comm"] if has_comm else []
-    return found + (["input"] if has_input else []) + (["both"] if has_input and has_comm else [])
+    if has_input:
+        found.append("input")
+    if has_input and has_comm:
+        found.append("both")
+    if has_comm:
+        found.append("compute")
+    return found
 
 
 def block(steps: int, parts: Sequence[Without]) -> int:
@@ -123,12 +130,14 @@ class _Rounds:
         self._ring, self._learner, self._feed, self._parts = ring, learner, feed, parts
         self._told, self._beaten = beat, 0
         self._usual_s = 0.0  # that a batch is waited for, while steps are whole; 0 where none is
+        self._is_waited_for = False  # by any rank: all ranks do alike, or they would wait for each other for ever
         self._patience_s = 0.0
 
     def timed(self, counted: int) -> dict[Without, tuple[tuple[float, ...], ...]]:
         self._observe()
         if "comm" in self._parts:
             self._learner.take_step(self._feed.batch, True)  # built before the clock runs
+            self._learner.reduce_alone()
             self._give_input()
         found: dict[Without, list[tuple[float, ...]]] = {part: [] for part in order(0, self._parts)}
         had_input = True
@@ -143,6 +152,8 @@ class _Rounds:
 
     def _observe(self) -> None:
         """How long a batch is waited for; the first was made before it was asked for."""
+        import numpy as np
+
         began, waits = time.perf_counter(), []
         for _ in range(max(_observed(self._parts), 1)):
             waits.append(self._feed.take())
@@ -151,6 +162,7 @@ class _Rounds:
         step_s = (time.perf_counter() - began) / len(waits)
         usual_s = sum(waits[1:]) / max(len(waits) - 1, 1)
         self._usual_s = usual_s if usual_s > NOTICED * step_s else 0.0
+        self._is_waited_for = bool(self._ring.total(np.array([self._usual_s]))[0])
         self._patience_s = PATIENCE * step_s
 
     def _take_input(self) -> None:
@@ -159,7 +171,7 @@ class _Rounds:
 
     def _give_input(self) -> None:
         """Leave the buffers as they were; once more for those that had to wait for other ranks meanwhile."""
-        if self._usual_s:
+        if self._is_waited_for:
             self._feed.empty(self._usual_s, self._patience_s, self._beat)
             self._ring.barrier()
             self._feed.empty(self._usual_s, self._patience_s, self._beat)
@@ -171,7 +183,10 @@ class _Rounds:
             began = time.perf_counter()
             if has_input:
                 self._feed.take()
-            self._learner.take_step(self._feed.batch, part in ("comm", "both"))
+            if part == "compute":
+                self._learner.reduce_alone()
+            else:
+                self._learner.take_step(self._feed.batch, part in ("comm", "both"))
             times.append(1e3 * (time.perf_counter() - began))
             self._beat()
         return tuple(times[SETTLING:])

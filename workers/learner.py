@@ -49,6 +49,7 @@ class Learner:
         self._gradients = compiled if config.xla else self._differentiate
         self._step = tf.function(lambda *batch: self._learn(ring, *batch), autograph=False)
         self._lone_step = tf.function(lambda *batch: self._learn(Solo(), *batch), autograph=False)
+        self._reduction = tf.function(self._reduced, autograph=False)
         self._judge = tf.function(self._hits, autograph=False, jit_compile=config.xla or None)
         self._rate = math.nan
         self._is_asked = tf.Variable(0.0, trainable=False)  # to stop after the next step
@@ -108,6 +109,16 @@ class Learner:
         Ranks that have stepped alone no longer agree: nothing is learnt from then on.
         """
         (self._lone_step if is_alone else self._step)(*batch).numpy()
+
+    def reduce_alone(self) -> None:
+        """Reduce as much as a step does, and nothing else."""
+        self._reduction().numpy()
+
+    def _reduced(self) -> Any:
+        import tensorflow as tf
+
+        with tf.control_dependencies(self._ring.average([v.value for v in self.network.trainable_variables])):
+            return tf.zeros([])
 
     def _learn(self, ring: Ring, images: Any, labels: Any, weights: Any) -> Any:
         import tensorflow as tf

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workers.contract import ROUNDS
+
 if TYPE_CHECKING:
     import pandas as pd
 

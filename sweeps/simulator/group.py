@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweeps.shape import Seats
 from sweeps.simulator import course, unfit
@@ -16,9 +16,13 @@ from sweeps.simulator.cluster import SOFTWARE, SimulatedCluster
 from sweeps.simulator.measuring import Bench, Measuring
 from workers.contract import EpochRecord, Granted, Measurement, Progress, Status, TrialConfig, TrialOutcome
 
+if TYPE_CHECKING:
+    from workers.steady import Known
+
 ENTRY = "simulated"
 STOPPED = TrialOutcome(status="cancelled", kind="stopped")
 KILLED: tuple[Status, str, str] = ("failed", "killed", "killed by signal 9 (SIGKILL)")
+REMEMBERED = 3  # repeats
 A_RANK = 0.5  # of what befalls trials takes one rank; the rest takes a node
 
 
@@ -90,13 +94,12 @@ def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: floa
 
     cores = min(node.cpus for node in cluster.nodes if node.name in dict(seats))
     bench = Bench(kind=cluster.kind, ranks=ranks, cores=cores, noise=cluster.noise)
-    fate = random.Random(f"{cluster.seed} {config.trial} {attempt}")
-    measuring = Measuring(config, bench, at + launch_s, seed=fate.getrandbits(64))
+    measuring, fate = _measuring(config, cluster, bench, at + launch_s, attempt)
     epochs: list[tuple[float, EpochRecord]] = []
     if config.protocol == "convergence":
         report, ended_at, epochs = measuring.convergence()
     else:
-        report, ended_at = measuring.throughput()
+        report, ended_at = measuring.throughput(_earlier(config, cluster, bench))
     after_s, told = ended_at - at, tuple((then - at, epoch) for then, epoch in epochs)
     if fate.random() < cluster.loss:
         lost_s = fate.uniform(launch_s, after_s)
@@ -105,6 +108,23 @@ def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: floa
     return Ended(
         TrialOutcome(status="completed", measurement=Measurement(ranks=reports), granted=granted), after_s, told
     )
+
+
+def _measuring(
+    config: TrialConfig, cluster: SimulatedCluster, bench: Bench, entered_at: float, attempt: int
+) -> tuple[Measuring, random.Random]:
+    """An attempt at a trial, and what decides over it."""
+    fate = random.Random(f"{cluster.seed} {config.trial} {attempt}")
+    return Measuring(config, bench, entered_at, seed=fate.getrandbits(64)), fate
+
+
+def _earlier(config: TrialConfig, cluster: SimulatedCluster, bench: Bench) -> Known | None:
+    """What the cell's repeats before this one have shown; the last few suffice."""
+    known = None
+    for repeat in range(max(config.repeat - REMEMBERED, 0), config.repeat):
+        before, _ = _measuring(dataclasses.replace(config, repeat=repeat), cluster, bench, 0.0, attempt=0)
+        known = before.learnt(known)
+    return known
 
 
 def _lost(granted: tuple[Granted, ...], fate: random.Random) -> TrialOutcome:

@@ -15,6 +15,8 @@ from workers.contract import ROUNDS, EpochRecord, RankReport, StepRecord, TrialC
 if TYPE_CHECKING:
     import numpy as np
 
+    from workers.steady import Known
+
 
 SLOW_START, SETTLING = 0.5, 2.0  # the first steps take half as much again, and a factor e less of it after each two
 LEVEL = 0.5  # of the noise: what the repeats of a cell differ by
@@ -45,10 +47,18 @@ class Measuring:
         self._rng = np.random.default_rng(seed)
         self._build_s = course.build_s(config)
 
-    def throughput(self) -> tuple[RankReport, float]:
-        """What each rank reports, and when it has."""
+    def learnt(self, earlier: Known | None) -> Known:
+        """What is known of its cell's windows behind this trial, where so much was known before."""
+        from workers import steady
+
+        earlier = earlier or steady.NOTHING
+        taken, window = until_enough(self._config, self._trace(), earlier)
+        return steady.learnt(earlier, taken, window.warmup_steps)
+
+    def throughput(self, earlier: Known | None = None) -> tuple[RankReport, float]:
+        """What each rank reports, and when it has; `earlier` trials of the cell have shown so much."""
         config = self._config
-        taken, window = until_enough(config, self._trace())
+        taken, window = until_enough(config, self._trace(), earlier)
         ended_at = self._entered_at + sum(taken) / 1e3
         without_ms = self._without(len(taken))
         times = taken[window.warmup_steps :]
@@ -171,9 +181,7 @@ class Measuring:
         return drawn
 
 
-def until_enough(
-    config: TrialConfig, trace: list[float], earlier: Known | None = None
-) -> tuple[list[float], Window]:
+def until_enough(config: TrialConfig, trace: list[float], earlier: Known | None = None) -> tuple[list[float], Window]:
     """The steps that a trial takes of these, and its window, as `workers.throughput.measure` goes about it."""
     from workers import steady, throughput
 

@@ -171,6 +171,7 @@ class Step:
     input_ms: float  # hides behind the rest, or the rest behind it
     wait_ms: float
     exposed_ms: float  # of the reduction
+    reduction_ms: float = 0.0  # alone
 
     @property
     def step_ms(self) -> float:
@@ -178,6 +179,8 @@ class Step:
 
     def without(self, part: Without) -> float:
         """A rank that reduces nothing waits for nobody."""
+        if part == "compute":
+            return self.reduction_ms + self.wait_ms
         gone = {"nothing": (), "input": ("input_ms",), "comm": ("wait_ms", "exposed_ms")}
         gone["both"] = (*gone["input"], *gone["comm"])
         return dataclasses.replace(self, **dict.fromkeys(gone[part], 0.0)).step_ms
@@ -189,8 +192,9 @@ def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0, 
     image_ms = _image_ms(config, kind, numbers)
     compute_ms = (images + STARTING) * image_ms
     size = sum(ranks)
-    exposed_ms = 0.0
+    exposed_ms = whole_ms = 0.0
     if size > 1:
+        whole_ms = reduction_ms(gradient_bytes(config), config, kind, ranks) + config.cycle_ms / 2
         density = numbers.density(config.model) if config.device == "gpu" else 1.0
         backward_ms = images * image_ms * density * (TRAINING - 1) / TRAINING
         exposed_ms = _exposed_ms(config, kind, ranks, backward_ms)
@@ -199,6 +203,7 @@ def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0, 
         input_ms=_input_ms(config, max(ranks), cores or kind.cores),
         wait_ms=compute_ms * numbers.sync * (size - 1),
         exposed_ms=exposed_ms,
+        reduction_ms=whole_ms,
     )
 
 
@@ -215,12 +220,16 @@ def _image_ms(config: TrialConfig, kind: Kind, numbers: Numbers) -> float:
 
 def _exposed_ms(config: TrialConfig, kind: Kind, ranks: Sequence[int], backward_ms: float) -> float:
     """Each part of the gradients waits for half a cycle of Horovod's, then for those before it."""
-    sent = 1e6 * parameters_m(config) * (2 if config.compression == "fp16" else 4)
+    sent = gradient_bytes(config)
     parts = gradients.parts(config.model) if config.reduction == "overlapped" else [(1.0, 1.0)]
     reductions = [
         (at * backward_ms + config.cycle_ms / 2, reduction_ms(share * sent, config, kind, ranks)) for at, share in parts
     ]
     return gradients.exposed_ms(reductions, backward_ms)
+
+
+def gradient_bytes(config: TrialConfig) -> float:
+    return 1e6 * parameters_m(config) * (2 if config.compression == "fp16" else 4)
 
 
 def reduction_ms(sent: float, config: TrialConfig, kind: Kind, ranks: Sequence[int]) -> float:

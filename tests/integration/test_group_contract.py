@@ -138,7 +138,7 @@ def test_a_trial_that_stops_by_itself_takes_no_more_steps_than_it_may(subject: S
 
 def test_reduction_is_taken_away_after_the_window_if_that_is_asked_for(subject: Subject) -> None:
     asked, not_asked = (measured(subject, trial(explain=explain)).ranks[0].without_ms for explain in (True, False))
-    assert set(asked) == {"nothing", "comm"}
+    assert set(asked) == {"nothing", "comm", "compute"}
     for rounds in asked.values():
         assert [len(times) for times in rounds] == [2] * ROUNDS
     assert not not_asked

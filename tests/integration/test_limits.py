@@ -53,7 +53,7 @@ def test_looking_takes_no_step_of_the_window_and_as_many_rounds_at_all_ranks(tmp
         assert outcome.measurement, outcome
         for rank in outcome.measurement.ranks:
             assert len(rank.steps) == 59
-            assert set(rank.without_ms) == ({"nothing", "input", "comm", "both"} if explain else set())
+            assert set(rank.without_ms) == ({"nothing", "input", "comm", "both", "compute"} if explain else set())
             for rounds in rank.without_ms.values():
                 assert [len(times) for times in rounds] == [2] * ROUNDS
 

@@ -61,6 +61,9 @@ class Sleeper:
     def take_step(self, batch: Any, is_alone: bool) -> None:
         time.sleep(STEP_S + (0 if is_alone else self._comm_s))
 
+    def reduce_alone(self) -> None:
+        time.sleep(self._comm_s)
+
 
 class Pair(Solo):
     size = 2
@@ -109,7 +112,7 @@ def test_an_input_that_keeps_up_is_not_waited_for_and_none_of_it_passed_over() -
 def test_two_parts_and_both_have_their_shares() -> None:
     """Steps of 10 ms, 10 more for the reduction, an input of 40."""
     found = timed(Ahead(4 * STEP_S, buffered=6), Pair(), comm_s=STEP_S)
-    assert set(found) == {"nothing", "comm", "input", "both"}
+    assert set(found) == {"nothing", "comm", "input", "both", "compute"}
     shares = share(found, 2)
     told = [shares.input.value, shares.comm.value, shares.compute.value, shares.overlap]
     assert told == pytest.approx([0.5, 0.0, 0.25, 0.25], abs=0.1)

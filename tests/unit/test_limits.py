@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -43,21 +44,21 @@ def shares(*parts: tuple[float, float]) -> Shares:
 
 
 def constant(**ms: float) -> dict[Without, list[list[float]]]:
-    names: dict[str, Without] = {"nothing": "nothing", "input": "input", "comm": "comm", "both": "both"}
+    names: dict[str, Without] = {name: name for name in get_args(Without)}
     return {names[part]: [[time, time]] * ROUNDS for part, time in ms.items()}
 
 
 def test_a_share_is_what_a_step_loses_when_the_part_is_taken_away() -> None:
-    found = limits.shares(measured(*[constant(nothing=10, input=6, comm=9, both=5)] * 2), trial())
+    found = limits.shares(measured(*[constant(nothing=10, input=6, comm=9, both=5, compute=1)] * 2), trial())
     assert found
     assert (found.input.value, found.comm.value, found.compute.value) == pytest.approx((0.4, 0.1, 0.5))
     assert found.overlap == pytest.approx(0)
     assert found.input.half_width == pytest.approx(0)
 
 
-def test_time_that_two_parts_hide_behind_each_other_is_overlap() -> None:
+def test_what_a_reduction_takes_alone_and_a_step_does_not_lose_with_it_is_overlap() -> None:
     """Input of 10 ms beside 4 ms of computing and 2 of reduction: taking the reduction away saves nothing."""
-    found = limits.shares(measured(*[constant(nothing=10, input=6, comm=10, both=4)] * 2), trial())
+    found = limits.shares(measured(*[constant(nothing=10, input=6, comm=10, both=4, compute=2)] * 2), trial())
     assert found
     assert (found.input.value, found.comm.value, found.compute.value) == pytest.approx((0.4, 0.0, 0.4))
     assert found.overlap == pytest.approx(0.2)

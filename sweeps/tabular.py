@@ -25,6 +25,7 @@ TAGS = (
     "sweep.kind",
     "sweep.message",
     "sweep.limited_by",
+    "sweep.pinned",
     "sweep.hardware",
     "sweep.software",
     "sweep.simulated",

@@ -87,6 +87,8 @@ class Store:
         tags |= {name: digest for name, digest in fingerprints.items() if digest}
         if limited_by := rows.limited_by(record):
             tags["sweep.limited_by"] = limited_by
+        if pinned := rows.pinned(record):
+            tags["sweep.pinned"] = pinned[: note.LONGEST]
         if outcome.measurement:
             tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
         name = f"{self._name(config)} #{config.repeat}"

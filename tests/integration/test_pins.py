@@ -60,7 +60,7 @@ def test_threads_that_decode_have_the_core_that_is_theirs_and_all_others_the_oth
     tmp_path: Path, photographs: str, protocol: str
 ) -> None:
     compute, decode = (cpus(core) for core in topology.here().cores)
-    asked = {"protocol": protocol, "epochs": 2, "data": photographs, "decode_threads": 1}
+    asked = {"protocol": protocol, "epochs": 2, "evaluate_every": 1, "data": photographs, "decode_threads": 1}
     (report,), (threads,) = watched(1, tmp_path, **asked)
     assert report.pinned == f"compute {compute}, decode {decode}"
     assert report.decode_threads == 1

@@ -37,6 +37,7 @@ class Conductor:
         self._set_aside: set[str] = set()
         self._probes: list[dict[str, Any]] = []
         self._spent_again_at = 0.0
+        self._pinning_notes: set[str] = set()  # that were told
         self._tested: set[str] = set()  # trials before which nodes were tested
 
     @property
@@ -111,6 +112,7 @@ class Conductor:
                 self.warn(f"{node} gets no more trials: {trials} ended badly there, one after the other")
 
     def _count(self, record: TrialRecord) -> None:
+        self._look_at_pins(record)
         if self._write(self._ledger.write, record):
             for observer in self._observers:
                 observer.ended(record)
@@ -161,6 +163,14 @@ class Conductor:
             nodes = "+".join(sorted({place.node for place in record.outcome.granted}))
             figures = {"allreduce_mib_per_s": speed}
             self._judge({"node": f"{nodes} ×{record.config.gpus}", "at": time.time(), "figures": figures}, [])
+
+    def _look_at_pins(self, record: TrialRecord) -> None:
+        """Ranks without cores of their own are warned of once for each reason."""
+        measured = record.outcome.measurement
+        for rank in measured.ranks if measured else ():
+            if (note := rank.pinning_note) and note not in self._pinning_notes:
+                self._pinning_notes.add(note)
+                self.warn(f"{'ranks are pinned' if rank.pinned else 'ranks are not pinned'}: {note}")
 
     def _judge(self, probe: dict[str, Any], peers: list[dict[str, float]]) -> None:
         before = [one["figures"] for one in self._probes if one["node"] == probe["node"]]

@@ -29,7 +29,10 @@ HEADLINE = (
     "trial_s",
 )
 SIMULATED = "simulated"  # begins the fingerprint of a machine that was made up
-TOLD = {name: f"tag:sweep.{name}" for name in ("trial", "cell", "outcome", "kind", "message", "limited_by", "withheld")}
+TOLD = {
+    name: f"tag:sweep.{name}"
+    for name in ("trial", "cell", "outcome", "kind", "message", "limited_by", "withheld", "pinned")
+}
 SIDES: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.SIDES}
 HELD = "param:batch_size"  # every trial's run has it, once its values have come
 NEEDED = {  # a run that lacks one is no trial of ours, or is not whole

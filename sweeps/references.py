@@ -56,7 +56,11 @@ def trials(name: str) -> pd.DataFrame:
     found = table("throughput").query("system == @full").reset_index(drop=True)
     cells = [f"{full}:{row.model}:{row.precision}:b{row.batch_size}:x{row.gpus}" for row in found.itertuples()]
     made = found[[*TOLD]].assign(
-        trial=cells, cell=cells, outcome="completed", kind="", message="", limited_by="", withheld="", repeat=0
+        trial=cells,
+        cell=cells,
+        outcome="completed",
+        repeat=0,
+        **dict.fromkeys(("kind", "message", "limited_by", "withheld", "pinned"), ""),
     )
     made["hardware"], made["software"] = f"{PUBLISHED}{full}", ""
     made = made.assign(**dict.fromkeys(rows.METRICS, float("nan")))

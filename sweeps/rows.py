@@ -29,6 +29,7 @@ METRICS = {
     "is_steady": "window/is_steady",
     "nodes": "ranks/nodes",
     "straggler_ratio": "ranks/slowest_over_median",
+    "is_pinned": "ranks/is_pinned",
     "loss": "loss",
     "top1": "accuracy/top1",
     "top5": "accuracy/top5",
@@ -59,6 +60,7 @@ METRICS = {
 PARAMS = {f.name: str(f.type) for f in dataclasses.fields(TrialConfig) if f.name not in ("deadlines", "env")}
 Side = Literal["hardware", "software"]
 SIDES: tuple[Side, ...] = get_args(Side)  # of a fingerprint
+NOT_PINNED = "not: "  # begins the words on ranks that may run anywhere
 SYSTEM = "system/"  # begins the name of a reading of the nodes
 VARIABLE = "env."  # begins the name of a parameter that is an environment variable
 TRAINING = 3  # the backward pass costs twice the forward one
@@ -108,6 +110,7 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
             "flops_per_image": float(first.flops),
             "train_tflops": TRAINING * first.flops * measured.images_per_s / 1e12,
             "read_mib": sum(rank.read_mib for rank in measured.ranks),
+            **({"is_pinned": float(all(rank.pinned for rank in measured.ranks))} if pinned(record) else {}),
             **({"allreduce_mib_per_s": first.allreduce_mib_per_s} if first.allreduce_mib_per_s else {}),
             **(
                 {"joules_per_image": joules / measured.images}
@@ -135,6 +138,19 @@ def withheld(record: TrialRecord) -> str:
     measured = record.outcome.measurement
     window = measured.ranks[0].window if measured else None
     return window.withheld if window else ""
+
+
+def pinned(record: TrialRecord) -> str:
+    """The cores of each rank and of its decode threads, or why they were not pinned; empty where nothing tells."""
+    measured = record.outcome.measurement
+    said: dict[str, list[str]] = {}
+    for rank in measured.ranks if measured else ():
+        note = rank.pinning_note
+        words = f"{rank.pinned} ({note})" if rank.pinned and note else rank.pinned or (note and f"{NOT_PINNED}{note}")
+        said.setdefault(words, []).append(str(rank.rank))
+    if len(said) == 1:
+        return next(iter(said))
+    return "; ".join(f"rank {', '.join(ranks)}: {words}" for words, ranks in said.items())
 
 
 def _shares(measured: Measurement, config: TrialConfig) -> dict[str, float]:
@@ -234,6 +250,7 @@ def row(record: TrialRecord) -> dict[str, Any]:
         "message": record.outcome.message,
         "limited_by": limited_by(record),
         "withheld": withheld(record),
+        "pinned": pinned(record),
         **params(record.config),
         **{side: fingerprint(record, side) for side in SIDES},
         **metrics(record),

@@ -26,6 +26,7 @@ TAGS = (
     "sweep.message",
     "sweep.limited_by",
     "sweep.withheld",
+    "sweep.pinned",
     "sweep.hardware",
     "sweep.software",
     "sweep.simulated",

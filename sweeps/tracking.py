@@ -85,9 +85,13 @@ class Store:
         tags |= {name: text for name, text in told.items() if text or is_known}
         fingerprints = {f"sweep.{side}": rows.fingerprint(record, side) for side in rows.SIDES}
         tags |= {name: digest for name, digest in fingerprints.items() if digest}
-        for name, text in (("limited_by", rows.limited_by(record)), ("withheld", rows.withheld(record))):
+        for name, text in (
+            ("limited_by", rows.limited_by(record)),
+            ("withheld", rows.withheld(record)),
+            ("pinned", rows.pinned(record)),
+        ):
             if text:
-                tags[f"sweep.{name}"] = text
+                tags[f"sweep.{name}"] = text[: note.LONGEST]
         if outcome.measurement:
             tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
         name = f"{self._name(config)} #{config.repeat}"

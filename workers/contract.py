@@ -227,7 +227,8 @@ class RankReport:
     window_at: tuple[float, float] = (0.0, 0.0)  # wall clock, from its begin to its end
     read_mib: float = 0.0  # that this rank's process had from disks, from opening its data to the end of the window
     allreduce_mib_per_s: float = 0.0  # of a known tensor, after the window; 0 for a rank alone
-    pinned: str = ""  # cores of the rank and of its decode threads; empty where they may run anywhere
+    pinned: str = ""  # cores of the rank and of its decode threads, read back; empty where they may run anywhere
+    pinning_note: str = ""  # why they may, or what of the cores was not known
     steps: tuple[StepRecord, ...] = ()  # throughput
     window: Window | None = None  # of the first rank
     # steps after the window, round by round

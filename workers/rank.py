@@ -39,6 +39,7 @@ class Seat:
     cross_size: int
     host: str
     interface: str = ""
+    gpus: tuple[str, ...] = ()  # of the gang's ranks on this node, by local rank; empty words where they have none
     rendezvous: str = ""  # address:port
     checkpoint: str = ""  # the file that the gang goes on from, and leaves its checkpoints in
     history: str = ""  # the file in which the cell's trials leave what their windows have shown

@@ -42,6 +42,7 @@ def seated(benches: Sequence[Bench]) -> list[Seat]:
                 cross_rank=peers.index(bench.nursery),
                 cross_size=len(peers),
                 host=bench.address,
+                gpus=tuple(other.gpu for other in benches if other.nursery == bench.nursery),
                 interface="lo" if len(nodes) == 1 else bench.interface,
             )
         )

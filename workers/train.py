@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 
-from workers import inputs, memory, pinning, precision
+from workers import inputs, memory, pinning, precision, topology
 from workers.contract import TrialConfig
 from workers.convergence import converge
 from workers.rank import Seat, Voice
@@ -16,24 +15,25 @@ from workers.work import Work
 
 
 def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
-    cores, pins = pinned(config, seat)
+    cores = pinned(config, seat)
     place(config)
     voice.beat("ring")
     with joined(seat, config.compression, config.reduction) as ring, memory.shortage_is_a_finding(config):
         voice.beat("build")
-        work = Work(config, ring, voice, cores, pins)
+        work = Work(config, ring, voice, cores)
         is_converging = config.protocol == "convergence"
         voice.report(converge(work, Path(seat.checkpoint)) if is_converging else measure(work, seat.history))
 
 
-def pinned(config: TrialConfig, seat: Seat) -> tuple[inputs.Cores, str]:
-    """Keep this rank to cores of its own where there are enough; what is left to decoding, and a word on both."""
-    cores = inputs.cores_here(config, seat.local_size)
-    pins = pinning.of_rank(config, seat, cores.usable, cores.decode_threads)
+def pinned(config: TrialConfig, seat: Seat) -> inputs.Cores:
+    """Keep this rank to cores of its own where there are enough for all; what is left to its decoding."""
+    found = topology.here()
+    cores = inputs.cores_here(config, seat.local_size, found)
+    pins, note = pinning.of_rank(config, seat, found, cores.decode_threads)
     if pins is None:
-        return cores, ""
-    os.sched_setaffinity(0, pins.compute)  # and so every thread that is started from here on
-    return dataclasses.replace(cores, pinned=pins.decode), str(pins)
+        return dataclasses.replace(cores, pinning_note=note)
+    pinning.keep(pinning.threads_here(), pins.compute)  # and so every thread that is started from here on
+    return dataclasses.replace(cores, decode=pins.decode, is_pinned=True, pinning_note=note)
 
 
 def place(config: TrialConfig) -> None:

@@ -7,7 +7,7 @@ import resource
 import time
 from typing import Any
 
-from workers import inputs, knobs, models, schedules, storage
+from workers import inputs, knobs, models, pinning, schedules, storage
 from workers.contract import RankReport, TrialConfig
 from workers.learner import Learner
 from workers.rank import Voice
@@ -15,17 +15,15 @@ from workers.ring import Ring, speed
 
 
 class Work:
-    def __init__(self, config: TrialConfig, ring: Ring, voice: Voice, cores: inputs.Cores, pins: str = "") -> None:
+    def __init__(self, config: TrialConfig, ring: Ring, voice: Voice, cores: inputs.Cores) -> None:
         self.entered_at, self._began = time.time(), time.perf_counter()
         self.config, self.ring, self.voice = config, ring, voice
         self.learner = Learner(config, ring)
-        self.source = inputs.open_source(
-            config, ring, cores, voice.beat
-        )  # what it reads to count is neither cold nor told
+        self.source = inputs.open_source(config, ring, cores, voice.beat)  # counting is neither cold nor told
         voice.beat("build")
         storage.prepare(config, ring, voice)
         self.read_before_mib = storage.read_mib()
-        self._decode_threads, self._pins = cores.decode_threads, pins
+        self._cores = cores
         self.schedule = schedules.parse(config.lr_schedule)
         self.steps = 0
         self.build_s = 0.0
@@ -43,9 +41,15 @@ class Work:
             parameters=self.learner.network.count_params(),
             flops=models.flops(self.learner.network),
             skipped_images=self.source.skipped,
-            decode_threads=self._decode_threads,
-            pinned=self._pins,
+            decode_threads=self._cores.decode_threads * self.ring.local_size,
+            pinned=str(self._pins()) if self._cores.is_pinned else "",
+            pinning_note=self._cores.pinning_note,
             allreduce_mib_per_s=speed(self.ring),
             in_force=knobs.in_force(os.environ, self.config.env),
             **figures,
         )
+
+    def _pins(self) -> pinning.Pins:
+        """As the kernel has them: of the threads that decode, and of all others."""
+        decoders = self.source.decoders
+        return pinning.Pins(pinning.affinity(pinning.threads_here() - decoders.threads), decoders.affinity())

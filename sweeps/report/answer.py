@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sweeps import claims, limits, tables
+from sweeps import claims, limits, rows, tables
 from sweeps.report.study import LEFT_OUT, Study
 
 if TYPE_CHECKING:
@@ -219,6 +219,11 @@ def _cares(study: Study) -> Iterator[str]:
     withheld = int(study.cells["withheld"].sum())
     if withheld:
         yield f"{withheld} of {len(done)} windows were not steady, or too short: they have no interval of their own."
+    loose = done[done["is_pinned"] == 0]
+    if len(loose):
+        told = [str(words).removeprefix(rows.NOT_PINNED) for words in loose["pinned"] if words]  # not by cached trials
+        why = f": {told[0]}" if told else ""
+        yield f"In {len(loose)} of {len(done)} trials the ranks had no cores of their own{why}."
     wide = study.measured[study.measured["images_per_s_ci"] > 0.1 * study.measured["images_per_s"]]
     if len(wide) and not study.is_convergence:
         yield f"{len(wide)} of {len(study.measured)} cells have an interval wider than ±10%: repeat them before use."

@@ -40,8 +40,20 @@ def test_precision_marks_what_the_device_does_not_compute(workplace: Path) -> No
 def test_decode_threads_from_a_cold_and_a_warm_cache(workplace: Path) -> None:
     assert sweep("data", "make", "images", "--images", "64", "--shards", "2").returncode == 0
     axes = ["data=images", "model=tiny", "gpus=2", "precision=fp32", "decode_threads=[1,2]", "cache=[cold,warm]"]
-    found = outcomes("decode_threads", *SMALL, *axes)
-    assert found == {("completed", ""): 4}
+    ran = sweep("run", str(ROOT / "search_spaces/decode_threads.yaml"), "--set", *SMALL, *axes)
+    assert ran.returncode == 0, ran.stderr
+    trials = query.trials("decode_threads").set_index("trial")
+    assert trials["outcome"].tolist() == ["completed"] * 4
+    notes = set()
+    for record in ledger.read("decode_threads").trials:
+        told = trials.loc[record.config.trial]
+        assert record.outcome.measurement
+        for rank in record.outcome.measurement.ranks:
+            assert bool(rank.pinned) == told["is_pinned"]
+            assert rank.pinned or rank.pinning_note in told["pinned"]
+            notes |= {rank.pinning_note} - {""}
+    said = " ".join((ran.stdout + ran.stderr).split())
+    assert [said.count(note) for note in notes] == [1] * len(notes), "on the console, once each"
     size_mib = sum(path.stat().st_size for path in Path("images").glob("train-*")) / 2**20
     for trial in ledger.read("decode_threads").trials:
         assert trial.outcome.measurement

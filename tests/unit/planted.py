@@ -38,7 +38,8 @@ def trial(images_per_s: float | None = None, **columns: Any) -> dict[str, Any]:
             "step_ms_mean": 1e3 * made.global_batch / images_per_s,
             "nodes": float(-(-made.gpus // 4)),
         }
-    told = {"trial": made.trial, "cell": made.cell, "outcome": "completed", "kind": "", "message": "", "limited_by": ""}
+    told = {"trial": made.trial, "cell": made.cell, "outcome": "completed", "kind": "", "message": ""}
+    told |= {"limited_by": "", "pinned": ""}
     where = {"hardware": "aaaa", "software": "ssss", "started_at": float(next(_seconds))}
     return told | rows.params(made) | where | measured | figures
 

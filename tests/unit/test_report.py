@@ -72,6 +72,20 @@ def test_a_lead_within_the_intervals_is_not_called_the_fastest() -> None:
     assert any("can't be told from it" in line for line in said.lines)
 
 
+def test_ranks_without_cores_of_their_own_are_told_of_with_the_reason() -> None:
+    study = studies.planted(BATCHES, rate)
+    last = study.records[-1]
+    measured = last.outcome.measurement
+    assert measured
+    loose = tuple(
+        dataclasses.replace(rank, pinning_note="they need 9 cores, but 8 are there") for rank in measured.ranks
+    )
+    outcome = dataclasses.replace(last.outcome, measurement=dataclasses.replace(measured, ranks=loose))
+    other = dataclasses.replace(study, records=(*study.records[:-1], dataclasses.replace(last, outcome=outcome)))
+    says = "the ranks had no cores of their own: they need 9 cores, but 8 are there."
+    assert [says in " ".join(answer.of(one).cares) for one in (study, other)] == [False, True]
+
+
 def test_a_single_repeat_is_marked() -> None:
     once = studies.planted(BATCHES.replace("repeats: 3", "repeats: 1"), rate)
     said = answer.of(once)

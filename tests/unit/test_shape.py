@@ -202,5 +202,10 @@ def test_seats_of_uneven_nodes() -> None:
     assert {s.interface for s in seats} == {"eth0"}
 
 
+def test_a_rank_knows_the_gpus_of_its_node_in_the_order_of_its_ranks() -> None:
+    benches = [dataclasses.replace(bench(node), gpu=gpu) for node, gpu in ("13", "15", "20")]
+    assert [seat.gpus for seat in seated(benches)] == [("3", "5"), ("3", "5"), ("0",)]
+
+
 def test_a_gang_on_one_node_talks_over_loopback() -> None:
     assert {seat.interface for seat in seated([bench("1")] * 2)} == {"lo"}

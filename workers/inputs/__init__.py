@@ -8,14 +8,12 @@ value is a quarter of the copy to a GPU.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-import psutil
-
-from workers import pinning
+from workers import pinning, topology
 from workers.contract import WITHOUT_JPEGS, Phase, TrialConfig
+from workers.inputs.threads import Decoders
 from workers.ring import Ring
 
 MEAN_RGB = (123.675, 116.28, 103.53)
@@ -33,6 +31,10 @@ class Source(Protocol):
     @property
     def skipped(self) -> int:
         """Images of this rank, left out so far because they can't be decoded."""
+
+    @property
+    def decoders(self) -> Decoders:
+        """The threads that decode for this rank: none where nothing is decoded."""
 
     @property
     def train_images(self) -> int:
@@ -61,17 +63,19 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Cores:
-    """What a rank's decoding may use of its node."""
+    """What of its node a rank has, for its decoding above all."""
 
-    decode_threads: int  # of the node, shared by its ranks
-    usable: frozenset[int]  # of the node
-    pinned: frozenset[int] = frozenset()  # kept for this rank's decoding
+    decode_threads: int  # of this rank; 0 where nothing is decoded
+    decode: frozenset[int] = frozenset()  # kept for its decoding; empty: any
+    is_pinned: bool = False
+    pinning_note: str = ""
 
 
-def cores_here(config: TrialConfig, local_size: int) -> Cores:
-    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    wanted = pinning.decode_threads(config.decode_threads, physical, local_size)
-    return Cores(0 if config.data in WITHOUT_JPEGS else wanted, frozenset(os.sched_getaffinity(0)))
+def cores_here(config: TrialConfig, local_size: int, found: topology.Topology | None = None) -> Cores:
+    """What a rank has before it is pinned."""
+    physical = len((found or topology.here()).cores)
+    of_node = pinning.decode_threads(config.decode_threads, physical, local_size)
+    return Cores(0 if config.data in WITHOUT_JPEGS else of_node // local_size)
 
 
 def open_source(

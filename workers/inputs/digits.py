@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from workers.contract import TrialConfig
 from workers.inputs import Batch
+from workers.inputs.threads import Decoders
 from workers.rank import Fault, Infeasible
 from workers.ring import Ring
 
@@ -26,6 +27,7 @@ SIDE_PX, WHITE = 8, 16
 
 class Digits:
     skipped = 0
+    decoders = Decoders()
 
     def __init__(self, config: TrialConfig, ring: Ring) -> None:
         self._config, self._rank, self._ranks = config, ring.rank, ring.size

@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from workers import labels
 from workers.contract import TrialConfig
-from workers.inputs import Batch, Cores, counting, images, padding, shards, threads
+from workers.inputs import Batch, Cores, counting, images, padding, shards
 from workers.inputs.tally import Place, Tally, number_of
+from workers.inputs.threads import Decoders
 from workers.rank import Fault, Infeasible
 from workers.ring import Ring
 
@@ -41,7 +42,7 @@ class Records:
     def __init__(self, config: TrialConfig, ring: Ring, cores: Cores, beat: counting.Beat) -> None:
         """A convergence trial's records are counted here, before its data is brought to a known state and timed."""
         self._config, self._ring, self._beat = config, ring, beat
-        self._share = threads.share(cores.decode_threads, ring.local_size, cores.usable, cores.pinned)
+        self._decode_threads, self.decoders = cores.decode_threads, Decoders(cores.decode)
         paths = {split: shards.found(config.data, split) for split in SPLITS}
         if not paths["train"]:
             raise Fault("no data", f"data must be a folder with files as {FILES['train']}, but got {config.data}")
@@ -139,7 +140,7 @@ class Records:
 
     def _run(self, split: shards.Split, records: Any, weights: Any, transform: Transform) -> Iterator[Batch]:
         """Batches of endless records, as many as there are weights."""
-        size, decoders = self._config.batch_size, self._share.threads + 1  # one more, so that no thread waits for work
+        size, decoders = self._config.batch_size, self._decode_threads + 1  # one more, so that no thread waits for work
         tally = Tally(split, self._labels, in_flight=4 * GROUP * (decoders + 1) + 2 * size)
         self._tallies.append(tally)
 
@@ -166,7 +167,7 @@ class Records:
         options = tf.data.Options()
         options.autotune.enabled = False
         options.deterministic = True
-        options.threading.private_threadpool_size = self._share.threads
+        options.threading.private_threadpool_size = self._decode_threads
         options.threading.max_intra_op_parallelism = 1
         batches = batches.with_options(options)
         if self._config.device == "gpu":
@@ -177,7 +178,7 @@ class Records:
 
     def _guarded(self, split: shards.Split, batches: Any) -> Iterator[Batch]:
         try:
-            yield from threads.iterate(batches, self._share.cores)
+            yield from self.decoders.iterate(batches)
         except tf.errors.OpError as error:
             self.check()
             raise shards.blame([part.path for part in self._parts[split]], error.message) from error

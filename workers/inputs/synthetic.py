@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from workers.contract import TrialConfig
 from workers.inputs import Batch
+from workers.inputs.threads import Decoders
 from workers.rank import Fault
 from workers.ring import Ring
 
@@ -18,6 +19,7 @@ class Synthetic:
     """One batch, made once and already on the device, over and over. There is nothing to learn from it."""
 
     train_images = validation_images = skipped = 0
+    decoders = Decoders()
 
     def __init__(self, config: TrialConfig, ring: Ring) -> None:
         self._config = config

@@ -1,49 +1,39 @@
-"""Decode threads: how many of a node's are a rank's, and how they are kept to their cores."""
+"""The threads that decode for a rank: kept to cores of their own, and found again."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
-from typing import Any, NamedTuple
+from typing import Any
+
+from workers import pinning
 
 
-class Share(NamedTuple):
-    """Of one rank."""
+class Decoders:
+    """Where a rank's decode threads run. Each pass over a dataset starts its own."""
 
-    threads: int
-    cores: frozenset[int] | None  # that the decode threads of all ranks of the node keep to; None: any
+    def __init__(self, cores: Collection[int] = ()) -> None:
+        self._cores = frozenset(cores)  # kept for them; empty: they may run anywhere
+        self.threads: set[int] = set()  # that were ever started
+        self._ran_on: frozenset[int] = frozenset()  # those of the latest pass, when it began
 
+    def iterate(self, dataset: Any) -> Iterator[Any]:
+        """The dataset's elements. The threads that TensorFlow starts for them keep to the cores."""
+        # TensorFlow's threads have no names. Some start with the iterator, some with the first element.
+        others = pinning.threads_here()
+        iterator = iter(dataset)
+        first = next(iterator, None)
+        started: set[int] = set()
+        # A thread that was not yet kept may have started another meanwhile; one that was hands its cores on.
+        while new := pinning.threads_here() - others - started:
+            started |= new
+            if self._cores:
+                pinning.keep(new, self._cores)
+        self.threads |= started
+        self._ran_on = pinning.affinity(started)
+        if first is not None:
+            yield first
+            yield from iterator
 
-def share(of_node: int, local_size: int, usable: Collection[int], pinned: Collection[int] = ()) -> Share:
-    """An equal part for each of a node's ranks, rounded up, on the cores pinned for it.
-
-    Where that makes more threads than were asked for, they share as many cores as threads were asked for.
-    """
-    threads = -(-of_node // local_size)
-    is_crowded = of_node < local_size * threads and of_node < len(usable)
-    if is_crowded:
-        return Share(threads, frozenset(sorted(usable)[:of_node]))
-    return Share(threads, frozenset(pinned) or None)
-
-
-def iterate(dataset: Any, cores: Collection[int] | None) -> Iterator[Any]:
-    """The dataset's elements. The threads that TensorFlow starts for them keep to the cores."""
-    if cores is None:
-        yield from dataset
-        return
-    # TensorFlow's threads have no names. Some start with the iterator, some with the first element.
-    others = _threads()
-    iterator = iter(dataset)
-    first = next(iterator, None)
-    for thread in _threads() - others:
-        try:
-            os.sched_setaffinity(thread, cores)
-        except ProcessLookupError:
-            pass
-    if first is not None:
-        yield first
-        yield from iterator
-
-
-def _threads() -> set[int]:
-    return {int(name) for name in os.listdir("/proc/self/task")}
+    def affinity(self) -> frozenset[int]:
+        """The cores that they may run on, as the kernel says now; where none runs any more, as it said last."""
+        return pinning.affinity(self.threads) or self._ran_on

@@ -45,8 +45,8 @@ SLOW, QUICK = {"warmup_steps": 5, "measured_steps": 45}, {"warmup_steps": 10, "m
 IN_MEMORY = SMALL | QUICK | {"data": "synthetic"}
 CAUSES = {
     # images come late out of the threads of a pipeline that prefetches; the rank's own thread only waits
-    "delayed images": Cause("input", 1, SMALL | SLOW | {"env": {DELAY_S: "0.003"}}, IN_MEMORY),
-    "delayed images, two ranks": Cause("input", 2, SMALL | SLOW | {"env": {DELAY_S: "0.008"}}, IN_MEMORY),
+    "delayed images": Cause("input", 1, SMALL | SLOW | {"env": {DELAY_S: "0.008"}}, IN_MEMORY),
+    "delayed images, two ranks": Cause("input", 2, SMALL | SLOW | {"env": {DELAY_S: "0.012"}}, IN_MEMORY),
     "a heavy network": Cause(
         "compute",
         1,

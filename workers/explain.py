@@ -14,9 +14,13 @@ What one block leaves behind must not show in the next:
   keeps up is not waited for, and nothing is passed over.
 - Without reduction ranks drift apart: each block begins at a barrier, and its first step does not count.
 
+- A pipeline that is waited for hands out several batches at a time, as many as its threads make side by side: blocks
+  with such an input are longer.
+
 No step of the window is touched. It takes `cost` steps: a quarter of the trial's, but at least those of the shortest
-blocks: 44 for an input, 54 for a reduction (a third of them nothing else), 98 for both. An input that is waited for has
-its buffers filled and emptied besides, six times at most. Trials of fewer than 16 steps a part are left alone.
+blocks: 44 for an input, 54 for a reduction (a third of them nothing else), 98 for both. Where the input is waited for
+they are 68 and 146, and its buffers are filled and emptied besides, six times at most. Trials of fewer than 16 steps a
+part are left alone.
 """
 
 from __future__ import annotations
@@ -34,13 +38,15 @@ if TYPE_CHECKING:  # the control plane asks what looking costs, and needs neithe
 QUARTER = 0.25
 SHORTEST = 16  # steps of a trial, for each part: of fewer nothing is said
 FEWEST = 2  # counted steps of a block: twelve in all rounds
+FEWEST_WAITING = 6  # the same of a block with an input that is waited for: batches then come several at a time
 SETTLING = 1  # steps of a block that don't count
 OBSERVED = 8  # whole steps that show how long a batch is waited for
 
 PATIENCE = 20.0  # steps' time that buffers are given to fill or to empty
 NOTICED = 0.02  # of a step: a batch that is at hand is handed over in less
+WAITING = 0.1  # of a step
 SLICE_S = 0.02
-AT_REST = 0.3  # of a core, that a process whose buffers are full takes at most: Horovod's own thread never sleeps long
+AT_REST = 0.5  # of a core, that a process whose buffers are full takes at most: Horovod's own thread took up to 0.44
 
 
 def parts(config: TrialConfig, size: int) -> list[Without]:
@@ -65,7 +71,7 @@ def block(steps: int, parts: Sequence[Without]) -> int:
 
 
 def cost(steps: int, parts: Sequence[Without]) -> int:
-    """All the steps that looking takes, of a trial of so many."""
+    """All the steps that looking takes, of a trial of so many whose input keeps up."""
     counted = block(steps, parts)
     return _observed(parts) + ROUNDS * (1 + len(parts)) * (SETTLING + counted) if counted else 0
 
@@ -130,7 +136,7 @@ class _Rounds:
         self._ring, self._learner, self._feed, self._parts = ring, learner, feed, parts
         self._told, self._beaten = beat, 0
         self._usual_s = 0.0  # that a batch is waited for, while steps are whole; 0 where none is
-        self._is_waited_for = False  # by any rank: all ranks do alike, or they would wait for each other for ever
+        self._is_waited_for = False  # at some rank
         self._patience_s = 0.0
 
     def timed(self, counted: int) -> dict[Without, tuple[tuple[float, ...], ...]]:
@@ -152,7 +158,7 @@ class _Rounds:
 
     def _observe(self) -> None:
         """How long a batch is waited for; the first was made before it was asked for."""
-        import numpy as np
+        import numpy as np  # which the control plane, asking what looking costs, does without
 
         began, waits = time.perf_counter(), []
         for _ in range(max(_observed(self._parts), 1)):
@@ -162,8 +168,8 @@ class _Rounds:
         step_s = (time.perf_counter() - began) / len(waits)
         usual_s = sum(waits[1:]) / max(len(waits) - 1, 1)
         self._usual_s = usual_s if usual_s > NOTICED * step_s else 0.0
-        self._is_waited_for = bool(self._ring.total(np.array([self._usual_s]))[0])
         self._patience_s = PATIENCE * step_s
+        self._is_waited_for = bool(self._ring.total(np.array([float(usual_s > WAITING * step_s)]))[0])
 
     def _take_input(self) -> None:
         if "input" in self._parts:
@@ -179,6 +185,8 @@ class _Rounds:
     def _block(self, part: Without, has_input: bool, counted: int) -> tuple[float, ...]:
         self._ring.barrier()
         times = []
+        if has_input and self._is_waited_for:
+            counted = max(counted, FEWEST_WAITING)
         for _ in range(SETTLING + counted):
             began = time.perf_counter()
             if has_input:

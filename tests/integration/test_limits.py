@@ -59,10 +59,11 @@ def test_looking_takes_no_step_of_the_window_and_as_many_rounds_at_all_ranks(tmp
 
 
 def test_real_causes_have_the_share_that_removing_them_gives(tmp_path: Path) -> None:
-    """Each cause in three runs of its own; one may be off, for the machine has other things to do."""
+    """Each cause twice, each time beside a run without it; one may be off, for the machine has other things to do."""
     causes.make_images(tmp_path)
     for name, cause in causes.CAUSES.items():
-        found = [causes.found_and_removed(cause, tmp_path) for _ in range(3)]
+        found = [causes.found_and_removed(cause, tmp_path) for _ in range(2)]
         near = [abs(share.value - removed) <= causes.WITHIN for share, removed, _ in found]
-        assert sum(near) >= 2, (name, found)
-        assert [said.part for _, _, said in found].count(cause.part) >= 2, (name, found)
+        assert any(near), (name, found)
+        assert {said.part for _, _, said in found} <= {cause.part, None}, (name, found)
+        assert any(said.part == cause.part for _, _, said in found), (name, found)

@@ -248,6 +248,7 @@ def counts_on_slow_storage(config: contract.TrialConfig, seat: Seat, voice: Voic
     """Rank 0's storage is slow; the other has nothing left to count soon, and waits."""
     reads = reads_slowly(READ_S if seat.rank == 0 else 0.0)
     with joined(seat) as ring:
+        voice.beat("build")  # whose deadline is short
         source = inputs.open_source(config, ring, inputs.cores_here(config, ring.local_size), voice.beat)
         images, most = source.train_images, ring.total(np.array([len(reads) if ring.rank == 0 else 0])).item()
     voice.beat("finish")

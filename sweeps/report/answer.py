@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from sweeps import claims, limits, rows, tables
 from sweeps.report.study import LEFT_OUT, Study
+from workers.contract import Status
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,10 +71,10 @@ def _kicker(study: Study) -> str:
 
 
 def _ends(study: Study) -> str:
-    counts = study.trials["outcome"].value_counts()
-    if not len(counts):
+    counts = collections.Counter(study.trials["outcome"])
+    if not counts:
         return "no trial has ended"
-    ends = ", ".join(f"{n} {name}" for name, n in counts.items())
+    ends = ", ".join(f"{counts[status]} {status}" for status in get_args(Status) if counts[status])
     cells = study.cells["cell"].nunique()
     return f"{len(study.trials)} trials of {cells} cell{'' if cells == 1 else 's'}: {ends}"
 

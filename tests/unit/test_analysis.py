@@ -250,7 +250,8 @@ def test_one_gpu_is_the_base_of_every_placement() -> None:
 def test_a_table_of_strong_scaling_shows_the_global_batch_and_its_efficiency() -> None:
     text = "{name: x, model: tiny, device: cpu, repeats: 1, space: {global_batch: [16, 32], gpus: [1, 2]}}"
     planned = plan(parse(text, "x"))
-    trials = frame(*(record(trial, 50.0 * (1 + trial.gpus)) for trial in planned.trials))
+    rates = [50.0 * (1 + trial.gpus) - trial.batch_size * trial.gpus / 1000 for trial in planned.trials]
+    trials = frame(*(record(trial, rate) for trial, rate in zip(planned.trials, rates, strict=True)))
     table = findings.table(trials, planned)
     assert table[["global_batch", "gpus", "efficiency"]].to_numpy().tolist() == [
         ["16", "1", "100%"],

@@ -360,10 +360,12 @@ def most_in_use(ran: Sequence[Ran]) -> int:
 def test_a_node_that_is_kept_for_a_gang_and_not_yet_in_use_counts_against_the_cap() -> None:
     """A search found three nodes in use: a small trial had started on one that was kept for the gang of two."""
     rows = [*[(1, "pack", 0.0)] * 7, (1, "pack", 1.0), (2, "spread", 1.0), (3, "pack", 1.0)]
-    trials = [(gang(gpus, n, placement), seconds) for n, (gpus, placement, seconds) in enumerate(rows)]
-    ran = run(Packing(cluster(1, 1, 2), 2), trials)
-    assert len(ran) == len(trials)
-    assert most_in_use(ran) == 2
+    in_one_part = [*rows, *[(1, "pack", 0.0)] * len(rows) * (PARTS - 1)]
+    for these in (rows, in_one_part):
+        trials = [(gang(gpus, n, placement), seconds) for n, (gpus, placement, seconds) in enumerate(these)]
+        ran = run(Packing(cluster(1, 1, 2), 2), trials)
+        assert len(ran) == len(trials)
+        assert most_in_use(ran) == 2
 
 
 def test_a_gang_that_a_cap_holds_up_is_not_passed_for_ever_on_other_nodes() -> None:

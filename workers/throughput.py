@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from workers import explain, steady, storage
+from workers import explain, memory, steady, storage
 from workers.contract import RankReport, StepRecord, Window
 from workers.ring import Ring
 from workers.work import Work
@@ -76,12 +76,14 @@ def measure(work: Work) -> RankReport:
 
     ring.barrier()
     ended = {"window_at": (counted[0].at, time.time()), "read_mib": storage.read_mib() - work.read_before_mib}
+    peak_device_memory_mib = memory.device_peak_mib()  # before steps are taken that only explain
     without_ms = explain.timed(config, work.steps, ring, learner, batches, lambda n: work.voice.beat("explain", n))
     work.source.check()
     times = [ms for block in counted for ms in block.step_ms]
     losses = [loss for block in counted for loss in block.losses]
     return work.report(
         **ended,
+        peak_device_memory_mib=peak_device_memory_mib,
         window=window,
         without_ms=without_ms,
         images=len(times) * config.batch_size,

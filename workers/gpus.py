@@ -36,7 +36,10 @@ def handle(library: Any, name: str) -> Any:
         return library.nvmlDeviceGetHandleByIndex(int(name))
     if is_slice(name):
         return library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(library.nvmlDeviceGetHandleByUUID(name))
-    return next((gpu for _, gpu, uuid in _gpus(library) if name and uuid.startswith(name)), None) or _none(name)
+    for _, gpu, uuid in _gpus(library):
+        if name and uuid.startswith(name):
+            return gpu
+    raise LookupError(f"this node has no GPU {name}")
 
 
 def number(name: str) -> str:
@@ -92,7 +95,3 @@ def _gpus(library: Any) -> Iterator[tuple[int, Any, str]]:
 
 def _text(said: str | bytes) -> str:
     return said if isinstance(said, str) else said.decode()
-
-
-def _none(name: str) -> Any:
-    raise LookupError(f"this node has no GPU {name}")

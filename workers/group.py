@@ -172,21 +172,22 @@ class Keeper:
     def probe(self, last: str, every_s: float, patience_s: float, on_node: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Test this node, and the GPUs that the gang has on it, but for what was tested lately; not before its nursery
         is there, which makes a node slow while it imports TensorFlow."""
-        is_due = not _is_recent(last, every_s)
+        due = [last] if not _is_recent(last, every_s) else []
         marks = [f"{last}-gpu-{gpu}" for gpu in on_node]
-        are_gpus_due = not all(_is_recent(mark, every_s) for mark in marks)
-        if not is_due and not are_gpus_due:
+        if not all(_is_recent(mark, every_s) for mark in marks):
+            due += marks
+        if not due:
             return []
         give_up = time.monotonic() + patience_s
         while time.monotonic() < give_up and not is_answering(nursery_key()):
             time.sleep(0.1)
         node, tests = os.uname().nodename, []
-        if is_due:
+        if last in due:
             tests.append({"node": node, "at": time.time(), "figures": sentinel.probe()})
-        if are_gpus_due:
+        if due[-1] != last:
             tests += gputest.probe(node, on_node)
         Path(last).parent.mkdir(parents=True, exist_ok=True)
-        for mark in (last, *marks) if is_due else marks:
+        for mark in due:
             Path(mark).touch()
         return tests
 

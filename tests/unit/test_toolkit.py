@@ -120,20 +120,41 @@ def node(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def set_up(node: Path) -> subprocess.CompletedProcess[str]:
+    """`make setup GPU=1` in a copy of the tree, on that node, with a `uv` that says what it was asked to do."""
+    root = node / "tree"
+    if not root.exists():
+        (root / "scripts").mkdir(parents=True)
+        (root / "scripts/setup").write_text((ROOT / "scripts/setup").read_text())
+        (root / "workers").symlink_to(ROOT / "workers")
+        (node / "uv").write_text('#!/bin/sh\n[ "$1" = --version ] && echo uv 0.9.9 || { echo "uv $*"; exit 1; }\n')
+        (node / "uv").chmod(0o755)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
+        "PATH": f"{node}:{os.environ['PATH']}",
+        "CUDA_HOME": f"{node}/cuda",
+        "GPU": "1",
+        "PYTHON": sys.executable,
+    }
+    return subprocess.run(
+        ["bash", root / "scripts/setup"], env=environment, capture_output=True, text=True, check=False
+    )
+
+
 def test_set_up_stops_on_a_v100_with_cuda_13_before_it_installs_anything(node: Path) -> None:
-    environment = {**os.environ, "PATH": f"{node}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    asked = [sys.executable, "-m", "workers.toolkit", f"{node}/cuda"]
-    ran = subprocess.run(asked, env=environment, cwd=node, capture_output=True, text=True, check=False)
-    assert ran.returncode == 1
-    assert "CUDA 13.0 compiles for compute capability 7.5 and later, but Tesla V100-SXM2-16GB has 7.0" in ran.stdout
-    assert "install the CUDA 12 toolkit" in ran.stdout
-    (node / "nvidia-smi").unlink()
-    ran = subprocess.run(asked, env=environment, cwd=node, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0
-    assert ran.stdout.startswith("CUDA 13.0, driver ")
-    setup = (ROOT / "scripts/setup").read_text()
-    check, install = 'workers.toolkit "$cuda") || fail "$found"', '"$uv" sync "${options[@]}" --no-install-package'
-    assert 0 < setup.index(check) < setup.index(install)
+    ran = set_up(node)
+    assert ran.returncode == 2
+    assert "CUDA 13.0 compiles for compute capability 7.5 and later, but Tesla V100-SXM2-16GB has 7.0" in ran.stderr
+    assert "install the CUDA 12 toolkit" in ran.stderr
+    assert "uv sync" not in ran.stdout
+
+
+def test_set_up_goes_on_where_all_goes_together_and_says_what_it_found(node: Path) -> None:
+    smi = node / "nvidia-smi"
+    smi.write_text(smi.read_text().replace("Tesla V100-SXM2-16GB, 7.0", "NVIDIA H100, 9.0"))
+    ran = set_up(node)
+    assert "setup: CUDA 13.0, driver " in ran.stderr
+    assert "NVIDIA H100" in ran.stderr
+    assert "uv sync" in ran.stdout
 
 
 def test_the_driver_is_the_one_that_is_loaded_and_the_toolkit_that_of_set_up(tmp_path: Path, node: Path) -> None:

@@ -95,7 +95,8 @@ def test_a_rank_that_aborts_for_want_of_device_memory_is_infeasible(tmp_path: Pa
     assert keeper._verdict(b"", -signal.SIGABRT, refused=refused) == {
         "what": "infeasible", "kind": "device memory", "message": FATAL,
     }  # fmt: skip
-    log.write_text(f"{earlier}2026-11-21 08:46:18.5: F x.cc:1] Check failed: a == b\n")
+    survived = "2026-11-21 08:46:18.4: E x.cc:1] CUDNN_STATUS_ALLOC_FAILED"
+    log.write_text(f"{earlier}{survived}\n2026-11-21 08:46:18.5: F x.cc:1] Check failed: a == b\n")
     assert memory.fatal_refusal(str(log), len(earlier)) == ""
     assert memory.fatal_refusal(str(tmp_path / "none"), 0) == ""
     assert keeper._verdict(b"", -signal.SIGABRT)["what"] == "failed"

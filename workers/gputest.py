@@ -125,7 +125,7 @@ def _memory(device: str, copy_bytes: int) -> Round:
     def copied(times: int) -> None:
         with tf.device(device):
             for _ in range(times):
-                target = -source
+                target = tf.negative(source)
             _wait_for(target[0])
 
     rate = paced(copied)

@@ -58,3 +58,31 @@ def on_cpu(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
     two = list(gputest.measure(devices, formats, 0.0, **small))
     one = list(gputest.measure(devices[:1], formats, 0.0, **small))
     voice.say("failed", kind="told", message=json.dumps([two, one]))
+
+
+def of_known_speed(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+    """Says what the self-test finds where a product, a pass over memory and a copy take a millisecond each."""
+    import json
+    import types
+
+    import tensorflow as tf
+
+    from workers import gputest
+
+    now = 0.0
+
+    def slow(work: Any, seconds: float) -> Any:
+        def worked(*given: Any) -> Any:
+            nonlocal now
+            now += seconds
+            return work(*given)
+
+        return worked
+
+    clock = types.SimpleNamespace(perf_counter=lambda: now, monotonic=lambda: now)
+    gputest.time = clock  # type: ignore[assignment]
+    tf.matmul, tf.negative = slow(tf.matmul, 1e-3), slow(tf.negative, 1e-3)
+    tf.identity = slow(tf.identity, 0.5e-3)  # twice a copy
+    cpu = "/CPU:0"
+    found = gputest.measure([cpu, cpu], ["fp32"], 0.0, matrix=100, copy_bytes=1 << 20)
+    voice.say("failed", kind="told", message=json.dumps(next(found)))

@@ -47,6 +47,7 @@ def rows(
         wrong += [f"can't read {folder}" for folder in node["missing"]]
         wrong += ["does not know its own name (/etc/hosts)"] if not node["is_named"] else []
         wrong += ["Horovod without NCCL (make clean setup GPU=1)"] if node["gpus"] and not node["has_nccl"] else []
+        wrong += node["mismatches"]
         if node["promised"] != len(node["gpus"]):
             wrong.append(f"Ray promises {node['promised']} GPUs, TensorFlow sees {len(node['gpus'])}")
         elif node["devices"] and not node["gpus"]:

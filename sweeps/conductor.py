@@ -150,10 +150,16 @@ class Conductor:
             observer.met(node)
 
     def tested(self, config: TrialConfig, probes: Sequence[dict[str, Any]]) -> None:
-        """Nodes that were just tested before a trial: are they as fast as their peers, and as they were themselves?"""
+        """Judge nodes and GPUs that were just tested before a trial: are they as fast as their peers, those of their
+        kind, and as they were themselves?"""
         self._tested.add(config.trial)
         for probe in probes:
-            latest = {one["node"]: one["figures"] for one in [*self._probes, *probes] if one["node"] != probe["node"]}
+            if trouble := probe.get("trouble"):
+                self.note("probe", probe)
+                self.warn(f"{probe['node']} could not be tested: {trouble}")
+                continue
+            known = [one for one in [*self._probes, *probes] if one.get("kind") == probe.get("kind")]
+            latest = {one["node"]: one["figures"] for one in known if one["node"] != probe["node"]}
             self._judge(probe, list(latest.values()))
 
     def _added_up(self, record: TrialRecord) -> None:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from workers import toolkit
 from workers.paths import results_root
 
 PORTS = {5000: "MLflow UI", 6379: "Ray head", 8265: "Ray dashboard and jobs"}
@@ -91,8 +92,17 @@ def _gpus(facts: dict[str, Any]) -> list[Finding]:
     cure = "" if facts["tensorflow_cuda"] else "this TensorFlow can't use them: make clean setup GPU=1"
     return [
         _row("GPUs", f"{len(names)}: {', '.join(sorted(set(names)))}", cure),
+        *_cuda(facts),
         _row("precision on GPU", f"{', '.join(facts['gpu_precisions'])} run natively"),
     ]
+
+
+def _cuda(facts: dict[str, Any]) -> list[Finding]:
+    """Driver and toolkit, and a row for each thing that does not go with them or the GPUs."""
+    capabilities = [(gpu["name"], tuple(gpu["capability"])) for gpu in facts["gpus"]]
+    wrong = toolkit.of_node(capabilities, toolkit.parsed(facts["toolkit"]), toolkit.parsed(facts["driver"]))
+    found = f"toolkit {facts['toolkit'] or 'not found'}, driver {facts['driver'] or 'not found'}"
+    return [_row("CUDA", found), *(_row("CUDA", f"{one.rule}, but {one.value}", one.cure) for one in wrong)]
 
 
 def _ports() -> list[Finding]:

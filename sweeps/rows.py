@@ -52,6 +52,7 @@ METRICS = {
     "window_s": "time/window_s",
     "trial_s": "time/trial_s",
     "peak_memory_mib": "memory/rank_peak_mib",
+    "peak_device_memory_mib": "memory/device_peak_mib",
     "parameters": "model/parameters",
     "flops_per_image": "model/flops_per_image",
     "train_tflops": "model/train_tflops",
@@ -106,6 +107,7 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
             "build_s": max(rank.build_s for rank in measured.ranks),
             "window_s": measured.window_s,
             "peak_memory_mib": max(rank.peak_memory_mib for rank in measured.ranks),
+            **({"peak_device_memory_mib": peak} if (peak := _device_peak_mib(measured)) else {}),
             "parameters": float(first.parameters),
             "flops_per_image": float(first.flops),
             "train_tflops": TRAINING * first.flops * measured.images_per_s / 1e12,
@@ -120,6 +122,11 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
             "skipped_images": float(sum(rank.skipped_images for rank in measured.ranks)),
         }
     )
+
+
+def _device_peak_mib(measured: Measurement) -> float:
+    """Return the largest of the ranks' peaks; 0 on CPUs."""
+    return max(rank.peak_device_memory_mib for rank in measured.ranks)
 
 
 def limited_by(record: TrialRecord) -> str:

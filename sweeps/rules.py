@@ -36,6 +36,7 @@ OWN_VARIABLES = {  # of the environment: who sets them
     "HOROVOD_CYCLE_TIME": "the axis cycle_ms",
     "HOROVOD_CACHE_CAPACITY": "the axis response_cache",
     "CUDA_VISIBLE_DEVICES": "the placement",
+    "CUDA_DEVICE_ORDER": "the placement",
     **{f"HOROVOD_{name}": "the placement" for name in ("RANK", "SIZE", "HOSTNAME", "CONTROLLER", "CPU_OPERATIONS")},
     **{f"HOROVOD_{scope}_{name}": "the placement" for scope in ("LOCAL", "CROSS") for name in ("RANK", "SIZE")},
     **{f"HOROVOD_GLOO_{name}": "the placement" for name in ("IFACE", "RENDEZVOUS_ADDR", "RENDEZVOUS_PORT")},

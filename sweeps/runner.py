@@ -71,7 +71,10 @@ class Gang(tune.Trainable):
             self._group = SimulatedGroup(machine, order["seats"], order["is_judged"])
         else:
             self._group.stop()  # of a trial that was stopped halfway
-            self._group.seats = [ranks for _, ranks in order["seats"]]
+            seats = [ranks for _, ranks in order["seats"]]
+            if seats != self._group.seats and order["trial"]["device"] == "gpu":
+                self._probed_at = -math.inf  # there may be GPUs among them that were not tested yet
+            self._group.seats = seats
         self._config = contract.trial_config(order["trial"])
         self._paths = SweepPaths(order["sweep"], Path(order["root"]))
         self._entry = order["entry"]

@@ -15,8 +15,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from workers import toolkit
 
 PACKAGES = ("ray", "tensorflow", "horovod", "mlflow")
 CHUNK = 1 << 20
@@ -32,11 +34,20 @@ def facts(folders: Sequence[str]) -> dict[str, Any]:
         "host": os.uname().nodename,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "gpus": [gpu["name"] for gpu in known.get("gpus", [])],
+        "mismatches": [str(one) for one in _mismatches(known)],
         "devices": len(glob.glob("/dev/nvidia[0-9]*")),
         "has_nccl": bool(known.get("horovod", {}).get("nccl")),
         "missing": [folder for folder in folders if not os.access(folder, os.R_OK)],
         "is_named": _knows_itself(),
     }
+
+
+def _mismatches(known: Mapping[str, Any]) -> list[toolkit.Mismatch]:
+    """Return what of GPUs, driver and CUDA does not go together here."""
+    gpus = [(gpu["name"], tuple(gpu["capability"])) for gpu in known.get("gpus", [])]
+    if not gpus:
+        return []
+    return toolkit.of_node(gpus, toolkit.parsed(known["toolkit"]), toolkit.parsed(known["driver"]))
 
 
 def without(patterns: Sequence[str]) -> list[str]:

@@ -238,6 +238,7 @@ class RankReport:
     entered_at: float  # wall clock, when the rank stood in the loop with TensorFlow and its ring ready
     build_s: float
     peak_memory_mib: float
+    peak_device_memory_mib: float = 0.0  # of its GPU, from its start to the end of the window; 0 without one
     parameters: int
     flops: int  # of one image's forward pass
     decode_threads: int = 0  # of its node; 0 where nothing is decoded

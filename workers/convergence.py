@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workers import checkpoint, storage
+from workers import checkpoint, memory, storage
 from workers.contract import EpochRecord, RankReport, TrialConfig
 from workers.work import Work
 
@@ -58,6 +58,7 @@ def converge(work: Work, saved: Path) -> RankReport:
         window_s=window_s,
         window_at=(began_at, time.time()),
         read_mib=storage.read_mib() - work.read_before_mib,
+        peak_device_memory_mib=memory.device_peak_mib(),
         epochs=tuple(history),
         reached_target=bool(is_reached),
     )

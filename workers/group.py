@@ -23,7 +23,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from workers import contract, fingerprint, sentinel, verdict
+from workers import contract, fingerprint, gpus, gputest, sentinel, verdict
 from workers.contract import Progress
 from workers.keeper import Order, RankEnd, is_answering, keep
 from workers.paths import SweepPaths, nursery_address
@@ -65,7 +65,7 @@ class Nurse:
         sampler = [sys.executable, "-m", "workers.telemetry", samples, "--every", str(sample_every_s)]
         commands = [nursery, sampler] if sample_every_s else [nursery]
         # They see every GPU of the node; each rank is told which is its own.
-        environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+        environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | gpus.ORDER
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
 
         def started(command: list[str]) -> subprocess.Popen[bytes]:
@@ -163,30 +163,45 @@ class Keeper:
             node_id=ray.get_runtime_context().get_node_id(),
             address=address,
             interface=interfaces[0] if interfaces else "",
-            gpu=",".join(str(gpu) for gpu in ray.get_gpu_ids()),
+            gpu=",".join(gpus.number(str(gpu)) for gpu in ray.get_gpu_ids()),
             nursery=nursery_key(),
             hardware=fingerprint.digest(fingerprint.hardware()),
             software=fingerprint.digest(fingerprint.software()),
         )
 
-    def probe(self, last: str, every_s: float, patience_s: float) -> dict[str, Any] | None:
-        """Test this node, unless that was done lately; not before its nursery is there, which makes a node slow
-        while it imports TensorFlow."""
-        with contextlib.suppress(OSError):
-            if time.time() - os.stat(last).st_mtime < every_s:
-                return None
+    def probe(self, last: str, every_s: float, patience_s: float, on_node: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Test this node, and the GPUs that the gang has on it, but for what was tested lately; not before its nursery
+        is there, which makes a node slow while it imports TensorFlow."""
+        due = [last] if not _is_recent(last, every_s) else []
+        marks = [f"{last}-gpu-{gpu}" for gpu in on_node]
+        if not all(_is_recent(mark, every_s) for mark in marks):
+            due += marks
+        if not due:
+            return []
         give_up = time.monotonic() + patience_s
         while time.monotonic() < give_up and not is_answering(nursery_key()):
             time.sleep(0.1)
-        tested = {"node": os.uname().nodename, "at": time.time(), "figures": sentinel.probe()}
+        node, tests = os.uname().nodename, []
+        if last in due:
+            tests.append({"node": node, "at": time.time(), "figures": sentinel.probe()})
+        if due[-1] != last:
+            tests += gputest.probe(node, on_node)
         Path(last).parent.mkdir(parents=True, exist_ok=True)
-        Path(last).touch()
-        return tested
+        for mark in due:
+            Path(mark).touch()
+        return tests
 
     @ray.method(num_returns="streaming")  # type: ignore[untyped-decorator]
     def run(self, order: Order) -> Iterator[Progress | RankEnd]:
         """One thread does it all: an actor with several wakes a hundred times a second."""
         yield from keep(order, nursery_key(), ray.get_runtime_context().is_canceled)
+
+
+def _is_recent(mark: str, within_s: float) -> bool:
+    """Say whether a file was touched so short a time ago."""
+    with contextlib.suppress(OSError):
+        return time.time() - os.stat(mark).st_mtime < within_s
+    return False
 
 
 class NodeGoneError(Exception):
@@ -221,10 +236,15 @@ class Group:
         except NodeGoneError:  # the trial's start will say so
             return []
         tests = [
-            keeper.probe.remote(str(paths.last_probe(bench.nursery)), every_s, config.deadlines.nursery_s)
-            for (keeper, bench), *_ in self._pools
+            pool[0][0].probe.remote(
+                str(paths.last_probe(pool[0][1].nursery)),
+                every_s,
+                config.deadlines.nursery_s,
+                [bench.gpu for _, bench in pool if bench.gpu],
+            )
+            for pool in self._pools
         ]
-        return [probe for probe in ray.get(tests) if probe]
+        return list(itertools.chain(*ray.get(tests)))
 
     def start(
         self, config: contract.TrialConfig, paths: SweepPaths, entry: str = ENTRY, at: float = 0.0, attempt: int = 0
@@ -262,7 +282,7 @@ class Group:
                 config=config,
                 seat=dataclasses.replace(seat, checkpoint=checkpoint, history=history),
                 entry=entry,
-                env={"CUDA_VISIBLE_DEVICES": bench.gpu or "-1"},
+                env=gpus.environment([bench.gpu] if bench.gpu else []),
                 log=str(paths.rank_log(config.trial, seat.rank)),
                 samples=str(paths.samples(bench.nursery)),
                 gpus=tuple(other.gpu for other in self._benches if other.nursery == bench.nursery and other.gpu),

@@ -128,6 +128,7 @@ def _watched(
     tell_at = since + TELL_EVERY_S
     may_hold = memory.limit(order.config, order.seat.local_size)
     kills_before = memory.kernel_kills()
+    log_begin = os.path.getsize(order.log) if os.path.exists(order.log) else 0
     with selectors.DefaultSelector() as selector:
         selector.register(nursery, selectors.EVENT_READ)
         selector.register(voice, selectors.EVENT_READ)
@@ -145,7 +146,10 @@ def _watched(
                     pid = message["pid"]
                     continue
                 was_killed_for_memory = memory.kernel_kills() > kills_before
-                yield _verdict(heard + _drained(voice), message.get("exit"), was_killed_for_memory)
+                exit_code = message.get("exit")
+                aborted = order.config.device == "gpu" and exit_code == -signal.SIGABRT
+                refused = memory.fatal_refusal(order.log, log_begin) if aborted else ""
+                yield _verdict(heard + _drained(voice), exit_code, was_killed_for_memory, refused)
                 return
             now = time.monotonic()
             if beat.read() != seen:
@@ -231,7 +235,9 @@ def _hang_up(nursery: socket.socket) -> None:
             pass
 
 
-def _verdict(heard: bytes, exit_code: int | None, was_killed_for_memory: bool = False) -> dict[str, Any]:
+def _verdict(
+    heard: bytes, exit_code: int | None, was_killed_for_memory: bool = False, refused: str = ""
+) -> dict[str, Any]:
     """What a rank said last, if that and its exit agree; else what its exit says."""
     said: dict[str, Any] = json.loads(heard.splitlines()[-1]) if heard.endswith(b"\n") else {}
     if said.get("say") == "measured" and exit_code == 0:
@@ -247,6 +253,8 @@ def _verdict(heard: bytes, exit_code: int | None, was_killed_for_memory: bool = 
     if exit_code == -signal.SIGKILL and was_killed_for_memory:
         message = "the kernel ended it because the node had no memory left"
         return {"what": "infeasible", "kind": "host memory", "message": message}
+    if refused:
+        return {"what": "infeasible", "kind": "device memory", "message": refused}
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         return {"what": "failed", "kind": "killed", "message": f"killed by signal {-exit_code} ({name})"}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from workers import gpus
 from workers.contract import DecodeThreads, TrialConfig
 from workers.rank import Seat
 from workers.topology import Core, Topology, listed, parsed
@@ -53,10 +54,9 @@ def near_gpu(number: str) -> set[int]:
         return set()
     try:
         pynvml.nvmlInit()
-        bus = pynvml.nvmlDeviceGetPciInfo(pynvml.nvmlDeviceGetHandleByIndex(int(number))).busId
-        address = (bus if isinstance(bus, str) else bus.decode()).lower()[-12:]
+        address = gpus.bus(pynvml, gpus.handle(pynvml, number))
         return parsed(Path(f"/sys/bus/pci/devices/{address}/local_cpulist").read_text())
-    except (ValueError, OSError, pynvml.NVMLError):
+    except (LookupError, OSError, pynvml.NVMLError):
         return set()
 
 

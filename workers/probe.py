@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from workers import precision
+from workers import precision, toolkit
 from workers.contract import Precision
 
 PACKAGES = ("ray", "tensorflow", "keras", "horovod", "mlflow", "numpy", "pandas")
@@ -40,6 +40,8 @@ class Facts:
     threads: int
     memory_gib: float
     gpus: tuple[Gpu, ...]
+    driver: str  # NVIDIA's; empty without one
+    toolkit: str  # CUDA's, that Horovod was built with or would be
     cpu_precisions: tuple[Precision, ...]
     gpu_precisions: tuple[Precision, ...]
     tensorflow_cuda: bool  # can this TensorFlow use a GPU
@@ -61,6 +63,8 @@ def facts() -> Facts:
         threads=os.cpu_count() or 0,
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         gpus=gpus,
+        driver=toolkit.shown_driver(toolkit.driver_here()),
+        toolkit=toolkit.shown(toolkit.toolkit_here()),
         cpu_precisions=tuple(precision.native_on_cpu(precision.cpu_flags())),
         gpu_precisions=tuple(precision.native_on_gpu(min(gpu.capability for gpu in gpus))) if gpus else (),
         tensorflow_cuda=with_cuda,

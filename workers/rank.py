@@ -8,6 +8,7 @@ the measured loop stays clean and a rank that stands still is noticed from outsi
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import importlib
 import json
@@ -117,7 +118,14 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
+    flush_c_output()
     os._exit(code)  # nothing is worth the seconds that TensorFlow takes to unwind
+
+
+def flush_c_output() -> None:
+    """Write what C libraries still hold of standard output: NCCL tells there why it failed."""
+    libc = ctypes.CDLL(None)
+    libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))
 
 
 def _take_precedence() -> None:

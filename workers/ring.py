@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,7 +82,7 @@ class Horovod:
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
-        os.environ.update(environment(seat))
+        os.environ.update(environment(seat, os.environ))
         _check_own_name(seat)
         hvd.init()
         self._hvd, self._tf = hvd, tf
@@ -114,8 +114,12 @@ class Horovod:
         self._hvd.allreduce(self._tf.zeros([]), name="barrier", op=self._hvd.Sum).numpy()
 
 
-def environment(seat: Seat) -> dict[str, str]:
-    """What horovodrun would set for this seat."""
+def environment(seat: Seat, own: Mapping[str, str]) -> dict[str, str]:
+    """Return what horovodrun would set for this seat, and that NCCL must say why it failed.
+
+    The interface for NCCL is Gloo's, as with horovodrun, unless the user's `own` variables or the trial's name another:
+    horovodrun over Gloo would overrule that without a word. A trial's record has the one that was in force.
+    """
     address, port = seat.rendezvous.rsplit(":", 1)
     variables = {
         "HOROVOD_HOSTNAME": seat.host,
@@ -130,6 +134,8 @@ def environment(seat: Seat) -> dict[str, str]:
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
         "HOROVOD_GLOO_IFACE": seat.interface,
+        "NCCL_SOCKET_IFNAME": own.get("NCCL_SOCKET_IFNAME") or seat.interface,
+        "NCCL_DEBUG": own.get("NCCL_DEBUG") or "WARN",  # else the reason of an error is nowhere
     }
     return {name: str(value) for name, value in variables.items() if value != ""}
 

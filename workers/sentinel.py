@@ -1,7 +1,8 @@
 """A node's quick self-test, and the judge of what it found. A slow node spoils a sweep without failing it.
 
 Each figure is the best of many short rounds, and the rounds of all figures take turns over the whole test: whatever
-else a node does only ever takes away from a round, and seldom from all of them. Nothing here uses a GPU.
+else a node does only ever takes away from a round, and seldom from all of them. Nothing here uses a GPU:
+`workers.gputest` tests those, and its figures are judged here like the others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
+
+from workers.contract import Precision
 
 MATRIX = 768
 COPY_BYTES = 128 << 20  # more than a core's part of any cache
@@ -33,6 +37,11 @@ FIGURES = {
     "copy_gib_per_s": ("copying memory on one core", "GiB/s"),
     "decode_images_per_s": ("decoding JPEGs on one core", "images/s"),
     OF_A_GANG: ("adding up over the ranks", "MiB/s"),
+}
+OF_A_GPU = {
+    **{f"gpu_{name}_tflops": (f"{name} matrix products", "TFLOP/s") for name in get_args(Precision)},
+    "gpu_memory_gib_per_s": ("reading and writing device memory", "GiB/s"),
+    "gpu_link_gib_per_s": ("copying from GPU to GPU", "GiB/s"),
 }
 
 
@@ -57,7 +66,7 @@ def slow(
     """What is more than `tolerance` below the median of a node's peers, or of its own earlier tests. Pure."""
     found = []
     for name, value in now.items():
-        what, unit = FIGURES.get(name, (name, ""))
+        what, unit = (FIGURES | OF_A_GPU).get(name, (name, ""))
         for others, whose in ((peers, "peers"), (before, "earlier tests")):
             known = [other[name] for other in others if name in other]
             usual = statistics.median(known) if known else 0.0

@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from workers import explain, known, steady, storage
+from workers import explain, known, memory, steady, storage
 from workers.contract import RankReport, StepRecord, TrialConfig, Window
 from workers.work import Work
 
@@ -66,6 +66,7 @@ def measure(work: Work, history: str = "") -> RankReport:
     step_ms = [1e3 * (after - before) for before, after in itertools.pairwise(ends)]
     window = windowed(config, step_ms, is_last, earlier) if ring.rank == 0 else None
     warmup = int(ring.total(np.array([window.warmup_steps if window else 0]))[0])
+    peak_device_memory_mib = memory.device_peak_mib()  # before steps are taken that only explain
     without_ms = explain.timed(config, work.steps, ring, learner, batches, lambda n: work.voice.beat("explain", n))
     work.source.check()
     if window and history:
@@ -75,6 +76,7 @@ def measure(work: Work, history: str = "") -> RankReport:
     return work.report(
         window_at=(ended_at - window_s, ended_at),
         read_mib=read_mib,
+        peak_device_memory_mib=peak_device_memory_mib,
         window=window,
         without_ms=without_ms,
         images=len(counted) * config.batch_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from workers import inputs, memory, pinning, precision, topology
+from workers import gpus, inputs, memory, pinning, precision, topology
 from workers.contract import TrialConfig
 from workers.convergence import converge
 from workers.rank import Seat, Voice
@@ -45,10 +45,11 @@ def place(config: TrialConfig) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(1)
         native = precision.native_on_cpu(precision.cpu_flags())
     else:
-        gpus = tf.config.list_physical_devices("GPU")
-        if not gpus:
+        devices = tf.config.list_physical_devices("GPU")
+        if not devices:
             raise RuntimeError("device is gpu, but TensorFlow sees no GPU in this rank")
-        tf.config.experimental.set_memory_growth(gpus[0], True)
-        native = precision.native_on_gpu(tf.config.experimental.get_device_details(gpus[0])["compute_capability"])
+        gpus.check(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        tf.config.experimental.set_memory_growth(devices[0], True)
+        native = precision.native_on_gpu(tf.config.experimental.get_device_details(devices[0])["compute_capability"])
     precision.require(config, native)
     precision.apply(config.precision)

@@ -14,7 +14,8 @@ FINGERPRINTS = ("hardware", "software")  # trials on unlike machines, or of unli
 SHARES = ("input_share", "comm_share", "compute_share")
 TO_TARGET = ("epochs_to_target", "hours_to_target", "train_hours_to_target")
 COSTS = ("gpu_hours_per_epoch", "joules_per_image")
-FIGURES = ("images_per_s", "step_ms_mean", *COSTS, "top1", *TO_TARGET, *SHARES, "peak_memory_mib")
+MEMORY = ("peak_memory_mib", "peak_device_memory_mib")
+FIGURES = ("images_per_s", "step_ms_mean", *COSTS, "top1", *TO_TARGET, *SHARES, *MEMORY)
 
 
 def half_width(spread: Any, n: Any) -> Any:

@@ -28,6 +28,7 @@ FIGURES = {  # by column; those that no trial has are left out
     "gpu_hours_per_epoch": "GPU-hours an epoch",
     "joules_per_image": "joules an image",
     "peak_memory_mib": "host MiB, a rank",
+    "peak_device_memory_mib": "GPU MiB, a rank",
     "launch_s": "launch s",
     "trial_s": "trial s",
 }

@@ -29,6 +29,7 @@ DEADLINES = contract.Deadlines(ring_s=20, step_s=20)
 
 
 def shows_its_gpu(_: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     voice.say("failed", kind=f"rank {seat.rank}", message=os.environ["CUDA_VISIBLE_DEVICES"])
 
 
@@ -101,6 +102,19 @@ def test_each_rank_sees_a_gpu_of_its_own(group: Group, logs: SweepPaths) -> None
     assert [place.gpu for place in outcome.granted] == ["0", "1"]
     assert outcome.rank is not None
     assert outcome.message == str(outcome.rank)
+
+
+def test_a_node_and_the_gangs_gpus_are_tested_once_and_new_gpus_when_they_come(logs: SweepPaths, group: Group) -> None:
+    """These GPUs are only promised, so that their test says what it misses, and that the gang's are asked about."""
+    group.seats = [1]
+    first = group.probe(logs, 3600, trial(8, device="gpu", gpus=1))
+    assert [bool(test["figures"]) for test in first] == [True, False]
+    assert "sees none" in first[1]["trouble"]
+    assert group.probe(logs, 3600, trial(8, device="gpu", gpus=1)) == []
+    group.seats = [2]
+    (second,) = group.probe(logs, 3600, trial(8, device="gpu"))
+    assert "sees none" in second["trouble"]
+    assert group.probe(logs, 3600, trial(8, device="gpu")) == []
 
 
 def test_a_smaller_gang_takes_over_from_a_larger_one_and_gives_back(group: Group, logs: SweepPaths) -> None:

@@ -36,6 +36,7 @@ SWEEPS_MAY_USE = {
     "workers.schedules",
     "workers.sentinel",
     "workers.student",
+    "workers.toolkit",
     "workers.usage",
 }
 
@@ -90,7 +91,7 @@ def test_imports_follow_the_rules_of_direction(module: str) -> None:
 
 
 def test_what_both_sides_use_needs_only_the_standard_library() -> None:
-    for module in ("workers.contract", "workers.paths", "workers.schedules", "workers.knobs"):
+    for module in ("workers.contract", "workers.paths", "workers.schedules", "workers.knobs", "workers.toolkit"):
         for name in imports(module):
             assert name.split(".")[0] in {*sys.stdlib_module_names, "workers"}, (module, name)
 

@@ -158,6 +158,7 @@ NODE: dict[str, Any] = {
     "versions": {"ray": "2.60.0", "horovod": "0.28.1"},
     "gpus": ["V100", "V100"],
     "devices": 2,
+    "mismatches": [],
     "has_nccl": True,
     "missing": [],
     "is_named": True,
@@ -173,8 +174,9 @@ def test_a_check_up_says_what_is_wrong_with_which_node() -> None:
         NODE | {"host": "bad", "has_nccl": False, "missing": ["/data"], "is_named": False},
         NODE | {"host": "fewer", "gpus": ["V100"]},
         NODE | {"host": "blind", "gpus": [], "promised": 0},
+        NODE | {"host": "13", "mismatches": ["CUDA 13.0 compiles for 7.5 and later, but V100 has 7.0: CUDA 12"]},
     ]
-    rows = checkup.rows(nodes, [0.0, 0.49, 0.0, -0.7, 0.0, 0.0], [1000.0, 990.0, 100.0, 1000.0, 980.0, 980.0])
+    rows = checkup.rows(nodes, [0.0, 0.49, 0.0, -0.7, 0.0, 0.0, 0.0], [1000.0, 990.0, 100.0, 1000.0, *[980.0] * 3])
     wrong = {n: row["wrong"] for n, row in enumerate(rows)}
     assert wrong[0] == wrong[1] == ""
     assert wrong[2] == "ray 2.59.0, others 2.60.0; a slow link"
@@ -182,7 +184,8 @@ def test_a_check_up_says_what_is_wrong_with_which_node() -> None:
         assert words in wrong[3]
     assert wrong[4] == "Ray promises 2 GPUs, TensorFlow sees 1"
     assert wrong[5] == "TensorFlow sees no GPU"
-    assert [row[""] for row in rows] == ["✓", "✓", "✗", "✗", "✗", "✗"]
+    assert wrong[6] == "CUDA 13.0 compiles for 7.5 and later, but V100 has 7.0: CUDA 12"
+    assert [row[""] for row in rows] == ["✓", "✓", "✗", "✗", "✗", "✗", "✗"]
     assert rows[0]["GPUs"] == "2 V100"
 
 

@@ -58,6 +58,7 @@ def with_keys(**keys: object) -> str:
         (with_space(xla="yes please"), "space.xla: must be on or off, but got yes please"),
         (with_space(env={"NCCL_ALGO": [True]}), 'space.env.NCCL_ALGO[0]: must be text or a number; on and off are written "on" and "off", or 1 and 0, but got true'),
         (with_space(env={"HOROVOD_CYCLE_TIME": 1}), "space.env.HOROVOD_CYCLE_TIME: is set by the axis cycle_ms, but got HOROVOD_CYCLE_TIME"),
+        (with_space(env={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}), "space.env.CUDA_DEVICE_ORDER: is set by the placement, but got CUDA_DEVICE_ORDER"),
         (with_space(env={"A B": 1}), "space.env: the name of a variable must be letters, digits and '_', but got A B"),
         (with_space(env={"HOROVOD_HIERARCHICAL_ALLREDUCE": 1}), "space.env.HOROVOD_HIERARCHICAL_ALLREDUCE: has no effect: Horovod reads it only if built with MPI, but got HOROVOD_HIERARCHICAL_ALLREDUCE"),
         (with_space(reduction="later"), "space.reduction: must be one of overlapped, grouped, but got later"),

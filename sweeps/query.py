@@ -31,7 +31,7 @@ HEADLINE = (
 SIMULATED = "simulated"  # begins the fingerprint of a machine that was made up
 TOLD = {
     name: f"tag:sweep.{name}"
-    for name in ("trial", "cell", "outcome", "kind", "message", "limited_by", "withheld", "pinned")
+    for name in ("trial", "cell", "outcome", "kind", "message", "limited_by", "why_withheld", "pinned")
 }
 SIDES: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.SIDES}
 HELD = "param:batch_size"  # every trial's run has it, once its values have come

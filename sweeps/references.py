@@ -60,7 +60,7 @@ def trials(name: str) -> pd.DataFrame:
         cell=cells,
         outcome="completed",
         repeat=0,
-        **dict.fromkeys(("kind", "message", "limited_by", "withheld", "pinned"), ""),
+        **dict.fromkeys(("kind", "message", "limited_by", "why_withheld", "pinned"), ""),
     )
     made["hardware"], made["software"] = f"{PUBLISHED}{full}", ""
     made = made.assign(**dict.fromkeys(rows.METRICS, float("nan")))

@@ -140,7 +140,7 @@ def limited_by(record: TrialRecord) -> str:
     return limits.sentence(limits.verdict(found), config.gpus, measured.ranks[0].decode_threads)
 
 
-def withheld(record: TrialRecord) -> str:
+def why_withheld(record: TrialRecord) -> str:
     """Why a trial's window has no interval of its own; empty where it has one, or there was no window."""
     measured = record.outcome.measurement
     window = measured.ranks[0].window if measured else None
@@ -256,7 +256,7 @@ def row(record: TrialRecord) -> dict[str, Any]:
         "kind": record.outcome.kind,
         "message": record.outcome.message,
         "limited_by": limited_by(record),
-        "withheld": withheld(record),
+        "why_withheld": why_withheld(record),
         "pinned": pinned(record),
         **params(record.config),
         **{side: fingerprint(record, side) for side in SIDES},

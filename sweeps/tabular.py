@@ -25,7 +25,7 @@ TAGS = (
     "sweep.kind",
     "sweep.message",
     "sweep.limited_by",
-    "sweep.withheld",
+    "sweep.why_withheld",
     "sweep.pinned",
     "sweep.hardware",
     "sweep.software",

@@ -87,7 +87,7 @@ class Store:
         tags |= {name: digest for name, digest in fingerprints.items() if digest}
         for name, text in (
             ("limited_by", rows.limited_by(record)),
-            ("withheld", rows.withheld(record)),
+            ("why_withheld", rows.why_withheld(record)),
             ("pinned", rows.pinned(record)),
         ):
             if text:

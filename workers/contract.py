@@ -59,6 +59,7 @@ IMAGE_SIZES: dict[Model, tuple[int, int]] = {
 WITHOUT_JPEGS = ("synthetic", "digits")  # data that nothing has to decode
 
 MOST_RANKS = 32
+CALM_STEPS = 228  # that windows show before a short one is believed: a stall of 1 in 50 is absent from so many 1 in 100
 ROUNDS = 6  # in which parts of a step are taken away by turns
 
 # A rank's life, in order. A rank that stays in one phase longer than the phase's deadline is stalled.

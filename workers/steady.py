@@ -45,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers import student
+from workers.contract import CALM_STEPS
 
 Trace = NDArray[np.float64]
 Steps = Sequence[float] | Trace
@@ -52,7 +53,6 @@ WhyNot = Literal["", "drift", "two levels", "rare stalls", "too short to know"]
 
 SHORTEST = 20  # steps that a window needs for anything to be said
 MISSED = 0.01  # chance at which a stall may be absent from all that is known
-LONG = 228  # steps from which a stall of 1 in 50 is absent with that chance
 SHOWS_DRIFT = 60  # steps of a window that counts as evidence against drift: four such show 3% in 100 steps in 87%
 MEMORY = 4000  # steps for which stalls are remembered
 GROWTH = 1.1  # from one look to the next
@@ -174,7 +174,7 @@ def _looks(block: int, max_steps: int) -> tuple[int, ...]:
 
 def _first_stop(rule: Rule, known: Known) -> int:
     """No trace shorter than this stops at its interval, whatever it shows."""
-    return rule.min_warmup + max(rule.min_window, LONG - known.calm_steps)
+    return rule.min_warmup + max(rule.min_window, CALM_STEPS - known.calm_steps)
 
 
 def estimate(step_ms: Steps, min_warmup: int = 10, known: Known = NOTHING) -> Estimate | None:
@@ -199,7 +199,7 @@ def _judged(window: Trace, far: Trace, start: int, known: Known) -> Estimate:
     effective = effective_steps(window)
     half_width_ms = half_width(window, effective)
     for_stalls = _steps_for_stalls(known, mean_ms, half_width_ms)
-    for_calm = LONG if len(stalls(window, far)) else _steps_for_calm(known, mean_ms)
+    for_calm = CALM_STEPS if len(stalls(window, far)) else _steps_for_calm(known, mean_ms)
     why_not = unsteadiness(clipped(far))
     if not why_not and len(window) < for_stalls:
         why_not = "rare stalls"
@@ -217,8 +217,8 @@ def _judged(window: Trace, far: Trace, start: int, known: Known) -> Estimate:
 
 
 def _steps_for_calm(known: Known, step_ms: float) -> int:
-    """The steps of a window without stalls that, with what is known, make `LONG`, in steps and in time."""
-    return max(LONG - int(min(known.calm_steps, known.calm_ms / step_ms)), 0)
+    """The steps of a window without stalls that, with what is known, make `CALM_STEPS`, in steps and in time."""
+    return max(CALM_STEPS - int(min(known.calm_steps, known.calm_ms / step_ms)), 0)
 
 
 def _steps_for_stalls(known: Known, step_ms: float, half_width_ms: float) -> int:

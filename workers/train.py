@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from workers import gpus, inputs, memory, pinning, precision, topology

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from workers import steady
+from workers.contract import CALM_STEPS
 from workers.steady import NOTHING, Known, Rule, decide, estimate, learnt, next_look
 
 Trace = NDArray[np.float64]
@@ -176,9 +177,9 @@ def test_a_trial_of_which_nothing_is_known_stops_once_a_stall_of_one_in_fifty_wo
     stops = [ended(white(seed, 500, spread=0.01), Rule()) for seed in range(20)]
     found = [stop.estimate for stop in stops if stop.estimate]
     assert {stop.reason for stop in stops} == {"interval"}
-    assert 0.98**steady.LONG <= 0.01 < 0.98 ** (steady.LONG - 1)
-    assert min(one.steps for one in found) >= steady.LONG
-    assert np.median([one.steps for one in found]) <= 1.1 * steady.LONG
+    assert 0.98**CALM_STEPS <= 0.01 < 0.98 ** (CALM_STEPS - 1)
+    assert min(one.steps for one in found) >= CALM_STEPS
+    assert np.median([one.steps for one in found]) <= 1.1 * CALM_STEPS
 
 
 def test_after_a_calm_trial_the_next_stops_once_the_shortest_window_is_full() -> None:
@@ -206,7 +207,7 @@ def test_short_steps_do_not_vouch_for_long_ones() -> None:
     """Stalls that come by the clock hit a step ten times as long ten times as often."""
     found = estimate(white(0, 200), known=Known(calm_steps=1000, calm_ms=1000 * 10.0))
     assert found
-    assert found.needed_steps == pytest.approx(steady.LONG - 100, abs=2)
+    assert found.needed_steps == pytest.approx(CALM_STEPS - 100, abs=2)
 
 
 def test_a_window_that_may_not_grow_to_what_is_needed_has_its_interval_withheld() -> None:
@@ -234,10 +235,10 @@ def test_a_stall_in_a_short_window_ends_the_credit() -> None:
     trace[30] *= 2
     found = estimate(trace[:60], known=CALM)
     assert found
-    assert (found.why_not, found.needed_steps) == ("too short to know", steady.LONG)
+    assert (found.why_not, found.needed_steps) == ("too short to know", CALM_STEPS)
     decision = ended(trace, Rule(), CALM)
     assert decision.estimate
-    assert decision.estimate.steps >= steady.LONG
+    assert decision.estimate.steps >= CALM_STEPS
 
 
 @pytest.mark.parametrize(
@@ -341,7 +342,7 @@ def test_a_warm_up_in_stairs_is_over_at_its_last_stair(seed: int) -> None:
     found = estimate(trace)
     assert found
     assert 44 <= found.start <= 60
-    assert found.why_not == ("too short to know" if found.steps < steady.LONG else "")
+    assert found.why_not == ("too short to know" if found.steps < CALM_STEPS else "")
 
 
 @pytest.mark.parametrize("share", [-0.12, -0.08, -0.05, -0.03, 0.03, 0.05, 0.08, 0.12])
@@ -393,7 +394,7 @@ def test_a_trace_is_looked_at_at_a_block_s_end_once_it_has_grown_by_a_tenth() ->
 
 
 def test_no_look_comes_before_a_trace_could_stop() -> None:
-    assert looks(Rule(), NOTHING)[0] >= 10 + steady.LONG
+    assert looks(Rule(), NOTHING)[0] >= 10 + CALM_STEPS
     assert looks(Rule(min_window=100), CALM)[0] >= 110
     assert looks(Rule(max_steps=97), NOTHING) == [97]
 

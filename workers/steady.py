@@ -53,13 +53,13 @@ WhyNot = Literal["", "drift", "two levels", "rare stalls", "too short to know"]
 
 SHORTEST = 20  # steps that a window needs for anything to be said
 MISSED = 0.01  # chance at which a stall may be absent from all that is known
-SHOWS_DRIFT = 60  # steps of a window that counts as evidence against drift: four such show 3% in 100 steps in 87%
+SHOWS_DRIFT = 90  # steps of a window that counts as calm: three such show 3% in 100 steps 9 times in 10
 MEMORY = 4000  # steps for which stalls are remembered
 GROWTH = 1.1  # from one look to the next
 CLIP = 3.0  # robust deviations
 STALL = 6.0  # robust deviations above the median that make a step a stall, if they are also ...
 STALL_EXCESS = 0.05  # ... this share of it: 1 in 50 of less changes the mean by less than 0.1%
-NEGLIGIBLE = 0.25  # of the half-width: stalls that cost less change its coverage by less than one point
+NEGLIGIBLE = 0.25  # of the half-width: an interval that misses stalls of this cost still covers 92%
 CHANGE = 3.5  # standard errors between a slower start and the rest
 SLOPE = 2.3  # standard errors of a drift: 1 in 50 steady traces has it by chance
 SKEWED = 0.3  # of Johnson's term, which moves one end of the interval out and the other in; set by measuring coverage

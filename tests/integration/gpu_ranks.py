@@ -26,7 +26,9 @@ def fails(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
         os.abort()
     with memory.shortage_is_a_finding(config):
         if config.batch_size == REFUSED:
-            ctypes.CDLL(None).puts(NCCL)
+            libc = ctypes.CDLL(None)
+            libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 0, 1 << 16)  # as if to a file
+            libc.puts(NCCL)
         raise tf.errors.UnknownError(None, None, "ncclAllReduce failed: unhandled cuda error")
 
 

@@ -26,8 +26,8 @@ def fails(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
         os.abort()
     with memory.shortage_is_a_finding(config):
         if config.batch_size == REFUSED:
-            libc = ctypes.CDLL(None)
-            libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 0, 1 << 16)  # as if to a file
+            libc, held = ctypes.CDLL(None), ctypes.create_string_buffer(1 << 16)
+            libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), held, 0, len(held))  # as if to a file
             libc.puts(NCCL)
         raise tf.errors.UnknownError(None, None, "ncclAllReduce failed: unhandled cuda error")
 

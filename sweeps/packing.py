@@ -33,7 +33,7 @@ from sweeps.sharing import Need
 from workers.contract import TrialConfig
 
 PATIENCE = 20
-PARTS = 3
+PARTS = 2
 LATE = 0.25  # of the time that it has taken: what a trial that has outlived its prediction is expected to take yet
 NOBODY: Mapping[str, Collection[str]] = {}
 
@@ -52,6 +52,7 @@ class _Waiting:
     id: str
     round: int
     place: int  # among those that were added to the round
+    size: int
 
     @property
     def turn(self) -> tuple[int, int]:
@@ -64,26 +65,24 @@ class _Round:
 
     added: int = 0
     count: int = 0  # less those that need not start any more
-    ranks: int = 0  # of these
+    size: int = 0  # of these
     started: int = 0
-    started_ranks: int = 0
-    sum_of_started: int = 0  # of `started_ranks` after each start
+    started_size: int = 0
+    sum_of_started: int = 0  # of `started_size` after each start
 
-    def counts(self, trial: TrialConfig, sign: int) -> None:
+    def counts(self, size: int, sign: int) -> None:
         self.count += sign
-        self.ranks += sign * trial.gpus
+        self.size += sign * size
 
-    def starts(self, trial: TrialConfig) -> None:
+    def starts(self, size: int) -> None:
         self.started += 1
-        self.started_ranks += trial.gpus
-        self.sum_of_started += self.started_ranks
+        self.started_size += size
+        self.sum_of_started += self.started_size
 
     @property
-    def tilt(self) -> float:
-        """Above zero where small ones came first: it goes with the covariance of ranks and place among the starts."""
-        if not self.count:
-            return 0.0
-        return self.ranks / self.count * self.started * (self.started + 1) / 2 - self.sum_of_started
+    def tilt(self) -> int:
+        """Above zero where small ones came first: it goes with the covariance of size and place among the starts."""
+        return self.size * self.started * (self.started + 1) - 2 * self.count * self.sum_of_started
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,9 +187,9 @@ class Packing:
         """Let a trial wait, after those added before; one that was lost too."""
         number = max(trial.repeat, self._round + 1)
         its = self._rounds.setdefault(number, _Round())
-        one = _Waiting(trial, trial.trial, number, its.added)
+        one = _Waiting(trial, trial.trial, number, its.added, self._size(trial))
         its.added += 1
-        its.counts(trial, +1)
+        its.counts(one.size, +1)
         self._waiting[one.id] = one
         group = self._shapes.setdefault(_key(trial), _Shape([]))
         insort(group.queue, one, key=lambda waiting: waiting.turn)
@@ -200,7 +199,7 @@ class Packing:
     def remove(self, trial_id: str) -> None:
         """Of a trial that need not start any more."""
         one = self._taken_out(trial_id)
-        self._rounds[one.round].counts(one.trial, -1)
+        self._rounds[one.round].counts(one.size, -1)
 
     def _taken_out(self, trial_id: str) -> _Waiting:
         one = self._waiting.pop(trial_id)
@@ -303,6 +302,11 @@ class Packing:
                 order += sorted(parts[part], key=lambda group: group.turn(True))
         return [group.queue[0] for group in order]
 
+    def _size(self, trial: TrialConfig) -> int:
+        """The nodes that it sits on and those that it would fill, in units that make it whole."""
+        slots = sum(shape.slots(trial, node) for node in self._nodes)
+        return len(shape.arrangement(trial, self._nodes)) * slots + trial.gpus * len(self._nodes)
+
     def _part_of(self, one: _Waiting) -> tuple[int, int]:
         """The round, and the part of it."""
         return one.round, one.place * PARTS // self._rounds[one.round].added
@@ -311,7 +315,7 @@ class Packing:
         if one.id == self._first:
             self._first, self._passed, self._kept = "", 0, None
         self._taken_out(one.id)
-        self._rounds[one.round].starts(one.trial)
+        self._rounds[one.round].starts(one.size)
         start = Start(one.trial, seats)
         self._running[one.id] = _Running(start, now)
         self._change(self._free, start, -1)

@@ -153,9 +153,9 @@ def test_in_the_first_part_the_largest_come_first_and_small_ones_fill_what_they_
 
 
 def test_a_part_begins_with_the_small_ones_after_one_that_began_with_the_large() -> None:
-    sizes = [1, 8, 8, 1, 1, 8]  # two a part
+    sizes = [1, 8, 8, 1]  # two a part
     trials = [(gang(gpus, n, isolation="exclusive"), 1.0) for n, gpus in enumerate(sizes)]
-    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [1, 0, 3, 2, 5, 4]
+    assert [one.order for one in run(Packing(cluster(4, 4)), trials)] == [1, 0, 3, 2]
 
 
 def test_in_a_part_gangs_of_one_arrangement_run_in_a_row_in_the_order_of_the_plan() -> None:

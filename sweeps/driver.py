@@ -415,6 +415,8 @@ def _conclude(
     tables.show(findings.table(trials, planned), "table", f"\n{facts.name}: what was found{where}")
     if planned.spec.search.method == "frontier":
         tables.show(findings.frontier(trials, planned), "table", "\nthe largest batch that fits")
+    if withheld := findings.withheld(trials):
+        print(f"\n{withheld}")
     for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
         print(explained(record))
     if best := findings.best(trials, planned):

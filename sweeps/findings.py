@@ -25,7 +25,7 @@ def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
         if len({*found[side]} - {""}) > 1:
             made[side] = found[side]
     made["repeats"] = found["n"]
-    if found["withheld"].any():
+    if found["withheld"].any() and (found["withheld"] < found["n"]).any():  # of all cells a sentence says it
         made["withheld"] = found["withheld"]
     made["outcome"] = [
         f"{outcomes}: {message}" if message else outcomes
@@ -67,6 +67,17 @@ def _with_interval(found: pd.DataFrame, figure: str) -> list[str]:
 def _times(found: pd.DataFrame, figure: str) -> list[str]:
     pairs = zip(found[figure], found[f"{figure}_ci"], strict=True)
     return [tables.duration(3600 * hours, 3600 * ci) for hours, ci in pairs]
+
+
+def withheld(trials: pd.DataFrame) -> str:
+    """How many trials have no interval of their own, and why, in a sentence; empty where all have one."""
+    done = trials[(trials["outcome"] == "completed") & trials["steps_taken"].notna()]
+    loose = done[(done["is_steady"] != 1) | done["images_per_s_within"].isna()]
+    if loose.empty:
+        return ""
+    reasons = loose["why_withheld"].astype(str).replace("", "cached").value_counts()
+    told = ", ".join(f"{count} {why}" for why, count in reasons.items())
+    return f"{len(loose)} of {len(done)} trials have no interval of their own ({told}): a cell's comes from its repeats"
 
 
 def best(trials: pd.DataFrame, planned: Plan) -> str:

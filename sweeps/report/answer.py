@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
-from sweeps import claims, limits, rows, tables
+from sweeps import claims, findings, limits, rows, tables
 from sweeps.report.study import LEFT_OUT, Study
 from workers.contract import Status
 
@@ -218,9 +218,8 @@ def _cares(study: Study) -> Iterator[str]:
     for claim in [] if study.is_convergence else claims.check(trials, study.is_strong):
         rule = "simulated" if study.facts.simulated and claim.rule == "mixed sources" else claim.rule
         yield f"**{_upper(rule)}**: {claim.says}."
-    withheld = int(study.cells["withheld"].sum())
-    if withheld:
-        yield f"{withheld} of {len(done)} windows were not steady, or too short: they have no interval of their own."
+    if withheld := findings.withheld(trials):
+        yield f"{withheld}."
     loose = done[done["is_pinned"] == 0]
     if len(loose):
         told = [str(words).removeprefix(rows.NOT_PINNED) for words in loose["pinned"] if words]  # not by cached trials

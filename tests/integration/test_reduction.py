@@ -1,45 +1,102 @@
-"""When gradients are reduced: each beside the backward pass, as it appears; or all together, after the last."""
+"""How gradients are reduced, by Horovod's own record: each setting shows in what Horovod did, not in what was asked."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections import defaultdict
+import statistics
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
 from tests.integration.gangs import gang
-from workers import contract
 
 pytestmark = pytest.mark.usefixtures("nursery")
 
 STEPS = 12
 
 
-def lead_us(folder: Path, reduction: contract.Reduction) -> list[int]:
-    """By step, how long before the last gradient appeared the first reduction began, by Horovod's own timeline."""
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """What Horovod did for the gradients of each step."""
+
+    asked_us: dict[str, list[int]]  # by gradient and step, when rank 0 had it
+    begun_us: dict[str, list[int]]  # likewise, when its reduction began
+    activities: Counter[str]
+    formats: set[str]  # of the gradients as they were sent
+    asked_all: int  # times that every rank was asked whether it has a gradient
+
+    @property
+    def lead_us(self) -> list[int]:
+        """By step but the first, how long before the last gradient was there the first reduction began."""
+        return [
+            max(at[step] for at in self.asked_us.values()) - min(at[step] for at in self.begun_us.values())
+            for step in range(1, STEPS + 1)
+        ]
+
+
+def trained(folder: Path, **fields: object) -> tuple[Timeline, float]:
+    """Horovod's timeline of a trial on two ranks, and the median step in milliseconds."""
     file = folder / "timeline.json"
-    fields = {"reduction": reduction, "env": {"HOROVOD_TIMELINE": str(file)}, "batch_size": 64, "measured_steps": STEPS}
-    ends = gang(2, folder, "workers.train:run", explain=False, warmup_steps=1, **fields)
+    steps = {"batch_size": 64, "warmup_steps": 1, "measured_steps": STEPS, "explain": False}
+    ends = gang(2, folder, "workers.train:run", env={"HOROVOD_TIMELINE": str(file)}, **steps | fields)
     assert [end.what for end in ends] == ["measured"] * 2, ends
     events = json.loads(file.read_text().rstrip().rstrip(",").removesuffix("]") + "]")
     names = {event["pid"]: event["args"].get("name", "") for event in events if event.get("name") == "process_name"}
+    counts = Counter(names[event["pid"]] for event in events if event["ph"] == "B" and event["name"] == "ALLREDUCE")
+    gradients = {name for name, count in counts.items() if count == STEPS + 1}
+    assert len(gradients) > 10
     at: dict[str, dict[str, list[int]]] = {"NEGOTIATE_ALLREDUCE": defaultdict(list), "ALLREDUCE": defaultdict(list)}
-    for event in events:
+    of_gradients = [event for event in events if names.get(event.get("pid")) in gradients]
+    for event in of_gradients:
         if event["ph"] == "B" and event["name"] in at:
             at[event["name"]][names[event["pid"]]].append(event["ts"])
-    gradients = [name for name, begun in at["ALLREDUCE"].items() if len(begun) == STEPS + 1]
-    assert len(gradients) > 10
-    return [
-        max(at["NEGOTIATE_ALLREDUCE"][name][step] for name in gradients)
-        - min(at["ALLREDUCE"][name][step] for name in gradients)
-        for step in range(1, STEPS + 1)
-    ]
+    found = Timeline(
+        asked_us=at["NEGOTIATE_ALLREDUCE"],
+        begun_us=at["ALLREDUCE"],
+        activities=Counter(event["name"] for event in of_gradients if event["ph"] == "B"),
+        formats={event["args"]["dtype"] for event in of_gradients if event["ph"] == "E" and "args" in event},
+        asked_all=sum(event["ph"] == "X" for event in of_gradients),
+    )
+    assert ends[0].report
+    return found, statistics.median(step.step_ms for step in ends[0].report.steps)
 
 
 def test_reductions_begin_before_the_last_gradient_is_there(tmp_path: Path) -> None:
-    assert sum(lead > 0 for lead in lead_us(tmp_path, "overlapped")) > 0.8 * STEPS
+    found, _ = trained(tmp_path, reduction="overlapped")
+    assert sum(lead > 0 for lead in found.lead_us) > 0.8 * STEPS
 
 
 def test_grouped_reductions_begin_after_the_last_gradient(tmp_path: Path) -> None:
-    assert max(lead_us(tmp_path, "grouped")) <= 0
+    found, _ = trained(tmp_path, reduction="grouped")
+    assert max(found.lead_us) <= 0
+
+
+@pytest.mark.parametrize(("fusion_mib", "is_fused"), [(128.0, True), (0.0, False)])
+def test_small_gradients_share_a_buffer_where_fusion_mib_lets_them(
+    tmp_path: Path, fusion_mib: float, is_fused: bool
+) -> None:
+    found, _ = trained(tmp_path, fusion_mib=fusion_mib)
+    assert (found.activities["MEMCPY_IN_FUSION_BUFFER"] > 0) is is_fused
+
+
+def test_a_step_waits_for_a_cycle(tmp_path: Path) -> None:
+    """Horovod looks for gradients once in `cycle_ms`: the last ones of a step wait for the next look."""
+    _, seldom_ms = trained(tmp_path, cycle_ms=200.0)
+    _, often_ms = trained(tmp_path, cycle_ms=1.0)
+    assert seldom_ms - often_ms > 75
+
+
+@pytest.mark.parametrize(("response_cache", "steps_asked"), [(1024, 1), (0, STEPS + 1)])
+def test_what_horovod_remembers_it_does_not_ask_all_ranks_for_again(
+    tmp_path: Path, response_cache: int, steps_asked: int
+) -> None:
+    found, _ = trained(tmp_path, response_cache=response_cache)
+    assert found.asked_all == pytest.approx(2 * steps_asked * len(found.asked_us), rel=0.1)
+
+
+@pytest.mark.parametrize(("compression", "sent_as"), [("none", {"float32"}), ("fp16", {"float16"})])
+def test_gradients_are_sent_in_the_format_asked_for(tmp_path: Path, compression: str, sent_as: set[str]) -> None:
+    found, _ = trained(tmp_path, compression=compression)
+    assert found.formats == sent_as

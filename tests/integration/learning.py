@@ -32,6 +32,15 @@ def loss_curve(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     tell(voice, means.tolist())
 
 
+def what_xla_compiles(config: TrialConfig, seat: Seat, voice: Voice) -> None:
+    """Tells whether a part of the step is handed to XLA, as its graph has it."""
+    train.place(config)
+    with joined(seat, config.compression, config.reduction) as ring:
+        work = Work(config, ring, voice, inputs.cores_here(config, 1))
+        graph = work.learner._step.get_concrete_function(*next(work.source.stream())).graph.as_graph_def()
+    tell(voice, any(function.attr["_XlaMustCompile"].b for function in graph.library.function))
+
+
 def weights_after_a_step(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells the first kernel and bias before a step and after it, and the gradients in between."""
     train.place(config)

@@ -145,6 +145,29 @@ def test_xla_computes_the_same_losses(tmp_path: Path) -> None:
     assert compiled == pytest.approx(plain, abs=1e-3)
 
 
+@pytest.mark.parametrize("xla", [False, True])
+def test_the_step_is_handed_to_xla_where_that_is_asked_for(tmp_path: Path, xla: bool) -> None:
+    assert told(gang(1, tmp_path, f"{LEARNING}:what_xla_compiles", xla=xla)) is xla
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "setting", "values"),
+    [
+        ("sgd", "momentum", (0.0, 0.9)),
+        ("lars", "momentum", (0.0, 0.9)),
+        ("adamw", "momentum", (0.0, 0.9)),
+        ("adamw", "beta2", (0.5, 0.999)),
+    ],
+)
+def test_a_setting_of_an_optimizer_bends_the_curve_behind_its_first_step(
+    tmp_path: Path, optimizer: str, setting: str, values: tuple[float, float]
+) -> None:
+    fields = DIGITS | {"optimizer": optimizer, "lr_schedule": "0.003", "batch_size": 256}
+    one, other = (told(gang(1, tmp_path, f"{LEARNING}:loss_curve", **fields | {setting: v})) for v in values)
+    assert one[0] == pytest.approx(other[0], abs=1e-5)
+    assert abs(one[-1] - other[-1]) > 1e-3
+
+
 def test_a_loss_that_is_no_number_fails_the_trial_with_its_cure(tmp_path: Path) -> None:
     outcome = verdict.outcome(gang(2, tmp_path, TRAIN, **DIGITS | {"lr_schedule": "1e30"}), ())
     assert (outcome.status, outcome.kind) == ("failed", "diverged")

@@ -2,8 +2,10 @@
 
 1. Trials go in rounds, a repeat each, and within one in the plan's random order, as far as that does not drain the
    cluster at every start: a round has `PARTS` parts, and in a part the same arrangement comes in a row, those with the
-   most ranks on a node first, of these those on the most nodes; or the other way round, if large gangs have started
-   earlier in this round than small ones so far.
+   most ranks on a node first, of these those on the most nodes; or the other way round. In the first part of a round
+   a coin decides, later what balances: small ones first if large ones have started earlier in this round so far. So
+   small ones stand in the middle of one round and at the ends of another, and a drift that rises and falls within
+   rounds falls on no size in the mean of many.
 2. If the first has no room yet, seats are kept for it where they are predicted to be free the soonest.
 3. Meanwhile others start in the same order if they leave these seats alone then, or are predicted to end before;
    those of a later part only while the small ones of their round have not started earlier than the large ones.
@@ -24,6 +26,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
+import zlib
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -116,6 +119,11 @@ class _Kept:
     at: float
     beside: Mapping[str, Node]
     used: frozenset[str]  # nodes in use then, its own among them
+
+
+def _coin(name: str) -> bool:
+    """Heads or tails, the same for a name each time."""
+    return zlib.crc32(name.encode()) % 2 == 0
 
 
 class Packing:
@@ -295,7 +303,8 @@ class Packing:
             return []
         first, *later = sorted(parts)
         if first != self._part:
-            self._part, self._is_largest_first = first, self._rounds[first[0]].tilt >= 0
+            self._part, tilt = first, self._rounds[first[0]].tilt
+            self._is_largest_first = tilt > 0 if tilt else _coin(min(group.queue[0].id for group in parts[first]))
         order = sorted(parts[first], key=lambda group: group.turn(self._is_largest_first))
         for part in later:
             if self._rounds[part[0]].tilt <= 0:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
 from sweeps import shape
 from sweeps.packing import Packing
@@ -41,6 +41,17 @@ def correlations(ran: Sequence[Ran], size: Callable[[TrialConfig], int]) -> list
     ]
 
 
+def from_the_middle(ran: Sequence[Ran]) -> list[float]:
+    """Spearman's, of GPUs and how far from the middle of its round a gang starts: a drift may rise and fall."""
+    found = []
+    for repeat in range(REPEATS):
+        these = [one for one in ran if one.start.trial.repeat == repeat]
+        places = rankdata([one.started_at for one in these])
+        far = [abs(place - (len(these) + 1) / 2) for place in places]
+        found.append(float(spearmanr([one.start.trial.gpus for one in these], far).statistic))
+    return found
+
+
 @pytest.mark.parametrize(
     ("sizes", "isolation", "nodes"),
     [
@@ -61,4 +72,6 @@ def test_large_gangs_start_neither_before_small_ones_nor_after_them(
         here = cluster(*[4] * nodes)
         by_nodes = [one for ran in sweeps for one in correlations(ran, lambda it: len(shape.arrangement(it, here)))]
         assert abs(statistics.fmean(by_nodes)) < NEAR_ZERO
+    apart = [one for ran in sweeps for one in from_the_middle(ran)]
+    assert abs(statistics.fmean(apart)) < 2.5 * statistics.stdev(apart) / len(apart) ** 0.5 + NEAR_ZERO / 2
     assert statistics.pstdev(by_gpus) < 0.25  # nor is it so in one round this way and in the next one the other

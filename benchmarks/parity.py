@@ -60,9 +60,9 @@ def as_an_ordinary_user() -> None:
 class Side:
     """One of the two gangs, with all its processes."""
 
-    def __init__(self, folder: Path, command: list[object], rank_is: str, **variables: str) -> None:
+    def __init__(self, folder: Path, command: list[object], **variables: str) -> None:
         self.folder = folder
-        self._rank_is = rank_is  # in the command line of its ranks
+        self.niceness: set[int] = set()
         folder.mkdir()
         environment = {
             "SWEEP_RESULTS": str(folder),
@@ -84,14 +84,15 @@ class Side:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
-    def niceness(self) -> set[int]:
-        """Of its ranks."""
-        found = set()
+    def note_niceness(self) -> None:
+        """Of its ranks, while they train."""
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if any(self._rank_is in part for part in process.cmdline()):
-                    found.add(process.nice())
-        return found
+                if self._is_rank(process):
+                    self.niceness.add(process.nice())
+
+    def _is_rank(self, process: psutil.Process) -> bool:
+        return "plain.py" in " ".join(process.cmdline()) and process.cpu_times().user > 1
 
     def check(self) -> None:
         if self._process.poll() is not None:
@@ -107,7 +108,7 @@ class Ours(Side):
     """A sweep in the default mode. What starts a rank is stopped before its window begins."""
 
     def __init__(self, folder: Path, file: Path) -> None:
-        super().__init__(folder, [sys.executable, __file__, "sweep", file], rank_is="workers.nursery")
+        super().__init__(folder, [sys.executable, __file__, "sweep", file])
         self._ended = 0
 
     def turn(self) -> tuple[float, float]:
@@ -115,6 +116,8 @@ class Ours(Side):
         self.signal(signal.SIGCONT)
         while self._trials_in_ledger() == self._ended:
             self.check()
+            if not self.niceness:
+                self.note_niceness()
             time.sleep(0.02)
         self.signal(signal.SIGSTOP)
         self._ended += 1
@@ -122,6 +125,11 @@ class Ours(Side):
         measured = ledger.read("parity").trials[self._ended - 1].outcome.measurement
         assert measured, "a trial of ours has failed"
         return measured.images_per_s, measured.window_s
+
+    def _is_rank(self, process: psutil.Process) -> bool:
+        """A fork of the nursery has its command line."""
+        parent = process.parent()
+        return parent is not None and all("workers.nursery" in " ".join(one.cmdline()) for one in (process, parent))
 
     def _trials_in_ledger(self) -> int:
         file = self.folder / "parity" / "ledger.jsonl"
@@ -133,7 +141,7 @@ class Plain(Side):
 
     def __init__(self, folder: Path, config: Path, images: int) -> None:
         launch = [BIN / "horovodrun", "-np", 2, sys.executable, HERE / "plain.py", config, folder]
-        super().__init__(folder, launch, rank_is="plain.py", TMPDIR=str(folder))  # TensorFlow leaves files there
+        super().__init__(folder, launch, TMPDIR=str(folder))  # TensorFlow leaves files there
         self._images = images  # of a step
         while odometer.read(folder)[0] < 50:
             self.check()
@@ -147,6 +155,7 @@ class Plain(Side):
         first, began = odometer.read(self.folder)
         time.sleep(seconds)
         last, ended = odometer.read(self.folder)
+        self.check()
         self.signal(signal.SIGSTOP)
         return (last - first) * self._images / (ended - began)
 
@@ -165,9 +174,10 @@ def main(trials: int) -> int:
         plain = Plain(folder / "plain", folder / "config.json", trial.global_batch)
         mine = Ours(folder / "ours", folder / "parity.yaml")
         _, window_s = mine.turn()  # the first starts actors, and imports what the others share
-        niceness = plain.niceness() | mine.niceness()
-        assert len(niceness) == 1, f"all ranks must have one niceness, but have {niceness}"
-        print(f"niceness of all ranks: {niceness.pop()}")
+        plain.note_niceness()
+        assert len(plain.niceness) == 1, plain.niceness
+        assert mine.niceness == plain.niceness, (mine.niceness, plain.niceness)
+        print(f"niceness of all ranks: {plain.niceness}")
         print(f"{'images/s':<10}{'ours':>10}{'plain':>10}{'ratio':>9}{'window':>9}")
         before = plain.turn(max(window_s, SHORTEST_TURN_S))
         for n in range(trials):

@@ -9,6 +9,7 @@ step in FOLDER until it is killed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -55,6 +56,6 @@ def step(images: Any, labels: Any, _: Any) -> Any:
 
 
 odometer = Odometer(Path(sys.argv[2]), hvd.rank())
-for n in range(config.steps):
+for n in itertools.count():
     step(*next(batches)).numpy()
     odometer.note(n + 1)

@@ -50,6 +50,7 @@ def _again(row: Mapping[str, Any]) -> TrialOutcome:
             hardware=row["hardware"],
             software=row["software"],
             limited_by=row["limited_by"],
+            why_withheld=row.get("why_withheld", ""),  # of a store of earlier versions
             figures=row["figures"],
         ),
     )

@@ -75,7 +75,7 @@ def withheld(trials: pd.DataFrame) -> str:
     loose = done[(done["is_steady"] != 1) | done["images_per_s_within"].isna()]
     if loose.empty:
         return ""
-    reasons = loose["why_withheld"].astype(str).replace("", "cached").value_counts()
+    reasons = loose["why_withheld"].astype(str).replace("", "of an earlier sweep").value_counts()
     told = ", ".join(f"{count} {why}" for why, count in reasons.items())
     return f"{len(loose)} of {len(done)} trials have no interval of their own ({told}): a cell's comes from its repeats"
 

@@ -22,7 +22,7 @@ from sweeps.errors import InputError, Mistake, RefusedError, SweepError
 from sweeps.ledger import SweepRecord
 from workers.paths import SweepPaths, results_root
 
-PARTS = ("logs", "telemetry", "checkpoints", "tune")  # of a sweep's folder
+PARTS = ("logs", "telemetry", "checkpoints", "windows", "tune")  # of a sweep's folder
 DAY_S = 86_400
 MIB = 1 << 20
 NAMED = 5  # of the sweeps that stay

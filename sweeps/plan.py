@@ -14,7 +14,7 @@ from typing import Any
 from sweeps import conditions
 from sweeps.errors import InputError, Mistake
 from sweeps.expression import ExpressionError
-from sweeps.rules import DIGITS_CLASSES, NEEDED_BY
+from sweeps.rules import DIGITS_CLASSES, NEEDED_BY, OF_REDUCTION
 from sweeps.space import Axis, Uniform, shown
 from sweeps.sparkline import sparkline
 from sweeps.spec import MOST_TRIALS, SweepSpec
@@ -291,6 +291,8 @@ def _in_effect(spec: SweepSpec, values: Mapping[str, Any]) -> dict[str, Any]:
         made["decode_threads"], made["cache"] = "auto", "any"
     if made["gpus"] == 1 and made["placement"] in ("spread", "1x1"):
         made["placement"] = "pack"
+    if made["gpus"] == 1:  # nothing is reduced
+        made |= {axis: spec.default(axis) for axis in OF_REDUCTION}
     return made
 
 

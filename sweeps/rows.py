@@ -142,6 +142,8 @@ def limited_by(record: TrialRecord) -> str:
 
 def why_withheld(record: TrialRecord) -> str:
     """Why a trial's window has no interval of its own; empty where it has one, or there was no window."""
+    if record.outcome.cached:
+        return record.outcome.cached.why_withheld
     measured = record.outcome.measurement
     window = measured.ranks[0].window if measured else None
     return window.withheld if window else ""

@@ -10,7 +10,7 @@ from sweeps import conditions
 from sweeps.errors import Mistake
 from sweeps.space import Uniform
 from workers import schedules
-from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, nodes_by_ranks
+from workers.contract import IMAGE_SIZES, UNREAD_VARIABLES, WITHOUT_JPEGS, nodes_by_ranks
 
 if TYPE_CHECKING:
     from sweeps.spec import SweepSpec
@@ -30,6 +30,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 DIGITS_CLASSES = 10
 FEWEST_STEPS = 30
+OF_REDUCTION = ("fusion_mib", "cycle_ms", "response_cache", "compression", "reduction")
 NEEDED_BY = {"trust": "lars", "beta2": "adamw"}  # a setting of one optimiser only
 OWN_VARIABLES = {  # of the environment: who sets them
     "HOROVOD_FUSION_THRESHOLD": "the axis fusion_mib",
@@ -41,7 +42,11 @@ OWN_VARIABLES = {  # of the environment: who sets them
     **{f"HOROVOD_{scope}_{name}": "the placement" for scope in ("LOCAL", "CROSS") for name in ("RANK", "SIZE")},
     **{f"HOROVOD_GLOO_{name}": "the placement" for name in ("IFACE", "RENDEZVOUS_ADDR", "RENDEZVOUS_PORT")},
 }
-DEAD_VARIABLES = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER")  # without MPI in Horovod
+REFUSED_VARIABLES = {
+    **dict.fromkeys(UNREAD_VARIABLES, "has no effect: Horovod reads it only if built with MPI"),
+    "HOROVOD_AUTOTUNE": "must be left out: Horovod would change fusion_mib and cycle_ms while steps are measured",
+}
+NCCL_ALONE = "HOROVOD_TORUS_ALLREDUCE"
 
 
 def fill_in_preset(content: dict[str, Any]) -> list[Mistake]:
@@ -156,8 +161,10 @@ def _environment(spec: SweepSpec) -> Iterator[Mistake]:
             yield Mistake("space.env", "the name of a variable must be letters, digits and '_'", name)
         elif name in OWN_VARIABLES:
             yield Mistake(f"space.env.{name}", f"is set by {OWN_VARIABLES[name]}", name)
-        elif name in DEAD_VARIABLES:
-            yield Mistake(f"space.env.{name}", "has no effect: Horovod reads it only if built with MPI", name)
+        elif name in REFUSED_VARIABLES:
+            yield Mistake(f"space.env.{name}", REFUSED_VARIABLES[name], name)
+        elif name == NCCL_ALONE and spec.device == "cpu":
+            yield Mistake(f"space.env.{name}", "has no effect on device: cpu: only NCCL reduces so", name)
 
 
 def _batch(spec: SweepSpec) -> Iterator[Mistake]:

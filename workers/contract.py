@@ -60,6 +60,7 @@ WITHOUT_JPEGS = ("synthetic", "digits")  # data that nothing has to decode
 
 MOST_RANKS = 32
 CALM_STEPS = 228  # that windows show before a short one is believed: a stall of 1 in 50 is absent from so many 1 in 100
+UNREAD_VARIABLES = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER")  # Horovod here has no MPI
 ROUNDS = 6  # in which parts of a step are taken away by turns
 
 # A rank's life, in order. A rank that stays in one phase longer than the phase's deadline is stalled.
@@ -293,6 +294,7 @@ class Cached:
     hardware: str
     software: str
     limited_by: str
+    why_withheld: str = ""
     figures: Mapping[str, float]  # by column
 
 

@@ -64,7 +64,7 @@ def parts(config: TrialConfig, size: int) -> list[Without]:
 
 def block(steps: int, parts: Sequence[Without]) -> int:
     """Counted steps of a block, in a trial of so many steps; none where it is too short."""
-    if not parts or steps < SHORTEST * len(parts):
+    if not parts or steps < SHORTEST * sum(part != "compute" for part in parts):  # which adds little to the rest
         return 0
     spare = QUARTER * steps - _observed(parts)
     return max(int(spare) // (ROUNDS * (1 + len(parts))) - SETTLING, FEWEST)

@@ -265,7 +265,8 @@ class Group:
             self._rendezvous = Rendezvous(seats, "127.0.0.1" if alone else own_address())
             seats = [dataclasses.replace(seat, rendezvous=self._rendezvous.address) for seat in seats]
         checkpoint = str(paths.checkpoint(config.trial))
-        history = str(paths.history(config.cell, [bench.node for bench in self._benches]))
+        places = [f"{bench.node} {bench.hardware} {bench.software}" for bench in self._benches]
+        history = str(paths.history(config.cell, places))
         self._granted = [
             contract.Granted(
                 rank=rank,

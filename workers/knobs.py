@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workers.contract import TrialConfig
+from workers.contract import UNREAD_VARIABLES, TrialConfig
 
 # Horovod and NCCL read theirs when a ring is joined. Whoever else reads variables may do so while it is imported,
 # which the nursery has long done: a trial that sets others has ranks that start from nothing.
@@ -30,8 +30,12 @@ def needs_own_process(variables: Mapping[str, str]) -> bool:
 
 def in_force(environ: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
     """The variables that bear on how the ranks talk, whoever set them, and all that the trial asked for."""
+
+    def bears(name: str) -> bool:
+        return name.startswith("NCCL_") or (name.startswith("HOROVOD_") and not name.endswith(OF_THE_SEAT))
+
     return {
         name: value
         for name, value in sorted(environ.items())
-        if name in asked or name.startswith("NCCL_") or (name.startswith("HOROVOD_") and not name.endswith(OF_THE_SEAT))
+        if name not in UNREAD_VARIABLES and (name in asked or bears(name))
     }

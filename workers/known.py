@@ -13,8 +13,9 @@ from workers.paths import written_whole
 
 def load(file: str) -> steady.Known:
     """Return what the file holds; nothing is known where there is none, or it can't be read."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        return steady.Known(**json.loads(Path(file).read_text()))
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        told = json.loads(Path(file).read_text())
+        return steady.Known(**{name: type(getattr(steady.NOTHING, name))(value) for name, value in told.items()})
     return steady.NOTHING
 
 

@@ -59,9 +59,9 @@ class SweepPaths:
         """Its time says when a node was last tested."""
         return self.folder / "telemetry" / f"{nursery}.probed"
 
-    def history(self, cell: str, nodes: Collection[str]) -> Path:
-        """What the windows of a cell's trials on these nodes have shown, on the node of the first rank."""
-        place = hashlib.sha256(" ".join(sorted(set(nodes))).encode()).hexdigest()[:10]
+    def history(self, cell: str, places: Collection[str]) -> Path:
+        """What the windows of a cell's trials in these places have shown, on the node of the first rank."""
+        place = hashlib.sha256(" ".join(sorted(set(places))).encode()).hexdigest()[:10]
         return self.folder / "windows" / f"{cell}-{place}.json"
 
     def checkpoint(self, trial: str) -> Path:

@@ -98,7 +98,8 @@ class Horovod:
         return [hvd.allreduce(tensor, name=f"gradient.{n}", **how) for n, tensor in enumerate(tensors)]
 
     def sum_of(self, flag: Tensor) -> Tensor:
-        return self._hvd.allreduce(self._tf.convert_to_tensor(flag), name="flag", op=self._hvd.Sum)
+        flag = self._tf.convert_to_tensor(flag)  # as gradients are sent, so that it is fused with them
+        return self._hvd.allreduce(flag, name="flag", op=self._hvd.Sum, compression=self._compression)
 
     def spread(self, variables: Sequence[Any]) -> None:
         # Keras 3 wraps TensorFlow's variables, and Horovod knows only those.

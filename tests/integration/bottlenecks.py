@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from workers import contract, inputs, learner, ring, train
+from workers import contract, inputs, learner, ring, steady, train
 from workers.contract import TrialConfig
 from workers.rank import Seat, Voice
 
 INPUT_S, COMM_S, COMPUTE_S = "HOROVOD_PLANTED_INPUT_S", "HOROVOD_PLANTED_COMM_S", "HOROVOD_PLANTED_COMPUTE_S"
 DECODE_S = "HOROVOD_PLANTED_DECODE_S"  # a batch takes so long, in a pipeline beside the steps
 HELD_S, HELD_STEP = "HOROVOD_PLANTED_HELD_S", 25  # rank 1 is held up once, so long, behind this step
+ENOUGH = "HOROVOD_PLANTED_ENOUGH"  # steps that are found to be enough, however noisy the machine
 BATCHES_AHEAD = 8
 
 
@@ -110,6 +111,9 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
         gradients, told = differentiate(self, *batch)
         return after_a_while(planted(COMPUTE_S), gradients), told
 
+    if enough := int(planted(ENOUGH)):
+        stop, go_on = steady.Decision(kind="stop", reason="interval"), steady.Decision(kind="go on")
+        steady.decide = lambda trace, *_: stop if len(trace) >= enough else go_on
     source = PacedSource if planted(DECODE_S) else SlowSource
     inputs.open_source = lambda *asked, **named: source(open_source(*asked, **named))  # type: ignore[assignment]
     ring.Horovod.average = slow_average  # type: ignore[method-assign]

@@ -47,6 +47,7 @@ def gang(
             host="127.0.0.1",
             interface="lo",
             checkpoint=str(log / "checkpoint.npz"),
+            history=str(log / "history.json"),
         )
         for r in range(size)
     ]

@@ -24,7 +24,7 @@ def busy_threads(folder: Path, decode_threads: int, kept: frozenset[int]) -> Any
 
         dataset.make(folder, dataset.Recipe(images=64, shards=2, width_px=500, height_px=375, classes=10, seed=0))
     asked = config(folder, image_size=224, batch_size=16, classes=10)
-    source = Records(asked, Solo(), inputs.Cores(decode_threads, kept))
+    source = Records(asked, Solo(), inputs.Cores(decode_threads, kept), lambda phase, n: None)
     batches = source.stream()
     for _ in range(3):
         next(batches)

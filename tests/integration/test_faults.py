@@ -140,9 +140,9 @@ def test_a_retry_runs_what_failed_and_nothing_else_into_the_same_runs(
     assert cluster.driver("retry", "small", "--status", "failed").wait(300) == 2
     assert "--status: must be how a trial of small ended (completed), but got failed" in said()
     lines = Path("results/small/ledger.jsonl").read_text()
-    Path("results/small/ledger.jsonl").write_text(lines.replace('"version":3', '"version":99', 1))
+    Path("results/small/ledger.jsonl").write_text(lines.replace(f'"version":{ledger.VERSION}', '"version":99', 1))
     assert cluster.driver("resume", "small").wait(300) == 2
-    assert "version: must be 3; what wrote it reads it, but got 99" in said()
+    assert f"version: must be {ledger.VERSION}; what wrote it reads it, but got 99" in said()
     assert "Traceback" not in said()
 
 

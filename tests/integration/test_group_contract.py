@@ -103,7 +103,9 @@ def test_every_rank_reports_and_is_granted_a_place(subject: Subject) -> None:
         assert report.images == 8 * len(report.steps)
         began_at, ended_at = report.window_at
         assert report.window_s == pytest.approx(ended_at - began_at, abs=1e-5)
-        assert sum(step.step_ms for step in report.steps) / 1e3 <= report.window_s + 1e-5  # a barrier is behind them
+        steps_s = sum(step.step_ms for step in report.steps) / 1e3
+        assert steps_s <= report.window_s + 1e-5  # a barrier is behind them
+        assert report.window_s - steps_s < 0.1 + 0.1 * steps_s  # and nothing else
         assert before <= report.entered_at < report.window_at[0] < report.window_at[1]
         assert report.build_s > 0
         assert report.peak_memory_mib > 100
@@ -116,7 +118,7 @@ def test_an_outcome_survives_its_json_and_becomes_a_row(subject: Subject) -> Non
     assert contract.trial_outcome(json.loads(text)) == outcome
     record = TrialRecord(config=trial(), outcome=outcome, started_at=time.time() - 60, ended_at=time.time())
     row = rows.row(record)
-    for figure in ("images_per_s", "step_ms_p95", "images_per_s_within", "straggler_ratio", "loss", "comm_share"):
+    for figure in ("images_per_s", "step_ms_p95", "is_steady", "straggler_ratio", "loss", "comm_share"):
         assert isinstance(row[figure], float), figure
 
 

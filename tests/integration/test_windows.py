@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.bottlenecks import BATCHES_AHEAD, COMPUTE_S, DECODE_S, HELD_S, ends
+from tests.integration.bottlenecks import BATCHES_AHEAD, COMPUTE_S, DECODE_S, ENOUGH, HELD_S, ends
 from tests.integration.gangs import gang
-from workers import storage, verdict
-from workers.contract import Measurement
+from workers import known, storage, verdict
+from workers.contract import CALM_STEPS, Measurement
+from workers.steady import NOTHING, Known
 
 pytestmark = pytest.mark.usefixtures("nursery")
 
@@ -24,15 +25,16 @@ def measured(log: Path, **fields: object) -> Measurement:
 
 
 def test_a_trial_stops_at_its_interval_and_all_ranks_at_one_step(tmp_path: Path) -> None:
+    known.save(str(tmp_path / "history.json"), CALM)
     found = measured(tmp_path, ci=0.1, max_steps=300)
     first, second = found.ranks
     assert first.window
     assert second.window is None
-    assert first.window.stopped_by == "interval"
     assert first.window.warmup_steps >= 10
-    assert len(first.steps) == len(second.steps) < 290
+    assert len(first.steps) == len(second.steps)
+    assert first.window.stopped_by == "interval" or first.window.withheld  # what a busy machine shows is withheld
     mean_ms = found.window_s * 1e3 / len(first.steps)
-    assert 0 < first.window.half_width_ms <= 0.1 * mean_ms
+    assert first.window.withheld or 0 < first.window.half_width_ms <= 0.1 * mean_ms
 
 
 def test_a_trial_that_is_never_sure_stops_at_its_last_step(tmp_path: Path) -> None:
@@ -43,24 +45,54 @@ def test_a_trial_that_is_never_sure_stops_at_its_last_step(tmp_path: Path) -> No
     assert window.warmup_steps + len(found.ranks[0].steps) == 47
 
 
-def test_a_fixed_window_has_an_interval_too(tmp_path: Path) -> None:
+def test_a_fixed_window_has_an_interval_once_earlier_ones_have_earned_it(tmp_path: Path) -> None:
     found = measured(tmp_path, measured_steps=30, warmup_steps=5)
     window = found.ranks[0].window
     assert window
     assert (window.stopped_by, window.warmup_steps, len(found.ranks[0].steps)) == ("steps", 5, 30)
-    assert window.half_width_ms > 0
+    assert window.withheld == "too short to know"
+    known.save(str(tmp_path / "history.json"), CALM)
+    window = measured(tmp_path, measured_steps=30, warmup_steps=5).ranks[0].window
+    assert window
+    assert window.withheld or window.half_width_ms > 0
 
 
 BOTH_MODES = pytest.mark.parametrize(
-    "steps",
-    [{"ci": 0.05, "max_steps": 120}, {"measured_steps": 60}],
-    ids=["until it is sure", "so many steps"],
+    "steps", [{"max_steps": 500}, {"measured_steps": 60}], ids=["until it is sure", "so many steps"]
 )
+CALM = Known(calm_steps=1000, calm_ms=1e6, steps=1000)
+
+
+def stopped_by(found: Measurement) -> str:
+    assert found.ranks[0].window
+    return found.ranks[0].window.stopped_by
+
+
+def test_a_first_window_is_long_and_earns_shorter_ones(tmp_path: Path) -> None:
+    first, second = (measured(tmp_path, ci=0.5, max_steps=300, env={COMPUTE_S: "0.02"}) for _ in range(2))
+    assert len(first.ranks[0].steps) >= CALM_STEPS - 20
+    history = known.load(str(tmp_path / "history.json"))
+    assert history.steps >= CALM_STEPS
+    if history.calm_steps >= CALM_STEPS:  # on a busy machine a window may have shown a stall
+        assert len(second.ranks[0].steps) < CALM_STEPS / 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"calm": 1}', '{"calm_steps": "x"}'])
+def test_a_history_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "history.json"
+    assert known.load(str(file)) == NOTHING
+    file.write_text(text)
+    assert known.load(str(file)) == NOTHING
+    known.save(str(file), CALM)
+    assert known.load(str(file)) == CALM
+    known.save("/proc/nowhere/history.json", CALM)  # no trial fails for want of a place
 
 
 @BOTH_MODES
 def test_images_per_s_is_what_a_stopwatch_beside_the_loop_says(tmp_path: Path, steps: dict[str, object]) -> None:
-    found = measured(tmp_path, env={}, batch_size=16, **steps)
+    known.save(str(tmp_path / "history.json"), CALM)
+    found = measured(tmp_path, env={ENOUGH: "80"}, batch_size=16, **steps)
+    assert stopped_by(found) == ("steps" if "measured_steps" in steps else "interval")
     counted = len(found.ranks[0].steps)
     window_s = max(ends(tmp_path, rank)[-1] - ends(tmp_path, rank)[-1 - counted] for rank in (0, 1))
     assert found.images_per_s == pytest.approx(2 * 16 * counted / window_s, rel=0.02)
@@ -68,16 +100,21 @@ def test_images_per_s_is_what_a_stopwatch_beside_the_loop_says(tmp_path: Path, s
 
 @BOTH_MODES
 def test_a_pipeline_of_a_known_rate_gives_that_rate(tmp_path: Path, steps: dict[str, object]) -> None:
-    found = measured(tmp_path, env={DECODE_S: "0.05"}, warmup_steps=2 * BATCHES_AHEAD, **steps)
+    known.save(str(tmp_path / "history.json"), CALM)
+    found = measured(tmp_path, env={DECODE_S: "0.05", ENOUGH: "80"}, warmup_steps=2 * BATCHES_AHEAD, **steps)
+    assert stopped_by(found) == ("steps" if "measured_steps" in steps else "interval")
     assert found.images_per_s == pytest.approx(2 * 8 / 0.05, rel=0.02)
 
 
-def test_a_rank_held_up_between_two_steps_costs_images_per_s_just_that(tmp_path: Path) -> None:
-    found = measured(tmp_path, measured_steps=40, env={COMPUTE_S: "0.02", HELD_S: "1"})
+@pytest.mark.parametrize(
+    "steps", [{"ci": 0.001, "max_steps": 60}, {"measured_steps": 50}], ids=["until it is sure", "so many steps"]
+)
+def test_a_rank_held_up_behind_a_step_costs_images_per_s_just_that(tmp_path: Path, steps: dict[str, object]) -> None:
+    found = measured(tmp_path, env={COMPUTE_S: "0.02", HELD_S: "1"}, **steps)
     step_ms = sorted(step.step_ms for step in found.ranks[0].steps)
-    undisturbed_s = 40 * step_ms[20] / 1e3
-    assert found.window_s - undisturbed_s == pytest.approx(1.0, abs=0.15)
-    assert found.images_per_s == pytest.approx(2 * 8 * 40 / (undisturbed_s + 1), rel=0.1)
+    undisturbed_s = len(step_ms) * step_ms[len(step_ms) // 2] / 1e3
+    assert found.window_s - undisturbed_s == pytest.approx(1.0, abs=0.2)
+    assert found.images_per_s == pytest.approx(found.images / (undisturbed_s + 1), rel=0.1)
 
 
 def test_what_a_cold_cache_costs_is_counted_and_a_warm_one_costs_nothing(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The coin that decides over the first part of a round falls so."""
     monkeypatch.setattr(packing, "_coin", lambda name: True)
 
+
 TEMPLATE = dataclasses.replace(config(), device="gpu")
 Predicted = Callable[[TrialConfig], float]
 

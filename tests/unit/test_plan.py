@@ -129,3 +129,10 @@ def test_the_order_of_a_round_is_random_on_every_axis_and_the_seed_decides_it() 
     assert max(firsts.values()) < 2 * 600 / 15
     alike = sum(one.gpus == other.gpus for one, other in pairs) / 600
     assert abs(alike - 4 / 14) < 0.08  # no blocks of one size
+
+
+def test_one_rank_reduces_nothing_so_its_settings_make_no_cells() -> None:
+    axes = {"batch_size": 8, "gpus": [1, 2], "reduction": ["overlapped", "grouped"], "fusion_mib": [1, 128]}
+    content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": axes}
+    made = plan.plan(spec.SweepSpec.model_validate(content)).trials
+    assert sorted(trial.gpus for trial in made) == [1, 2, 2, 2, 2]

@@ -61,6 +61,8 @@ def with_keys(**keys: object) -> str:
         (with_space(env={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}), "space.env.CUDA_DEVICE_ORDER: is set by the placement, but got CUDA_DEVICE_ORDER"),
         (with_space(env={"A B": 1}), "space.env: the name of a variable must be letters, digits and '_', but got A B"),
         (with_space(env={"HOROVOD_HIERARCHICAL_ALLREDUCE": 1}), "space.env.HOROVOD_HIERARCHICAL_ALLREDUCE: has no effect: Horovod reads it only if built with MPI, but got HOROVOD_HIERARCHICAL_ALLREDUCE"),
+        (with_space(env={"HOROVOD_AUTOTUNE": 1}), "space.env.HOROVOD_AUTOTUNE: must be left out: Horovod would change fusion_mib and cycle_ms while steps are measured, but got HOROVOD_AUTOTUNE"),
+        (with_space(env={"HOROVOD_TORUS_ALLREDUCE": 1}), "space.env.HOROVOD_TORUS_ALLREDUCE: has no effect on device: cpu: only NCCL reduces so, but got HOROVOD_TORUS_ALLREDUCE"),
         (with_space(reduction="later"), "space.reduction: must be one of overlapped, grouped, but got later"),
         (with_keys(data="/data", labels_from=2), "labels_from: must be at most 1, but got 2"),
         (with_keys(data="/data", labels_from=True), "labels_from: must be a whole number, but got true"),

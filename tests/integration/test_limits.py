@@ -58,12 +58,14 @@ def test_looking_takes_no_step_of_the_window_and_as_many_rounds_at_all_ranks(tmp
                 assert [len(times) for times in rounds] == [2] * ROUNDS
 
 
-def test_real_causes_have_the_share_that_removing_them_gives(tmp_path: Path) -> None:
-    """Each cause twice, each time beside a run without it; one may be off, for the machine has other things to do."""
+@pytest.mark.parametrize("name", causes.CAUSES)
+def test_a_real_cause_has_about_the_share_that_removing_it_gives_and_no_other_is_named(
+    name: str, tmp_path: Path
+) -> None:
+    """How near it comes on a quiet machine, and how often, says `python -m tests.integration.causes 10`."""
     causes.make_images(tmp_path)
-    for name, cause in causes.CAUSES.items():
-        found = [causes.found_and_removed(cause, tmp_path) for _ in range(2)]
-        near = [abs(share.value - removed) <= causes.WITHIN for share, removed, _ in found]
-        assert any(near), (name, found)
-        assert {said.part for _, _, said in found} <= {cause.part, None}, (name, found)
-        assert any(said.part == cause.part for _, _, said in found), (name, found)
+    cause = causes.CAUSES[name]
+    share, removed, said = causes.found_and_removed(cause, tmp_path)
+    assert share.value == pytest.approx(removed, abs=0.15)
+    assert said.part in (cause.part, None)
+    assert share.value > 0.5

@@ -21,7 +21,6 @@ import pytest
 
 from tests.cluster.hosts import Host
 from tests.cluster.launched import Laptop
-from workers import student
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(480)]
 
@@ -181,49 +180,6 @@ def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Lapto
     assert efficiency[200] > efficiency[20], (share, speed)
     removed = 1 - speed[20, 2] / (2 * speed[0, 1])  # what of a step two ranks would save that had nothing to reduce
     assert share[20, 2] == pytest.approx(removed, abs=0.1), (share, speed)
-
-
-OVERLAP = """
-name: overlap
-model: tiny
-device: cpu
-image_size: 32
-classes: 10
-space: {batch_size: 128, gpus: [2], placement: [spread], reduction: [overlapped, grouped]}
-repeats: 6
-steps: {warmup: 5, measured: 60}
-probe_every_min: 0
-"""
-
-
-def test_over_a_slow_link_reductions_hide_behind_the_backward_pass_and_win(laptop: Laptop) -> None:
-    """Reducing takes about half a step. Grouped, it comes after the backward pass, and nothing of it hides."""
-    file = laptop.home / "overlap.yaml"
-    file.write_text(OVERLAP)
-    with laptop.workers[0].throttled(100):
-        name = laptop.sweep("submit", file, "--fresh").strip()
-        until(laptop, name, is_complete)
-    rows = json.loads(laptop.sweep("trials", name, "--format", "json"))
-    rates, hidden = (
-        {how: [row[figure] for row in rows if row["reduction"] == how] for how in ("overlapped", "grouped")}
-        for figure in ("images_per_s", "overlap_share")
-    )
-    gain, within = difference(rates["overlapped"], rates["grouped"])
-    assert gain > within, rates
-    more, within = difference(hidden["overlapped"], hidden["grouped"])
-    assert more > within, hidden
-    assert statistics.mean(hidden["overlapped"]) > 0, hidden
-    reducing = statistics.mean(
-        row["overlap_share"] + row["comm_share"] for row in rows if row["reduction"] == "grouped"
-    )
-    assert 0.25 < reducing < 0.75, reducing
-
-
-def difference(ours: list[float], theirs: list[float]) -> tuple[float, float]:
-    """Of two means, with half of its 95% interval (Welch's)."""
-    parts = [statistics.variance(values) / len(values) for values in (ours, theirs)]
-    freedom = sum(parts) ** 2 / sum(part**2 / (len(ours) - 1) for part in parts)
-    return statistics.mean(ours) - statistics.mean(theirs), student.quantile(freedom) * sum(parts) ** 0.5
 
 
 def test_mlflow_is_seen_through_a_tunnel(laptop: Laptop) -> None:

@@ -1,7 +1,7 @@
 """Two hosts with a slow link: what reducing beside the backward pass gains over reducing after it.
 
-`python -m tests.cluster.overlap [MBIT] [REPEATS]` makes the hosts, runs a sweep over `reduction` on them, and exits with
-0 if overlapped beats grouped at 95%, and more of its reduction hides than of a grouped one.
+`python -m tests.cluster.overlap [MBIT] [REPEATS]` makes the hosts, runs a sweep over `reduction` on them, and exits
+with 0 if overlapped beats grouped at 95%, and more of its reduction hides than of a grouped one.
 """
 
 from __future__ import annotations

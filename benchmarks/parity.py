@@ -140,7 +140,8 @@ class Plain(Side):
     """The plain loop, which trains for ever and notes each step."""
 
     def __init__(self, folder: Path, config: Path, images: int) -> None:
-        launch = [BIN / "horovodrun", "-np", 2, sys.executable, HERE / "plain.py", config, folder]
+        patient = ["--gloo-timeout-seconds", 3600]  # it stands still for as long as a trial of ours takes
+        launch = [BIN / "horovodrun", "-np", 2, *patient, sys.executable, HERE / "plain.py", config, folder]
         super().__init__(folder, launch, TMPDIR=str(folder))  # TensorFlow leaves files there
         self._images = images  # of a step
         while odometer.read(folder)[0] < 50:

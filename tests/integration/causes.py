@@ -20,7 +20,7 @@ from sweeps import limits
 from sweeps.limits import Part, Share, Verdict
 from tests.integration.gangs import KEY, gang
 from tests.unit.records import config
-from workers import contract, dataset, train, verdict
+from workers import dataset, train, verdict
 from workers.contract import Measurement, TrialConfig
 from workers.inputs import images
 from workers.paths import nursery_address
@@ -75,7 +75,7 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
 
 
 def measured(folder: Path, ranks: int, **fields: object) -> tuple[TrialConfig, Measurement]:
-    asked: dict[str, object] = {"data": str(folder / "images"), "classes": 1000, "deadlines": contract.Deadlines()}
+    asked: dict[str, object] = {"data": str(folder / "images"), "classes": 1000}
     asked |= {"explain": True} | fields
     outcome = verdict.outcome(gang(ranks, folder, "tests.integration.causes:run", **asked), ())
     assert outcome.measurement, outcome

@@ -17,6 +17,8 @@ from workers.rank import Seat
 from workers.ring import Rendezvous
 
 KEY = f"test-{os.getpid()}"  # of the fixture `nursery`
+BAD_RANKS = "tests.integration.bad_ranks:run"
+IMPATIENT = contract.Deadlines(nursery_s=60, ring_s=3, build_s=60, step_s=2)  # with those that are meant to stand still
 
 
 def end_of(order: Order, nursery: str, is_called_off: Callable[[], bool] = lambda: False) -> RankEnd:
@@ -25,14 +27,12 @@ def end_of(order: Order, nursery: str, is_called_off: Callable[[], bool] = lambd
     return end
 
 
-def gang(
-    size: int, log: Path, entry: str = "tests.integration.bad_ranks:run", nursery: str = KEY, **fields: object
-) -> list[RankEnd]:
+def gang(size: int, log: Path, entry: str = BAD_RANKS, nursery: str = KEY, **fields: object) -> list[RankEnd]:
     """How each rank of a gang ended. All are given up as soon as one has ended badly.
 
     `fields` are of the trial's config; by default it is a throughput trial of five steps of a tiny network.
     """
-    deadlines = contract.Deadlines(nursery_s=60, ring_s=3, build_s=60, step_s=2)
+    deadlines = IMPATIENT if entry == BAD_RANKS else contract.Deadlines()
     trial = dataclasses.replace(
         config(gpus=size), **{"image_size": 32, "classes": 10, "measured_steps": 5, "deadlines": deadlines} | fields
     )

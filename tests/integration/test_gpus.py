@@ -99,7 +99,7 @@ def config() -> contract.TrialConfig:
 
 
 def test_the_gpu_self_test_measures_every_figure_and_the_link_where_there_is_a_next_device(tmp_path: Path) -> None:
-    (end,) = gang(1, tmp_path, f"{RANKS}:on_cpu", deadlines=contract.Deadlines(nursery_s=60, ring_s=60))
+    (end,) = gang(1, tmp_path, f"{RANKS}:on_cpu")
     assert end.kind == "told", end
     two, one = json.loads(end.message)
     link = {"gpu_link_gib_per_s"}
@@ -110,7 +110,7 @@ def test_the_gpu_self_test_measures_every_figure_and_the_link_where_there_is_a_n
 
 def test_a_figure_is_what_a_device_of_known_speed_does_a_second(tmp_path: Path) -> None:
     """Products of 100 × 100 matrices, and passes over a MiB, a millisecond each."""
-    (end,) = gang(1, tmp_path, f"{RANKS}:of_known_speed", deadlines=contract.Deadlines(nursery_s=60, ring_s=60))
+    (end,) = gang(1, tmp_path, f"{RANKS}:of_known_speed")
     assert end.kind == "told", end
     found = json.loads(end.message)
     assert found["gpu_fp32_tflops"] == pytest.approx(2 * 100**3 / 1e12 / 1e-3)

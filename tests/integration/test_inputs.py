@@ -317,13 +317,10 @@ def test_a_trial_trains_where_every_read_takes_a_millisecond_and_the_next_counts
     elsewhere(two_thousand, tmp_path / "set")
     fields = {"data": str(tmp_path / "set"), "batch_size": 250, "classes": CLASSES, "protocol": "convergence"}
     fields |= {"epochs": 1, "evaluate_every": 1, "warmup_steps": 0, "measured_steps": 0, "cache": "cold"}
-    deadlines = contract.Deadlines(nursery_s=60, ring_s=20, build_s=60, step_s=60)
     notes = []
     for name in ("first", "second"):
         log = tmp_path / name
-        (end,) = gang(
-            1, log, entry="tests.integration.test_inputs:trains_on_slow_storage", deadlines=deadlines, **fields
-        )
+        (end,) = gang(1, log, entry="tests.integration.test_inputs:trains_on_slow_storage", **fields)
         assert end.what == "measured", end
         assert end.report
         assert [epoch.images for epoch in end.report.epochs] == [2000]

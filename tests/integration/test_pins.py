@@ -12,10 +12,9 @@ import pytest
 
 from tests.integration.gangs import gang
 from workers import dataset, topology, verdict
-from workers.contract import Deadlines, RankReport
+from workers.contract import RankReport
 
 IMAGE_PX = 64
-PATIENT = Deadlines(nursery_s=120, ring_s=60, build_s=120, step_s=60)
 
 pytestmark = [
     pytest.mark.usefixtures("nursery"),
@@ -34,7 +33,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def watched(size: int, folder: Path, **fields: object) -> tuple[list[RankReport], list[dict[str, Any]]]:
     """What each rank reports, and what the kernel said of its threads."""
-    asked = {"image_size": IMAGE_PX, "measured_steps": 30, "deadlines": PATIENT} | fields
+    asked = {"image_size": IMAGE_PX, "measured_steps": 30} | fields
     outcome = verdict.outcome(gang(size, folder, "tests.integration.watched_ranks:run", **asked), ())
     assert outcome.measurement, outcome
     told = [json.loads((folder / f"threads-{rank}.json").read_text()) for rank in range(size)]

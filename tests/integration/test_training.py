@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration import learning
 from tests.integration.gangs import gang
-from workers import contract, verdict
+from workers import verdict
 from workers.contract import Measurement
 from workers.keeper import RankEnd
 
@@ -29,7 +29,6 @@ DIGITS = {
     "warmup_steps": 0,
     "measured_steps": 0,
     "lr_schedule": "0.1",
-    "deadlines": contract.Deadlines(nursery_s=60, ring_s=20, build_s=60, step_s=60),
 }
 TRAINING_IMAGES, VALIDATION_IMAGES = 1437, 360
 

@@ -49,6 +49,7 @@ SELDOM = {
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
     "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
     "REPORTER_UPDATE_INTERVAL_MS": "3600000",
+    "LOG_NAME_UPDATE_INTERVAL_S": "3600",  # nobody reads what workers print
 }
 
 

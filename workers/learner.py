@@ -117,8 +117,8 @@ class Learner:
     def _reduced(self) -> Any:
         import tensorflow as tf
 
-        with tf.control_dependencies(self._ring.average([v.value for v in self.network.trainable_variables])):
-            return tf.zeros([])
+        reduced = self._ring.average([v.value for v in self.network.trainable_variables])
+        return tf.add_n([tf.reshape(one, [-1])[0] for one in reduced])  # TensorFlow leaves out what nobody looks at
 
     def _learn(self, ring: Ring, images: Any, labels: Any, weights: Any) -> Any:
         import tensorflow as tf

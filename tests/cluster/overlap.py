@@ -18,13 +18,13 @@ from workers import student
 
 SWEEP = """
 name: overlap
-model: tiny
+model: vgg16  # the backward pass begins with the layers that have most of its weights
 device: cpu
 image_size: 32
 classes: 10
-space: {batch_size: 128, gpus: [2], placement: [spread], reduction: [overlapped, grouped]}
+space: {batch_size: 32, gpus: [2], placement: [spread], reduction: [overlapped, grouped]}
 repeats: REPEATS
-steps: {warmup: 5, measured: 60}
+steps: {warmup: 2, measured: 32}
 probe_every_min: 0
 """
 
@@ -62,4 +62,4 @@ def main(mbit: int, repeats: int) -> int:
 
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:]]
-    sys.exit(main(*(given + [50, 8][len(given) :])))
+    sys.exit(main(*(given + [2500, 4][len(given) :])))

@@ -2,8 +2,8 @@
 
 Each sweep has 125 cells of 4 repeats, in the order that `plan` gives them. A cell's gang has 1 to 32 ranks, as many as
 the cluster holds at most, on nodes of 4, placed as pack, spread or NxM. Its seconds are log-normal around two minutes
-(a third of the cells more than twice that, or less than half), its repeats vary by 10%. The packing knows none of it:
-it predicts a repeat by those of its cell that have ended, and any other trial by the mean of all that have.
+(a third of the cells more than twice that, or less than half), its repeats vary by 10%. What runs is the engine of
+every sweep, with the durations that it learns as trials end: it knows none of them beforehand.
 
 The figure is the makespan over a lower bound (see `bound`) that takes the work as a fluid, or the longest trial where
 that is more. Exclusive gangs have their nodes to themselves, shared ones their GPUs.
@@ -43,9 +43,15 @@ from scipy.stats import spearmanr
 from verdicts import conclude
 
 from sweeps import plan, shape, spec
-from sweeps.packing import Packing, _Waiting
+from sweeps.cache import Cache
+from sweeps.durations import Durations
+from sweeps.engine import Engine
+from sweeps.feasibility import Feasibility
+from sweeps.ledger import TrialRecord
+from sweeps.packing import Packing, Start, _Waiting
+from sweeps.search import Listed
 from sweeps.shape import Node
-from workers.contract import Isolation, TrialConfig
+from workers.contract import Isolation, TrialConfig, TrialOutcome
 
 HERE = Path(__file__).parent
 CLUSTERS, SLOTS = (4, 8, 32), 4
@@ -117,23 +123,6 @@ class LargestFirst(Packing):
         return [group.queue[0] for group in groups]
 
 
-class Learned:
-    """Seconds by what has ended."""
-
-    def __init__(self) -> None:
-        self._cells: dict[int, list[float]] = {}
-        self._sum, self._count = 0.0, 0
-
-    def learn(self, work: Work) -> None:
-        self._cells.setdefault(work.cell, []).append(work.seconds)
-        self._sum, self._count = self._sum + work.seconds, self._count + 1
-
-    def predict(self, trial: TrialConfig) -> float:
-        if trial.seed in self._cells:
-            return statistics.fmean(self._cells[trial.seed])
-        return self._sum / self._count if self._count else 1.0
-
-
 @dataclasses.dataclass(frozen=True)
 class Ran:
     work: Work
@@ -141,20 +130,24 @@ class Ran:
     end: float
 
 
-def packed(packing: Packing, works: Sequence[Work]) -> list[Ran]:
-    """Under the packing."""
-    learned = Learned()
-    by_trial = {id(work.trial): work for work in works}
-    for work in works:
-        packing.add(work.trial)
+def packed(nodes: Sequence[Node], works: Sequence[Work], packing: Packing | None = None) -> list[Ran]:
+    """By the engine, which learns durations from what has ended; with its own packing, or another."""
+    engine = Engine(
+        lambda _: Listed([work.trial for work in works]), Durations(lambda _: TYPICAL_S), Feasibility(), Cache()
+    )
+    engine._packing = packing or engine._packing
+    engine.nodes_are(nodes, {})
+    by_trial = {work.trial.trial: work for work in works}
 
     def start(now: float) -> Work | None:
-        started = packing.start(now, learned.predict)
-        return by_trial[id(started.trial)] if started else None
+        started = engine.next(now)
+        return by_trial[started.trial.trial] if isinstance(started, Start) else None
 
     def end(work: Work, now: float) -> None:
-        packing.ended(work.trial.trial, now)
-        learned.learn(work)
+        completed = TrialOutcome(status="completed")
+        engine.ended(
+            TrialRecord(config=work.trial, outcome=completed, started_at=now - work.seconds, ended_at=now), now
+        )
 
     return simulated(start, end, len(works))
 
@@ -285,8 +278,8 @@ def main(seeds: int) -> int:
             ratios += these
             return [f"{statistics.median(these):.3f}", f"{max(these):.3f}"]
 
-        mine = [packed(Packing(nodes), planned(works, seed)) for seed, works in enumerate(grids)]
-        other = [packed(LargestFirst(nodes), in_blocks(works, seed)) for seed, works in enumerate(grids)]
+        mine = [packed(nodes, planned(works, seed)) for seed, works in enumerate(grids)]
+        other = [packed(nodes, in_blocks(works, seed), LargestFirst(nodes)) for seed, works in enumerate(grids)]
         tune = [tuned(nodes, works) for works in grids]
         sizes.append(size_and_start(mine, nodes))
         texts = [*told(ours, mine), _first_rounds(mine), f"{sizes[-1]:+.2f}"]

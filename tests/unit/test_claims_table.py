@@ -138,6 +138,15 @@ def test_the_code_of_each_claim_is_there(claim: Any) -> None:
     assert results.digests(claim).keys() >= {claim.script, *(name for name in claim.code if "." in name)}
 
 
+@pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: claim.benchmark)
+def test_with_all_its_figures_each_claim_is_written_out_in_four_columns(claim: Any) -> None:
+    full = measured(ROOT, claim, figures=dict.fromkeys(claim.quoted(), 1234.5678))
+    text = table.made({claim.benchmark: full}, (claim,))
+    assert "{" not in text
+    assert table.NOT_MEASURED not in text
+    assert {line.count("|") for line in text.splitlines() if line.startswith("|")} == {5}
+
+
 def test_what_is_recorded_is_of_benchmarks_that_there_are() -> None:
     assert results.read().keys() <= {claim.benchmark for claim in claims.CLAIMS}
 

@@ -238,13 +238,15 @@ def row(name: str, first: Seen, later: Seen, both: Seen) -> str:
 
 
 def extremes(covering: Sequence[Seen]) -> dict[str, float]:
-    if not covering:
-        return {}
-    ours, naive = [seen.coverage for seen in covering], [seen.naive_coverage for seen in covering]
-    ends = {"coverage": ours, "naive": naive}
-    return {f"{name}_least": min(of) for name, of in ends.items()} | {
-        f"{name}_most": max(of) for name, of in ends.items()
-    }
+    """Return the least and the most coverage of these families, of ours and of naive stopping."""
+    figures: dict[str, float] = {}
+    if covering:
+        for name, shares in (
+            ("coverage", [seen.coverage for seen in covering]),
+            ("naive", [seen.naive_coverage for seen in covering]),
+        ):
+            figures |= {f"{name}_least": min(shares), f"{name}_most": max(shares)}
+    return figures
 
 
 def main(sequences: int, names: Sequence[str]) -> int:

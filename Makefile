@@ -1,10 +1,11 @@
-.PHONY: help demo test search check bench setup clean
+.PHONY: help demo test search check bench claims setup clean
 help:
 	@echo "make demo   a real sweep on this machine, from nothing to a report of results"
 	@echo "make test   every test that this machine can run"
 	@echo "make search every property test with a hundred times its examples, drawn at random (hours)"
 	@echo "make check  lint, types, layering"
-	@echo "make bench  our claims against the alternatives (README quotes the figures)"
+	@echo "make bench  our claims against the alternatives, into benchmarks/results.json and README (ONE=launch: one)"
+	@echo "make claims README's table of claims, from benchmarks/results.json and the code as it is"
 	@echo "make setup  what all of the above do first: the environment in .venv (GPU=1 for GPU nodes)"
 	@echo "make clean  remove the environment"
 
@@ -30,9 +31,12 @@ check: $(READY)
 	@.venv/bin/mypy
 	@.venv/bin/pytest -q tests/unit/test_layers.py
 
-BENCHMARKS := launch parity agreement input intervals packing overhead tracking query simulator
+# ONE=launch runs one of them.
 bench: $(READY)
-	@for name in $(BENCHMARKS); do .venv/bin/python benchmarks/$$name.py || exit 1; done
+	@.venv/bin/python benchmarks/run.py $(ONE)
+
+claims: $(READY)
+	@.venv/bin/python benchmarks/table.py
 
 clean:
 	rm -rf .venv

@@ -72,6 +72,8 @@ def main(repeats: int) -> int:
     widths = [half / mean for mean, half in (*first.values(), *second.values())]
     neighbours = [is_agreed(one, other) for one, other in itertools.pairwise(first.values())]
     figures = {
+        "cells": len(first),
+        "repeats": repeats,
         "cells_agreeing": statistics.fmean(is_agreed(first[cell], second[cell]) for cell in first),
         "median_half_width": statistics.median(widths),
         "unlike_cells_agreeing": statistics.fmean(neighbours),

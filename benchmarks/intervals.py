@@ -237,9 +237,22 @@ def row(name: str, first: Seen, later: Seen, both: Seen) -> str:
     )
 
 
+def extremes(covering: Sequence[Seen]) -> dict[str, float]:
+    """Return the least and the most coverage of these families, of ours and of naive stopping."""
+    figures: dict[str, float] = {}
+    if covering:
+        for name, shares in (
+            ("coverage", [seen.coverage for seen in covering]),
+            ("naive", [seen.naive_coverage for seen in covering]),
+        ):
+            figures |= {f"{name}_least": min(shares), f"{name}_most": max(shares)}
+    return figures
+
+
 def main(sequences: int, names: Sequence[str]) -> int:
     figures: dict[str, float] = {}
     bounds: dict[str, str] = {}
+    covering: list[Seen] = []  # of the families whose coverage is bounded
     print(HEADER)
     with ProcessPoolExecutor(PROCESSES) as pool:
         for name in names:
@@ -257,11 +270,15 @@ def main(sequences: int, names: Sequence[str]) -> int:
                 of_family |= covered | {f"withheld_{name}": both.withheld}
                 bound[f"withheld_{name}"] = "<= 0.08"
             if name == "white_3pct":
-                of_family |= {"steps_white_3pct": both.steps, "steps_first_white_3pct": first.steps}
+                steps = {"steps": both, "steps_first": first, "steps_later": later}
+                of_family |= {f"{which}_white_3pct": seen.steps for which, seen in steps.items()}
                 bound["steps_white_3pct"] = "<= 80"
             figures |= of_family
             if family.is_bounded:
                 bounds |= bound
+            if family.is_bounded and family.mean is not None:
+                covering.append(both)
+    figures |= extremes(covering)
     return conclude("intervals", figures=figures, bounds=bounds)
 
 

@@ -146,7 +146,7 @@ def main(turns: int) -> int:
         f"{alike:.2f} after a gang of the same size, {switched:.2f} after one of another, at worst {max(after):.2f}"
     )
 
-    ratios, stored = [], []
+    ratios, stored, paces = [], [], []
     print(f"\n{'instant trials a second':<28}{'ours':>8}{'stored':>8}{'Tune':>8}{'ratio':>8}")
     for turn in range(turns):
         order = ("ours", "plain") if turn % 2 == 0 else ("plain", "ours")
@@ -154,6 +154,7 @@ def main(turns: int) -> int:
         ours, tunes = (pace(told[which], told[which]["ends"][-1]) for which in ("ours", "plain"))
         stored.append(pace(told["ours"], told["ours"]["done"]))
         ratios.append(ours / tunes)
+        paces.append((ours, tunes))
         print(f"  turn {turn + 1:<22}{ours:>8.1f}{stored[-1]:>8.1f}{tunes:>8.1f}{ratios[-1]:>8.2f}", flush=True)
     print(f"ratio: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
 
@@ -165,7 +166,12 @@ def main(turns: int) -> int:
         "turnaround_switched_s": switched,
         "measuring_share": measuring,
         "window_share": window,
+        "turns": turns,
+        "ours_a_second": statistics.median(ours for ours, _ in paces),
+        "tune_a_second": statistics.median(tunes for _, tunes in paces),
         "pace_over_tune": statistics.median(ratios),
+        "pace_over_tune_least": min(ratios),
+        "pace_over_tune_most": max(ratios),
         "stored_a_second": statistics.median(stored),
         "memory_over_tune_kb": ours_kb - tunes_kb,
     }

@@ -292,6 +292,7 @@ def main(seeds: int) -> int:
     agreed, in_order = agreement()
     print(f"real Tune: {agreed:.0%} of pairs of trials start in the order of its model, {in_order:.0%} in its grid's")
     figures = {
+        "seeds": seeds,
         "median": statistics.median(ours),
         "worst": max(ours),
         "size": max(map(abs, sizes)),

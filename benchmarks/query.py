@@ -67,7 +67,8 @@ def main() -> int:
                 if not args.http:
                     found |= asked("changed", size)
         first, again = found["search_s"] / found["first_s"], found["search_s"] / found["again_s"]
-        figures |= {f"first_{size}": first, f"copy_{size}": again, f"copy_s_{size}": found["again_s"]}
+        figures |= {f"first_{size}": first, f"first_s_{size}": found["first_s"], f"search_s_{size}": found["search_s"]}
+        figures |= {f"copy_{size}": again, f"copy_s_{size}": found["again_s"]}
         figures |= {f"mib_{size}": found["mib"], f"same_{size}": found["same"]}
         bounds |= {f"first_{size}": ">= 1" if args.http else ">= 10", f"same_{size}": ">= 1"}
         if not args.http:

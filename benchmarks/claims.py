@@ -1,0 +1,248 @@
+"""What README claims: the words of each row, the figures that it quotes, and the code that they are figures of.
+
+`table` makes README's table of this and of `results.json`. A figure stands in braces, by the name under which its
+benchmark prints it; nothing else here was measured, so a number in the words is a setting of the benchmark.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of the table. One without a claim goes on with the claim above it."""
+
+    claim: str = ""
+    ours: str = ""
+    peer: str = ""  # the alternative, in words
+    peer_figures: str = ""
+    last: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A benchmark, what it measures, and what README says of it.
+
+    `code` are the files, or folders of them, of which a change may well move the figures, beside the benchmark's own
+    script. It is short on purpose: if every commit marked every claim, the mark would say nothing.
+    """
+
+    benchmark: str
+    code: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> str:
+        return f"benchmarks/{self.benchmark}.py"
+
+    def quoted(self) -> set[str]:
+        """Return the figures that README quotes of it."""
+        return quoted([*self.notes, *(text for row in self.rows for text in vars(row).values())])
+
+
+def quoted(texts: Iterable[str]) -> set[str]:
+    return {name for text in texts for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+CLAIMS = (
+    Claim(
+        benchmark="launch",
+        code=(
+            *("workers/group.py", "workers/keeper.py", "workers/nursery.py", "workers/rank.py", "workers/ring.py"),
+            *("workers/seats.py", "sweeps/runner.py", "benchmarks/ours.py", "benchmarks/peers.py"),
+        ),
+        rows=(
+            Row(
+                claim="start 2 ranks, TensorFlow and Horovod ready",
+                ours="{median_s:.2f} s, median of {trials:.0f}",
+                peer="`horovod.ray.RayExecutor`",
+                peer_figures="{ray_executor_s:.2f} s",
+                last="{speedup_over_ray_executor:.1f}×",
+            ),
+            Row(
+                peer="Ray V1 `HorovodTrainer`",
+                peer_figures="{horovod_trainer_s:.2f} s",
+                last="{speedup_over_horovod_trainer:.1f}×",
+            ),
+        ),
+    ),
+    Claim(
+        benchmark="parity",
+        code=(
+            *("workers/train.py", "workers/throughput.py", "workers/steady.py", "workers/known.py"),
+            *("workers/learner.py", "workers/optimizers.py", "workers/precision.py", "workers/ring.py"),
+            *("workers/pinning.py", "workers/inputs", "workers/models/tiny.py", "workers/keeper.py"),
+            *("workers/usage.py", "benchmarks/ours.py", "benchmarks/plain.py", "benchmarks/odometer.py"),
+        ),
+        rows=(
+            Row(
+                claim="images/s of a trial over the best plain loop under `horovodrun`",
+                ours="{ratio:.3f} ({low:.3f} to {high:.3f}), {ours_images_per_s:,.0f} images/s",
+                peer="the plain loop",
+                peer_figures="{plain_images_per_s:,.0f} images/s",
+                last="median {median:.3f} of {trials:.0f} trials",
+            ),
+        ),
+        notes=("Parity is measured as an ordinary user, at equal niceness, by a trial's own `images_per_s`.",),
+    ),
+    Claim(
+        benchmark="agreement",
+        code=(
+            *("workers/train.py", "workers/throughput.py", "workers/steady.py", "workers/student.py"),
+            *("workers/known.py", "workers/learner.py", "workers/ring.py", "workers/pinning.py"),
+            *("workers/sentinel.py", "workers/models/tiny.py", "sweeps/analysis/means.py"),
+        ),
+        rows=(
+            Row(
+                claim="cells whose 95% intervals agree when the same sweep runs twice",
+                ours="{cells_agreeing:.0%} of {cells:.0f}, ± {median_half_width:.1%} in the median",
+                peer="each cell beside the next one, which is another program",
+                peer_figures="{unlike_cells_agreeing:.0%}",
+                last="{repeats:.0f} repeats a cell",
+            ),
+        ),
+    ),
+    Claim(
+        benchmark="input",
+        code=("workers/inputs", "workers/dataset.py"),
+        rows=(
+            Row(
+                claim="images/s of one JPEG decode thread: crop, resize, flip, batch",
+                ours="{images_per_s:,.0f}",
+                peer="libjpeg-turbo decoding alone",
+                peer_figures="{turbo_images_per_s:,.0f}",
+                last="{over_turbo:.2f}× ({over_turbo_low:.2f} to {over_turbo_high:.2f})",
+            ),
+            Row(
+                peer="plain `tf.data`: decode, resize, batch",
+                peer_figures="{plain_images_per_s:,.0f}",
+                last="{over_plain:.2f}× ({over_plain_low:.2f} to {over_plain_high:.2f})",
+            ),
+        ),
+    ),
+    Claim(
+        benchmark="packing",
+        code=("sweeps/packing.py", "sweeps/shape.py", "benchmarks/bound.py", "benchmarks/tune_order.py"),
+        rows=(
+            Row(
+                claim="makespan of 500 mixed gangs over its lower bound, on 4, 8 and 32 GPUs, in random order",
+                ours="median {median:.3f}, worst {worst:.3f} of {seeds:.0f} seeds each",
+                peer="a model of Ray Tune's own order",
+                last="{tune_median:.3f}, {tune_worst:.3f}",
+            ),
+            Row(
+                peer="the largest first, which ties size to start",
+                last="{largest_first_median:.3f}, {largest_first_worst:.3f}",
+            ),
+        ),
+    ),
+    Claim(
+        benchmark="overhead",
+        code=(
+            *("sweeps/runner.py", "sweeps/conductor.py", "sweeps/engine.py", "sweeps/packing.py", "sweeps/search.py"),
+            *("sweeps/ledger.py", "sweeps/tracker.py", "sweeps/tracking.py", "sweeps/rows.py", "sweeps/progress.py"),
+            *("sweeps/feasibility.py", "sweeps/durations.py", "sweeps/simulator/group.py", "search_spaces/demo.yaml"),
+            *("workers/group.py", "workers/keeper.py", "workers/nursery.py", "workers/train.py", "workers/learner.py"),
+            *("workers/throughput.py", "workers/steady.py", "workers/explain.py", "workers/models/tiny.py"),
+            "benchmarks/instant.py",
+        ),
+        rows=(
+            Row(
+                claim="instant trials a second through all of the control plane",
+                ours="{ours_a_second:.0f}; median ratio {pace_over_tune:.2f} of {turns:.0f} turns",
+                peer="Ray Tune alone, keeping no results",
+                peer_figures="{tune_a_second:.0f}",
+                last="{pace_over_tune_least:.2f} to {pace_over_tune_most:.2f}",
+            ),
+            Row(
+                claim="from a trial's end to the next one's first step done, in the demo",
+                ours="median {turnaround_s:.1f} s",
+                last="{measuring_share:.0%} of its time is measuring",
+            ),
+        ),
+    ),
+    Claim(
+        benchmark="tracking",
+        code=("sweeps/tracking.py", "sweeps/tracker.py", "sweeps/rows.py", "sweeps/note.py"),
+        rows=(
+            Row(
+                claim="writing a trial to MLflow, sqlite",
+                ours="{local_ours_ms:.1f} ms, median of {trials:.0f}",
+                peer="the plain batch call",
+                peer_figures="{local_plain_ms:.1f} ms",
+                last="{local_ratio:.2f}× (over HTTP {http_ratio:.2f}×)",
+            ),
+            Row(peer="fluent calls", peer_figures="{local_fluent_ms:,.0f} ms", last="{local_fluent_over_ours:.0f}×"),
+            Row(
+                peer="Ray's `MLflowLoggerCallback`",
+                peer_figures="{local_callback_ms:,.0f} ms",
+                last="{local_callback_over_ours:.0f}×",
+            ),
+        ),
+    ),
+    Claim(
+        benchmark="query",
+        code=(
+            *("sweeps/query.py", "sweeps/database.py", "sweeps/mirror.py", "sweeps/arrays.py", "sweeps/rows.py"),
+            "sweeps/tabular.py",
+        ),
+        rows=(
+            Row(
+                claim="a sweep's trials as a DataFrame: 1,000, 10,000, 100,000, first time",
+                ours="{first_s_1000:.2f}, {first_s_10000:.2f}, {first_s_100000:.1f} s",
+                peer="`mlflow.search_runs`",
+                peer_figures="{search_s_1000:.1f}, {search_s_10000:.0f}, {search_s_100000:.0f} s",
+                last="{first_1000:.0f}×, {first_10000:.0f}×, {first_100000:.0f}×",
+            ),
+            Row(
+                claim="the same again, from the copy beside the store",
+                ours="{copy_s_1000:.2f}, {copy_s_10000:.2f}, {copy_s_100000:.2f} s",
+                peer="the same",
+                last="{copy_1000:,.0f}×, {copy_10000:,.0f}×, {copy_100000:,.0f}×",
+            ),
+        ),
+        notes=(
+            "Of 100,000 runs `search_runs` is asked for 10,000 and taken times ten.",
+            "100,000 trials as a DataFrame need {mib_100000:.0f} MiB.",
+        ),
+    ),
+    Claim(
+        benchmark="simulator",
+        code=(
+            *("sweeps/simulator/model.py", "sweeps/simulator/gradients.py"),
+            *("references/throughput.csv", "references/speedups.csv"),
+        ),
+        rows=(
+            Row(
+                claim="published images/s and speed-ups, each left out of what the simulator is fitted to",
+                ours="within {left_out_worst:.1%} (median {left_out_median:.1%})",
+                peer="rows of [references/](references/README.md)",
+                peer_figures="that it claims: {rows:.0f}",
+                last="{fitted_numbers:.0f} fitted numbers; the model's form was chosen knowing the rows",
+            ),
+        ),
+    ),
+    Claim(
+        benchmark="intervals",
+        code=("workers/steady.py", "workers/student.py"),
+        rows=(
+            Row(
+                claim="95% interval, where it is not withheld, covers the truth, at the defaults",
+                ours="{coverage_least:.0%} to {coverage_most:.0%} of traces",
+                peer="looking after every step",
+                last="{naive_least:.0%} to {naive_most:.0%}",
+            ),
+        ),
+        notes=(
+            "The intervals' traces are white, skewed, autocorrelated up to 0.8, begin with staircase warm-ups, or "
+            "stall once in 20 or 50 steps, by 1.5 to 3 times; drifts from 3% per 100 steps and two levels are to be "
+            "withheld.",
+            "A quiet trial at 3% spread takes {steps_first_white_3pct:.0f} steps when it is the first of its cell on "
+            "its nodes, and {steps_later_white_3pct:.0f} afterwards; a stall of 1 in 200 goes unseen until it comes.",
+        ),
+    ),
+)

@@ -1,0 +1,142 @@
+"""Run benchmarks one after the other, keep each verdict in `results.json`, and make README's table again.
+
+    python benchmarks/run.py [NAME ...] [-- ARGUMENT ...]
+
+All of them without a name. One that fails, or does not meet its bounds, is kept as such and the next one runs; the exit
+code is 1 in the end. Arguments behind `--` go to the benchmark; its result is then marked, since README's claim is what
+the benchmark does by itself. A benchmark that is started by hand keeps nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import results
+import table
+from claims import CLAIMS, Claim
+from results import ROOT, Result
+
+from workers import fingerprint
+
+LISTENING_S = 2.0
+
+
+def main(asked: Sequence[str], claims: Sequence[Claim] = CLAIMS, root: Path = ROOT) -> int:
+    names, arguments = split(asked)
+    by_name = {claim.benchmark: claim for claim in claims}
+    if unknown := [name for name in names if name not in by_name]:
+        print(f"no benchmark is called '{unknown[0]}'; there are {', '.join(by_name)}", file=sys.stderr)
+        return 2
+    run = Run(root=root, began=now(), commit=commit_at(root), machine=machine_here())
+    failed = []
+    for claim in [by_name[name] for name in names] or claims:
+        print(f"\n{claim.benchmark}", flush=True)
+        result = run.of(claim, arguments)
+        results.write(results.read(root) | {claim.benchmark: result}, root)
+        table.update(claims, root)
+        failed += complaints(claim, result)
+    print(*failed or ["all bounds met"], sep="\n")
+    return 1 if failed else 0
+
+
+def split(asked: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names, and the arguments behind `--`."""
+    at = list(asked).index("--") if "--" in asked else len(asked)
+    return list(asked[:at]), tuple(asked[at + 1 :])
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What the benchmarks that run together share."""
+
+    root: Path
+    began: str
+    commit: str
+    machine: str
+
+    def of(self, claim: Claim, arguments: tuple[str, ...]) -> Result:
+        """Run a benchmark, show what it prints, and return its verdict with the circumstances."""
+        code = results.digests(claim, self.root)
+        busy = psutil.cpu_percent(LISTENING_S) / 100
+        date, began = now(), time.monotonic()
+        verdict = self._verdict(claim, arguments)
+        return Result(
+            figures=verdict["figures"],
+            bounds=verdict["bounds"],
+            met=verdict["met"],
+            unmet=tuple(verdict["unmet"]),
+            arguments=arguments,
+            run=self.began,
+            date=date,
+            took_s=round(time.monotonic() - began, 3),
+            commit=self.commit,
+            machine=self.machine,
+            busy_before=round(busy, 3),
+            code=code,
+        )
+
+    def _verdict(self, claim: Claim, arguments: tuple[str, ...]) -> dict[str, Any]:
+        """Return its last line; what ends without a verdict has met nothing."""
+        environment = os.environ | {"PYTHONPATH": str(self.root)}  # the code whose digest is taken
+        command = [sys.executable, str(self.root / claim.script), *arguments]
+        last = ""
+        with subprocess.Popen(command, cwd=self.root, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                last = line.strip() or last
+        try:
+            verdict = json.loads(last)
+            return {name: verdict[name] for name in ("figures", "bounds", "met", "unmet")}
+        except (ValueError, TypeError, KeyError):
+            print(f"{claim.benchmark} ended with exit code {process.returncode} and without a verdict")
+            return {"figures": {}, "bounds": {}, "met": False, "unmet": []}
+
+
+def complaints(claim: Claim, result: Result) -> list[str]:
+    found = [f"{claim.benchmark}: {name} is {result.figures[name]}, not {result.bounds[name]}" for name in result.unmet]
+    if not result.figures:
+        return [f"{claim.benchmark}: it did not run to its end"]
+    if missing := sorted(claim.quoted() - result.figures.keys()):
+        found.append(f"{claim.benchmark}: README quotes {', '.join(missing)}, but it prints no such figure")
+    return found
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def commit_at(root: Path) -> str:
+    """Return the commit, and whether files differ from it; what this command writes itself does not count."""
+    own = [f":!{name}" for name in (results.FILE, table.README)]
+    try:
+        commit = _git(root, "rev-parse", "--short", "HEAD")
+        return f"{commit} with changes" if _git(root, "status", "--porcelain", "--", ".", *own) else commit
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def machine_here() -> str:
+    """Return the machine in words that name no host."""
+    facts = fingerprint.hardware()
+    cpu = "{model}, {threads} threads of {cores} cores".format(**facts["cpu"])
+    kernel = facts["kernel"].partition("-")[0]  # what follows is whoever built it
+    return f"{cpu}, {facts['memory_gib']} GiB, Linux {kernel}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sweeps.findings import Finding, doubts
 from tests.unit.planted import frame, repeats, trial
 
 

@@ -28,7 +28,7 @@ VERBS: dict[Figure, str] = {
     "epochs_to_target": "needs the fewest epochs to the target",
     "top1": "is most accurate",
 }
-ALONE: dict[Figure, str] = {"images_per_s": "trains", "hours_to_target": "reaches the target", "top1": "learns"}
+ALONE: dict[Figure, str] = {"images_per_s": "trains", "hours_to_target": "reaches the target", "top1": "learns:"}
 RULES: dict[Figure, Rule] = {"epochs_to_target": "fewest epochs", "top1": "most accurate"}
 AHEAD = {"images_per_s": "faster", "hours_to_target": "sooner", "epochs_to_target": "fewer", "top1": "better"}
 MOST_REPEATS = 30  # that are worth asking for
@@ -118,15 +118,15 @@ def told(study: Study, best: Best) -> Iterator[Finding]:
 def _answer(study: Study, best: Best) -> Finding:
     top, figure = best.top, best.figure
     named = _upper(study.described(top)) or "It"
-    verb = VERBS[figure] if best.pick.is_shown else "leads, if not clearly"
+    verb = f"{VERBS[figure] if best.pick.is_shown else 'leads, if not clearly'}:"
     if best.is_alone:
         is_one_of_several = len(study.measured) > 1 and figure == "hours_to_target"
-        verb = "alone reached the target with every repeat" if is_one_of_several else ALONE[figure]
+        verb = "alone reached the target with every repeat:" if is_one_of_several else ALONE[figure]
     return Finding(
         rule="best",
         severity="answer",
         sureness="shown" if best.pick.is_shown else "estimated" if best.is_alone else "open",
-        says=f"{named} {verb}: {_value(top, figure)}",
+        says=f"{named} {verb} {_value(top, figure)}",
         cells=(top["cell"],),
         evidence=_evidence(best),
     )

@@ -369,7 +369,7 @@ def _sync(args: argparse.Namespace) -> int:
     from sweeps import ledger, report, tracking
 
     record = ledger.read(args.name)
-    tracking.sync(record, report.verdict(args.name))
+    tracking.sync(record, report.conclusion(args.name))
     print(f"{len(record.trials)} trials of {args.name} stand in {errors.without_password(tracking.store_name())}")
     return errors.DONE
 

@@ -34,6 +34,7 @@ from workers.contract import WITHOUT_JPEGS, TrialConfig
 
 if TYPE_CHECKING:
     from sweeps.cluster import Site
+    from sweeps.findings.next_steps import Stopped
     from sweeps.tracker import Tracker
 
 INTERRUPTED = 130
@@ -315,7 +316,7 @@ def _conduct(
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
     spent = f"{engine.spent.gpu_hours:.3g} {cost.unit(spec)}"
     console.print(f"[dim]spent {spent}[/]", highlight=False)
-    why = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
+    why: Stopped = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
     return _told(book.facts, planned, refusals, file, why, console, terms)
 
 
@@ -336,7 +337,7 @@ def _told(
     planned: Plan,
     refusals: list[RefusedError],
     file: Path,
-    stopped: str,
+    stopped: Stopped,
     console: Console,
     terms: Terms,
 ) -> int:
@@ -346,7 +347,7 @@ def _told(
     except InputError:  # discarded: nothing was measured
         records = ()
     if records:
-        _conclude(facts, planned, records, file, terms, refusals)
+        _conclude(facts, planned, records, file, terms, refusals, stopped)
     for refusal in refusals:
         console.print(f"[red]{refusal}[/]", highlight=False, soft_wrap=True)
     if refusals:
@@ -355,7 +356,6 @@ def _told(
     ended = [record for record in records if record.outcome.status != "cancelled"]
     if stopped:
         console.print(f"stopped after {len(ended)} trials: {stopped}", highlight=False)
-        console.print(f"  to go on: {terms.me} resume {facts.name}", highlight=False)
         return INTERRUPTED
     is_sound = all(record.outcome.status in ("completed", "infeasible", "pruned") for record in records)
     return errors.DONE if is_sound else errors.SOME_FAILED
@@ -407,21 +407,23 @@ def _conclude(
     file: Path,
     terms: Terms,
     refusals: list[RefusedError],
+    stopped: Stopped,
 ) -> None:
-    from sweeps import findings, query, report, rows
+    from sweeps import findings, overview, query, report, rows
+    from sweeps.findings import next_steps
+    from sweeps.report import study
 
     trials = query.frame([rows.row(record) for record in records])
     where = f" on a simulated cluster ({facts.simulated})" if facts.simulated else ""
-    tables.show(findings.table(trials, planned), "table", f"\n{facts.name}: what was found{where}")
+    tables.show(overview.table(trials, planned), "table", f"\n{facts.name}: what was found{where}")
     if planned.spec.search.method == "frontier":
-        tables.show(findings.frontier(trials, planned), "table", "\nthe largest batch that fits")
-    if withheld := findings.withheld(trials):
-        print(f"\n{withheld}")
+        tables.show(overview.frontier(trials, planned), "table", "\nthe largest batch that fits")
     for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
         print(explained(record))
-    if best := findings.best(trials, planned):
-        print(f"\n{best}")
-    for line in findings.front(trials, planned):
+    told = study.of(facts.name)
+    found = findings.of(told)
+    print()
+    for line in [*found.lines(), *overview.front(trials, planned)]:
         print(line)
     page = report.write(facts.name)
     if not refusals:
@@ -429,17 +431,16 @@ def _conclude(
             report.attach(facts.name, page)
         except RefusedError as refusal:
             refusals.append(refusal)
-    is_afar = ledger.JOB in os.environ  # whoever reads this sits elsewhere
-    print(f"\n  report  {f'{terms.me} report {facts.name}' if is_afar else _here(page)}")
-    print(f"  look    {terms.me} ui {facts.name}{' --cluster cluster.yaml' if is_afar else ''}")
-    print(f"  query   {terms.me} trials {facts.name} --format csv")
-    if not file.is_file():  # it was resumed by its name
-        return
-    if facts.simulated:
-        print(f"  next    {terms.me} run {file} --address HOST:PORT   (nothing was measured yet)\n")
-        return
-    more = "repeats=10" if planned.spec.protocol == "convergence" else "batch_size=[64,256] repeats=5"
-    print(f"  next    {terms.me} {'submit' if is_afar else 'run'} {file} --set {more}\n")
+    situation = next_steps.Situation(
+        me=terms.me,
+        file=str(file) if file.is_file() else "",  # else it was resumed by its name
+        address=terms.address or "",
+        is_afar=ledger.JOB in os.environ,
+        is_stored=not refusals,
+        stopped=stopped,
+        report=str(_here(page)),
+    )
+    print("\n" + "\n".join(next_steps.lines(next_steps.of(told, found, situation))) + "\n")
 
 
 def _here(path: Path) -> Path:

@@ -5,10 +5,20 @@ Its comments are left out: their long lines would make the page wider than the w
 
 from __future__ import annotations
 
+import dataclasses
+
 from sweeps.ledger import SweepFacts
 
 LONGEST = 4000  # characters; a tag holds 5,000
 CUT = "…"  # ends a file that had no room
+
+
+@dataclasses.dataclass(frozen=True)
+class Conclusion:
+    """What was found, for the tags of a sweep's own run."""
+
+    markdown: str  # for the eye
+    findings: str  # the same findings as JSON
 
 
 def of(facts: SweepFacts, verdict: str = "") -> str:

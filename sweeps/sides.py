@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 REFERENCE = "reference:"
 MOST_NAMED = 5  # crossovers
+MOST_DIGITS = 12  # of a ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +108,15 @@ def _interval(row: dict[str, float]) -> str:
         return "–"
     if row["ratio_low"] != row["ratio_low"]:
         return f"{row['ratio']:.3f}"
-    return f"{row['ratio']:.3f} ({row['ratio_low']:.3f} to {row['ratio_high']:.3f})"
+    low, high = row["ratio_low"], row["ratio_high"]
+    is_kept = (n for n in range(3, MOST_DIGITS) if _side(round(low, n), round(high, n)) == _side(low, high))
+    digits = next(is_kept, MOST_DIGITS)
+    return f"{row['ratio']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _side(low: float, high: float) -> int:
+    """Return the side of 1 that an interval lies on, 0 where it holds 1: rounded, it must not change sides."""
+    return (low > 1) - (high < 1)
 
 
 def summary(found: Comparison) -> str:

@@ -22,12 +22,14 @@ from urllib.parse import quote
 from sweeps import note, rows, savedview
 from sweeps.errors import RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
+from sweeps.note import Conclusion
 from sweeps.plan import is_varied, namer
 from sweeps.spec import AXES, SweepSpec
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "checkpoint_s", "top1", "top5")
 NOTE = "mlflow.note.content"
+FINDINGS = "sweep.findings"
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
 ALWAYS = ("batch_size", "gpus")  # what charts are drawn over, across sweeps as well
 TIMEOUT_S = 20
@@ -134,9 +136,10 @@ class Store:
     def attach(self, file: Path) -> None:
         self._client.log_artifact(self._parent, str(file))
 
-    def conclude(self, verdict: str) -> None:
-        """Say what was found, in Markdown, at the sweep's own run."""
-        self._client.set_tag(self._parent, NOTE, note.of(self._facts, verdict))
+    def conclude(self, found: Conclusion) -> None:
+        """Say what was found at the sweep's own run: as its note, and as JSON."""
+        self._client.set_tag(self._parent, NOTE, note.of(self._facts, found.markdown))
+        self._client.set_tag(self._parent, FINDINGS, found.findings)
 
     def show(self) -> None:
         """Write the sweep's saved views. They are for the eye alone: no trial waits for them or is lost with them."""
@@ -206,7 +209,7 @@ def _axes(spec: SweepSpec) -> list[str]:
     return [name for name in AXES if name in ALWAYS or (name in spec.axes and is_varied(spec.axes[name]))]
 
 
-def sync(record: SweepRecord, verdict: str = "") -> None:
+def sync(record: SweepRecord, found: Conclusion | None = None) -> None:
     """Bring a whole ledger to the store, and what was found; what stands there is written again, not doubled."""
     try:
         store = Store(record.facts)
@@ -214,18 +217,18 @@ def sync(record: SweepRecord, verdict: str = "") -> None:
             store.describe(node)
         for trial in record.trials:
             store.log(trial)
-        if verdict:
-            store.conclude(verdict)
+        if found:
+            store.conclude(found)
         store.close("FINISHED" if record.is_complete else "KILLED")
     except Exception as error:
         raise refused("be writable", error) from None
 
 
-def attach(facts: SweepFacts, file: Path, verdict: str) -> None:
+def attach(facts: SweepFacts, file: Path, found: Conclusion) -> None:
     """Log a report to a sweep's own run, in place of what had its name there, and what it says first."""
     try:
         store = Store(facts)
-        store.conclude(verdict)
+        store.conclude(found)
         store.attach(file)
     except Exception as error:
         raise refused("take the report", error) from None

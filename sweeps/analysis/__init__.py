@@ -7,6 +7,7 @@ curves     how the rate saturates along an axis, and its knee: batch size, decod
 target     time to an accuracy as throughput × statistical efficiency
 price      GPU-hours and joules an epoch, the front, the largest batch that fits, what is feasible
 axes       how much of the differences each axis explains, alone and with another
+picking    which cell is best, as far as that is shown
 strays     repeats that don't agree with the others, ranks that hold up theirs
 """
 
@@ -24,8 +25,10 @@ from sweeps.analysis.means import (
     parameters,
     plain,
     pooled,
+    repeats,
     varied,
 )
+from sweeps.analysis.picking import Pick, pick
 from sweeps.analysis.price import FRONTIER, costs, feasible, frontier, pareto
 from sweeps.analysis.quotients import precision_ratios, ratio_ci, ratios
 from sweeps.analysis.speedup import scaling
@@ -39,6 +42,7 @@ __all__ = [
     "FRONTIER",
     "SHARES",
     "TO_TARGET",
+    "Pick",
     "batch_curve",
     "best",
     "cells",
@@ -54,11 +58,13 @@ __all__ = [
     "outliers",
     "parameters",
     "pareto",
+    "pick",
     "plain",
     "pooled",
     "precision_ratios",
     "ratio_ci",
     "ratios",
+    "repeats",
     "scaling",
     "stragglers",
     "varied",

@@ -80,6 +80,18 @@ def cells(trials: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
+def repeats(trials: pd.DataFrame, table: pd.DataFrame, figure: str) -> list[Any]:
+    """The figures of the completed trials behind each row of a table of cells."""
+    import numpy as np
+
+    trials = plain(trials)
+    key = ["cell", *FINGERPRINTS]
+    trials = trials.assign(**{side: _known(trials, side) for side in FINGERPRINTS})
+    done = trials[(trials["outcome"] == "completed") & trials[figure].notna()]
+    found = {at: group[figure].to_numpy(float) for at, group in done.groupby(key, sort=False)}
+    return [found.get(at, np.empty(0)) for at in zip(*(table[name] for name in key), strict=True)]
+
+
 def pooled(of_repeats: Any, own: Any, n: Any) -> Any:
     """Half of the 95% interval of a share's mean over `n` trials: from their t-interval, `of_repeats`, and from their
     own half-widths, of which `own` is the root of the summed squares.

@@ -62,15 +62,3 @@ def _inverse_trigamma(value: float) -> float:
         if abs(step) < 1e-10 * at:
             break
     return at
-
-
-def holm(chances: Any) -> Any:
-    """p-values corrected for how many there are: those at most 0.05 hold together with 95% confidence."""
-    import numpy as np
-
-    chances = np.asarray(chances, float)
-    order = np.argsort(chances)
-    raised = chances[order] * (len(chances) - np.arange(len(chances)))
-    corrected = np.empty_like(chances)
-    corrected[order] = np.minimum(np.maximum.accumulate(raised), 1.0) if len(chances) else raised
-    return corrected

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from workers.paths import written_whole
 
 if TYPE_CHECKING:
+    from sweeps.note import Conclusion
     from sweeps.report.chart import Section
     from sweeps.report.study import Study
 
@@ -54,14 +55,22 @@ def attach(name: str, file: Path) -> None:
 
     if name not in ledger.names():
         return
-    tracking.attach(ledger.facts(name), file, verdict(name))
+    tracking.attach(ledger.facts(name), file, conclusion(name))
 
 
-def verdict(name: str) -> str:
-    """What was found, in Markdown: the report's first screen."""
-    from sweeps.report import answer, study
+def conclusion(name: str) -> Conclusion:
+    """What was found, for the sweep's own run: the report's first screen, and its findings."""
+    from sweeps.report import study
 
-    return answer.markdown(answer.of(study.of(name)))
+    return concluded(study.of(name))
+
+
+def concluded(study: Study) -> Conclusion:
+    from sweeps import findings, note
+    from sweeps.report import answer
+
+    found = findings.of(study)
+    return note.Conclusion(answer.markdown(answer.around(study, found)), found.tag(note.LONGEST))
 
 
 def written(study: Study, at: Path, form: Format = "html") -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps import findings, space
+from sweeps import overview, space
 from sweeps.report import layout
 from sweeps.report.chart import Block, Section, Table
 from sweeps.report.study import Study
@@ -33,7 +33,7 @@ def section(study: Study) -> Section | None:
         note = "A row for each combination in which something did not fit. An empty field was not asked for."
         blocks.append(Table("feasibility-map", "What fits", columns, tuple(rows), note=note, is_tinted=True))
     if study.facts.spec.search.method == "frontier":
-        found = findings.frontier(study.trials, study.plan)
+        found = overview.frontier(study.trials, study.plan)
         rows = [tuple(map(str, row)) for row in found.itertuples(index=False)]
         blocks.append(Table("frontier", "The largest batch that fits", tuple(map(str, found.columns)), tuple(rows)))
     kinds = unfit["kind"].value_counts()

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from sweeps import analysis, findings, space, tables
+from sweeps import analysis, overview, space, tables
 from sweeps.analysis.target import GROWS_WITH
 from sweeps.ledger import TrialRecord
 from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table, is_wide
@@ -44,7 +44,7 @@ def section(study: Study) -> Section | None:
 def _factors(study: Study) -> Chart | None:
     """What more images a second gain, and what the greater batch loses of it again."""
     found = analysis.convergence(study.trials)
-    found = findings.in_order(found[found["unexplained"].notna()], study.plan)
+    found = overview.in_order(found[found["unexplained"].notna()], study.plan)
     if found["global_batch"].nunique() < 2:
         return None
     axes = [axis for axis in study.axes if axis in found and axis not in GROWS_WITH]

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sweeps import tables
-from sweeps.report import answer, layout
+from sweeps.report import layout
 from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table
 from sweeps.report.study import Study
 
@@ -22,7 +22,8 @@ def section(study: Study) -> Section | None:
         return None
     kind = "strong" if study.is_strong else "weak"
     fixed = "that of all of them" if study.is_strong else f"that of each {study.rank}"
-    best = _same_settings(study, answer.fastest(study))
+    top = study.measured.loc[study.measured["images_per_s"].idxmax()]
+    best = _same_settings(study, top)
     blocks: list[Block] = [*_best(study, best)]
     blocks += _all(study, counts)
     blocks += _parts(study)
@@ -34,7 +35,7 @@ def section(study: Study) -> Section | None:
 
 
 def _same_settings(study: Study, top: Any) -> pd.DataFrame:
-    """The cells that differ from the fastest in the ranks and where they sit; the better place at each count."""
+    """The cells that differ from the best in the ranks and where they sit; the better place at each count."""
     size = "batch_size" if study.is_strong else "global_batch"
     same = [axis for axis in study.axes if axis not in ("gpus", "placement", size)]
     alike = study.measured

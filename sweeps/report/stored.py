@@ -1,6 +1,6 @@
 """A sweep as the tracking store alone knows it: its trials, and its file from the note of its own run.
 
-What only a ledger holds is not there: `study.LEFT_OUT`.
+What only a ledger holds is not there: `findings.outcomes.LEFT_OUT`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeps import analysis, findings, ledger, query, rows, space
+from sweeps import analysis, ledger, overview, query, rows, space
 from sweeps.errors import InputError
 from sweeps.ledger import SweepFacts, TrialRecord
 from sweeps.plan import Plan, namer
@@ -47,7 +47,7 @@ TELEMETRY = (  # of a node over time
     "ib_send_mib_per_s",
     "ib_receive_mib_per_s",
 )
-LEFT_OUT = "curves by epoch, telemetry, the facts and self-tests of nodes, attempts that were tried again"
+
 MOST_POINTS = 240  # of a curve over time
 
 
@@ -115,7 +115,7 @@ class Study:
         kinds = self.trials[self.trials["kind"] != ""].groupby("cell")["kind"].first()
         table["step_ms"] = table["cell"].map(step_ms)
         table["kind"] = table["cell"].map(kinds).fillna("")
-        return findings.in_order(table, self.plan).reset_index(drop=True)
+        return overview.in_order(table, self.plan).reset_index(drop=True)
 
     @property
     def is_strong(self) -> bool:

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import query, savedview, tracking
+from sweeps import query, report, savedview, tracking
 from sweeps.ledger import SweepRecord
-from sweeps.report import answer
 from tests.integration import browser
 from tests.unit import studies
 
@@ -48,7 +47,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     study = studies.simulated(SWEEP, "nodes=1,gpus=4,gpu=v100")
     with pytest.MonkeyPatch.context() as patch, socket.socket() as free:
         patch.setenv("MLFLOW_TRACKING_URI", uri)
-        tracking.sync(SweepRecord(study.facts, study.records, is_complete=True), answer.markdown(answer.of(study)))
+        tracking.sync(SweepRecord(study.facts, study.records, is_complete=True), report.concluded(study))
         place = query.place("pages")
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

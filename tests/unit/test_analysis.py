@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, findings, query, rows
+from sweeps import analysis, overview, query, rows
 from sweeps.ledger import TrialRecord
 from sweeps.plan import plan
 from sweeps.spec import SweepSpec, parse
@@ -189,12 +189,12 @@ def test_the_front_in_words_needs_two_cells_that_do_not_beat_each_other() -> Non
         record(config(batch_size=16), 100.0),
         record(config(batch_size=8, gpus=4), 360.0),
     ]
-    said = findings.front(frame(*measured), planned)
+    said = overview.front(frame(*measured), planned)
     assert "rank-hours" in said[0]
     assert [line.split(":")[0].strip() for line in said[1:]] == ["batch_size 8, gpus 4", "batch_size 16, gpus 1"]
     assert "360 images/s, 3.954 rank-hours" in said[1]
-    assert findings.front(frame(*measured[:2]), planned) == []
-    assert findings.front(frame(measured[0], record(config(batch_size=8, gpus=4), 1000.0)), planned) == []
+    assert overview.front(frame(*measured[:2]), planned) == []
+    assert overview.front(frame(measured[0], record(config(batch_size=8, gpus=4), 1000.0)), planned) == []
 
 
 def test_a_frontier_is_the_largest_batch_that_fits_and_the_smallest_that_does_not() -> None:
@@ -211,7 +211,7 @@ def test_a_frontier_is_the_largest_batch_that_fits_and_the_smallest_that_does_no
         short("device memory (inferred)", gpus=2),
         record(config(gpus=2, precision="fp16"), outcome=TrialOutcome(status="lost", kind="node lost")),
     )
-    table = findings.frontier(trials, planned).set_index(["gpus", "precision"])
+    table = overview.frontier(trials, planned).set_index(["gpus", "precision"])
     assert table.index.tolist() == [("2", "fp32"), ("2", "fp16"), ("1", "fp32"), ("1", "fp16")]
     assert table["largest batch"].tolist() == ["none", "none", "16", "64"]
     assert table["images/s"].tolist() == ["–", "–", "90", "100"]
@@ -252,11 +252,10 @@ def test_a_table_of_strong_scaling_shows_the_global_batch_and_its_efficiency() -
     planned = plan(parse(text, "x"))
     rates = [50.0 * (1 + trial.gpus) - trial.batch_size * trial.gpus / 1000 for trial in planned.trials]
     trials = frame(*(record(trial, rate) for trial, rate in zip(planned.trials, rates, strict=True)))
-    table = findings.table(trials, planned)
+    table = overview.table(trials, planned)
     assert table[["global_batch", "gpus", "efficiency"]].to_numpy().tolist() == [
         ["16", "1", "100%"],
         ["16", "2", "75%"],
         ["32", "1", "100%"],
         ["32", "2", "75%"],
     ]
-    assert findings.best(trials, planned) == "Fastest: global_batch 16, gpus 2: 150 images/s"

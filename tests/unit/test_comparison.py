@@ -177,15 +177,32 @@ def test_variances_of_like_cells_are_shared_and_those_of_unlike_ones_are_not() -
     assert np.isnan(noise.moderated([np.nan], [0])[0]).all()
 
 
-@given(st.lists(st.floats(0, 1), max_size=20))
-def test_holm_raises_every_chance_and_keeps_their_order(chances: list[float]) -> None:
-    found = noise.holm(chances)
-    assert all(corrected >= chance for corrected, chance in zip(found, chances, strict=True))
-    assert all(corrected <= 1 for corrected in found)
-    for i, j in zip(range(len(chances)), range(1, len(chances)), strict=False):
-        assert (chances[i] <= chances[j]) <= (found[i] <= found[j])
+rates = st.lists(st.floats(50, 200), min_size=2, max_size=4)
 
 
-def test_holm_by_hand() -> None:
-    assert noise.holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
+@given(st.lists(st.tuples(rates, rates), min_size=1, max_size=5), st.sampled_from(["images_per_s", "step_ms_mean"]))
+def test_a_verdict_never_stands_beside_an_interval_that_says_otherwise(
+    cells: list[tuple[list[float], list[float]]], figure: str
+) -> None:
+    """Nor beside its p, nor beside the interval as it is written."""
+    sides_ = [frame(*(repeats(pair[n], batch_size=2**at) for at, pair in enumerate(cells))) for n in (0, 1)]
+    found = compare(*sides_, figure)
+    assert found.compared == len(cells)
+    up = "faster" if comparison.FIGURES[figure] else "slower"
+    down = {"faster": "slower", "slower": "faster"}[up]
+    written = sides._written(found.cells, found.axes)["B ÷ A"]
+    for row, words in zip(found.cells.to_dict("records"), written, strict=True):
+        low, high = (float(end) for end in words.split("(")[1].rstrip(")").split(" to "))
+        for least, most in ((row["ratio_low"], row["ratio_high"]), (low, high)):
+            assert row["verdict"] == (up if least > 1 else down if most < 1 else "no difference seen")
+        assert (row["p"] < 0.05) == (row["verdict"] != "no difference seen") or row["p"] == pytest.approx(0.05)
+
+
+def test_an_interval_that_nearly_holds_1_is_written_with_digits_enough() -> None:
+    row = {"ratio": 1.001, "ratio_low": 1.00004, "ratio_high": 1.002}
+    assert sides._interval(row) == "1.00100 (1.00004 to 1.00200)"
+    assert sides._interval(row | {"ratio_low": 0.9999}) == "1.001 (1.000 to 1.002)"
+
+
+def test_the_figures_that_can_be_compared_are_known() -> None:
     assert len(comparison.FIGURES) == 8

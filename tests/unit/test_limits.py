@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, findings, limits, rows
+from sweeps import analysis, limits, overview, rows
 from sweeps.limits import Part, Share, Shares
 from tests.unit import planted
 from tests.unit.records import config, record, report
@@ -273,7 +273,7 @@ def test_console_tag_and_report_say_the_same_of_a_trial() -> None:
     found = limits.of_cell(analysis.cells(planted.frame(row)).iloc[0])
     assert found
     assert limits.sentence(found, 2) == row["limited_by"]
-    assert findings.limited_by(analysis.cells(planted.frame(row))) == [limits.in_short(found)]
+    assert overview.limited_by(analysis.cells(planted.frame(row))) == [limits.in_short(found)]
 
 
 @given(st.integers(0, 2000), st.sampled_from([["comm"], ["input"], ["comm", "input", "both"]]))

@@ -7,7 +7,8 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from sweeps import analysis, findings, rows
+from sweeps import analysis, overview, rows
+from sweeps.findings import outcomes
 from sweeps.report import answer, trials
 from sweeps.report.chart import Table
 from sweeps.report.study import Study
@@ -73,18 +74,19 @@ def frame(unsteady: int) -> pd.DataFrame:
 
 def test_the_console_has_a_column_only_where_one_is_withheld() -> None:
     planned = studies.planted(FILE, lambda _: 1.0).plan
-    assert "withheld" not in findings.table(frame(0), planned)
-    assert list(findings.table(frame(2), planned)["withheld"]) == [0, 2]
+    assert "withheld" not in overview.table(frame(0), planned)
+    assert list(overview.table(frame(2), planned)["withheld"]) == [0, 2]
 
 
 def test_where_all_are_withheld_a_sentence_says_so_and_why() -> None:
     planned = studies.planted(FILE, lambda _: 1.0).plan
     short = frame(0).assign(is_steady=0.0, why_withheld="too short to know")
-    assert "withheld" not in findings.table(short, planned)
-    assert findings.withheld(short) == (
-        "6 of 6 trials have no interval of their own (6 too short to know): a cell's comes from its repeats"
+    assert "withheld" not in overview.table(short, planned)
+    (said,) = outcomes.withheld(short)
+    assert said.plain == (
+        "Withheld: 6 of 6 trials have no interval of their own (6 too short to know): a cell's comes from its repeats."
     )
-    assert findings.withheld(frame(0).assign(why_withheld="")) == ""
+    assert not [*outcomes.withheld(frame(0).assign(why_withheld=""))]
 
 
 def study(unsteady: int) -> Study:
@@ -119,9 +121,8 @@ def study(unsteady: int) -> Study:
 def test_the_report_names_the_cells_and_says_how_many_in_all() -> None:
     assert not [care for care in answer.of(study(0)).cares if "interval of their own" in care]
     found = study(2)
-    assert any(
-        care.startswith("2 of 6 trials have no interval of their own (2 drift)") for care in answer.of(found).cares
-    )
+    says = "**Withheld**: 2 of 6 trials have no interval of their own (2 drift)"
+    assert any(care.startswith(says) for care in answer.of(found).cares)
     ends = trials.ends(found)
     assert ends
     (table,) = (block for block in ends.blocks if block.name == "ends-withheld")

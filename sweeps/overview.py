@@ -1,4 +1,4 @@
-"""What a sweep found, for a screen: the axes that vary, the figures that its protocol is about."""
+"""A sweep's cells as tables for a screen: the axes that vary, the figures that its protocol is about."""
 
 from __future__ import annotations
 
@@ -67,35 +67,6 @@ def _with_interval(found: pd.DataFrame, figure: str) -> list[str]:
 def _times(found: pd.DataFrame, figure: str) -> list[str]:
     pairs = zip(found[figure], found[f"{figure}_ci"], strict=True)
     return [tables.duration(3600 * hours, 3600 * ci) for hours, ci in pairs]
-
-
-def withheld(trials: pd.DataFrame) -> str:
-    """How many trials have no interval of their own, and why, in a sentence; empty where all have one."""
-    done = trials[(trials["outcome"] == "completed") & trials["steps_taken"].notna()]
-    loose = done[(done["is_steady"] != 1) | done["images_per_s_within"].isna()]
-    if loose.empty:
-        return ""
-    reasons = loose["why_withheld"].astype(str).replace("", "of an earlier sweep").value_counts()
-    told = ", ".join(f"{count} {why}" for why, count in reasons.items())
-    return f"{len(loose)} of {len(done)} trials have no interval of their own ({told}): a cell's comes from its repeats"
-
-
-def best(trials: pd.DataFrame, planned: Plan) -> str:
-    """The cell to train with, in a sentence; empty where nothing was measured."""
-    found = analysis.scaling(trials)
-    measured = found[found["n"] > 0]
-    if measured.empty:
-        return ""
-    if planned.spec.protocol == "throughput":
-        top = measured.loc[measured["images_per_s"].idxmax()]
-        rate = tables.plus_minus(top["images_per_s"], top["images_per_s_ci"])
-        return f"Fastest: {_named(top, planned)}: {rate} images/s"
-    sure = measured[(measured["reached"] == measured["n"])]
-    if not sure.empty:
-        top = sure.loc[sure["hours_to_target"].idxmin()]
-        return f"Fastest to the target: {_named(top, planned)}: {tables.duration(3600 * top['hours_to_target'])}"
-    top = measured.loc[measured["top1"].fillna(-1).idxmax()]
-    return f"Most accurate: {_named(top, planned)}: top-1 {tables.accuracy(top['top1'], top['top1_ci'])}"
 
 
 def front(trials: pd.DataFrame, planned: Plan) -> list[str]:

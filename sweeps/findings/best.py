@@ -1,0 +1,275 @@
+"""The cell to train with, and how sure that is: the answer, and the notes that belong to it.
+
+With `protocol: throughput` it is the cell with the most images/s. With `protocol: convergence` it is the one that takes
+least time to the target, of those whose every repeat came to it; where there is none, the one with the best top-1.
+`analysis.picking` says when a cell may be called the best.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from sweeps import analysis, limits, tables
+from sweeps.analysis import Pick
+from sweeps.findings.finding import Finding, Rule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sweeps.report.study import Study
+
+Figure = Literal["images_per_s", "hours_to_target", "epochs_to_target", "top1"]
+VERBS: dict[Figure, str] = {
+    "images_per_s": "trains fastest",
+    "hours_to_target": "reaches the target soonest",
+    "epochs_to_target": "needs the fewest epochs to the target",
+    "top1": "is most accurate",
+}
+ALONE: dict[Figure, str] = {"images_per_s": "trains", "hours_to_target": "reaches the target", "top1": "learns:"}
+RULES: dict[Figure, Rule] = {"epochs_to_target": "fewest epochs", "top1": "most accurate"}
+AHEAD = {"images_per_s": "faster", "hours_to_target": "sooner", "epochs_to_target": "fewer", "top1": "better"}
+MOST_REPEATS = 30  # that are worth asking for
+FEWEST_REPEATS = 3
+ROUNDING = 12**-0.5  # standard deviation of what is lost when a figure is rounded to whole numbers
+CLEARLY_CHEAPER = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The best cell of a table by one figure."""
+
+    figure: Figure
+    table: pd.DataFrame  # a row each of those that were compared
+    pick: Pick
+
+    @property
+    def top(self) -> Any:
+        return self.table.iloc[self.pick.top]
+
+    @property
+    def rivals(self) -> pd.DataFrame:
+        """The cells that it is not told from, the nearest first."""
+        return self.table.iloc[[*self.pick.rivals]]
+
+    @property
+    def is_alone(self) -> bool:
+        return len(self.table) == 1
+
+    @property
+    def repeats(self) -> int:
+        """How many repeats each cell should have to tell the best from the nearest other; 0 where that asks for more
+        than is worth it, or it is told."""
+        if self.is_alone or self.pick.is_shown:
+            return 0
+        if self.pick.singles:
+            return FEWEST_REPEATS
+        return math.ceil(self.pick.enough) if self.pick.enough <= MOST_REPEATS else 0
+
+
+def of(study: Study) -> Best | None:
+    """The sweep's best cell; None where nothing was measured."""
+    if study.measured.empty:
+        return None
+    if not study.is_convergence:
+        return by(study, "images_per_s")
+    return by(study, "hours_to_target") or by(study, "top1") or by(study, "images_per_s")
+
+
+def by(study: Study, figure: Figure) -> Best | None:
+    """The best cell by a figure; what it took to get to the target counts where every repeat got there."""
+    table = study.measured
+    if figure in analysis.TO_TARGET:
+        table = table[table["reached"] == table["n"]]
+    table = table[table[figure].notna()]
+    if table.empty:
+        return None
+    spread = ROUNDING * study.facts.spec.evaluate_every if figure == "epochs_to_target" else 0.0
+    picked = analysis.pick(
+        analysis.repeats(study.trials, table, figure),
+        is_ratio=figure != "top1",
+        is_more_better=figure in ("images_per_s", "top1"),
+        least_spread=spread,
+    )
+    return Best(figure, table, picked)
+
+
+def told(study: Study, best: Best) -> Iterator[Finding]:
+    """The answer, then its notes."""
+    yield _answer(study, best)
+    if not best.is_alone:
+        yield _apart(study, best)
+    if study.is_convergence:
+        yield from _target(study)
+        yield from _others(study, best)
+        return
+    top = best.top
+    yield from _speed_up(study, top)
+    if verdict := limits.of_cell(top):
+        words = limits.sentence(verdict, int(top["gpus"]))
+        says = f"It is {words}." if verdict.part else f"What limits it is {words}."
+        is_shown: Literal["shown", "open"] = "shown" if verdict.part else "open"
+        yield Finding(rule="limit", severity="note", sureness=is_shown, says=says, cells=(top["cell"],))
+    yield from _cheaper(study, top)
+
+
+def _answer(study: Study, best: Best) -> Finding:
+    top, figure = best.top, best.figure
+    named = _upper(study.described(top)) or "It"
+    verb = f"{VERBS[figure] if best.pick.is_shown else 'leads, if not clearly'}:"
+    if best.is_alone:
+        is_one_of_several = len(study.measured) > 1 and figure == "hours_to_target"
+        verb = "alone reached the target with every repeat:" if is_one_of_several else ALONE[figure]
+    return Finding(
+        rule="best",
+        severity="answer",
+        sureness="shown" if best.pick.is_shown else "estimated" if best.is_alone else "open",
+        says=f"{named} {verb} {_value(top, figure)}",
+        cells=(top["cell"],),
+        evidence=_evidence(best),
+    )
+
+
+def _value(top: Any, figure: Figure) -> str:
+    value, within = float(top[figure]), float(top[f"{figure}_ci"])
+    if figure == "images_per_s":
+        return f"{tables.plus_minus(value, within)} images/s"
+    if figure == "hours_to_target":
+        return f"in {tables.duration(3600 * value, 3600 * within)}"
+    if figure == "top1":
+        return f"{tables.accuracy(value, within)} top-1"
+    return f"{tables.plus_minus(value, within)} epochs"
+
+
+def _apart(study: Study, best: Best) -> Finding:
+    """Whether the best cell is told from the others: by how much it leads at least, or what is open."""
+    pick, figure = best.pick, best.figure
+    cells: tuple[str, ...] = ()
+    if pick.is_shown:
+        says = f"It is at least {_lead(pick.low, figure)} {AHEAD[figure]} than any other cell."
+    else:
+        says = " ".join(_open(study, best))
+        cells = (best.top["cell"], *best.rivals["cell"])
+    return Finding(
+        rule="told apart",
+        severity="note",
+        sureness="shown" if pick.is_shown else "open",
+        says=says,
+        cells=cells,
+        evidence=_evidence(best),
+    )
+
+
+def _open(study: Study, best: Best) -> Iterator[str]:
+    pick, rivals, others = best.pick, best.rivals, len(best.table) - 1
+    if len(pick.singles) == len(best.table):
+        yield "Which cell is best is open: **every cell has a single repeat**, and no interval."
+    elif pick.top in pick.singles:
+        yield "Which cell is best is open: this one has a single repeat, and no interval."
+    elif pick.singles:
+        alone = f"{len(pick.singles)} of the {others} other cells"
+        yield f"It can't be compared with **{alone}**, which have a single repeat."
+    if len(rivals):
+        nearest = _upper(study.described(rivals.iloc[0]))
+        who = f"**{nearest}**" if len(rivals) == 1 else f"**{len(rivals)} of the {others} other cells**"
+        first = "" if len(rivals) == 1 else f", {study.described(rivals.iloc[0])} first"
+        counts = sorted({int(best.top["n"]), *map(int, rivals["n"])})
+        each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} repeats each"
+        ends = f"{_percent(pick.low, best.figure)} to {_percent(pick.high, best.figure)}"
+        yield f"{who} can't be told from it at 95%{first}: {each}, and its lead is {ends}."
+    if best.repeats:
+        reason = "" if pick.singles else ", if its lead is what it seems"
+        yield f"{'At least' if pick.singles else 'About'} {best.repeats} repeats would tell{reason}."
+    elif len(rivals):
+        yield "They are too near to each other for repeats to tell."
+
+
+def _lead(low: float, figure: Figure) -> str:
+    """A lead that is above zero, with digits enough to stay there."""
+    return f"{_hundredths(low, figure):.2g}{' points' if figure == 'top1' else '%'}"
+
+
+def _percent(end: float, figure: Figure) -> str:
+    return f"{_hundredths(end, figure):.1f}{' points' if figure == 'top1' else '%'}".replace("-", "−")
+
+
+def _hundredths(lead: float, figure: Figure) -> float:
+    """A lead as one says it: so much more of a rate, so much less of a time, points of an accuracy."""
+    if figure == "top1":
+        return 100 * lead
+    return 100 * (math.expm1(lead) if figure == "images_per_s" else -math.expm1(-lead))
+
+
+def _evidence(best: Best) -> dict[str, float]:
+    top, pick = best.top, best.pick
+    ends = {"lead_low": pick.low, "lead_high": pick.high}
+    ends = {name: _hundredths(end, best.figure) / 100 for name, end in ends.items()}
+    figures = {best.figure: float(top[best.figure]), f"{best.figure}_ci": float(top[f"{best.figure}_ci"])}
+    return figures | {"repeats": float(top["n"]), "compared": float(len(best.table))} | ends
+
+
+def _target(study: Study) -> Iterator[Finding]:
+    target = study.facts.spec.target
+    goals = [f"top-{n} {at:.1%}" for n, at in ((1, target.top1), (5, target.top5)) if at]
+    if goals:
+        reached, of_all = int(study.measured["reached"].sum()), int(study.measured["n"].sum())
+        says = f"{reached} of {of_all} trials reached the target of {' and '.join(goals)}."
+        yield Finding(rule="target", severity="note", sureness="counted", says=says)
+
+
+def _others(study: Study, best: Best) -> Iterator[Finding]:
+    """A convergence sweep's other figures, each with its best cell."""
+    figures: Sequence[Figure] = ("epochs_to_target", "top1")
+    for figure in figures:
+        other = by(study, figure)
+        if figure == best.figure or not other or other.is_alone:
+            continue
+        named, value = _upper(study.described(other.top)), _value(other.top, figure)
+        if other.pick.is_shown:
+            says = f"{named} {VERBS[figure]}: {value}."
+        else:
+            is_single = other.pick.top in other.pick.singles
+            near = len(other.table) - 1 if is_single else len(other.pick.rivals) + len(other.pick.singles)
+            says = f"Which cell {VERBS[figure]} is open: {study.described(other.top)} leads with {value}, not told from"
+            says += f" {near} of the {len(other.table) - 1} others."
+        yield Finding(
+            rule=RULES[figure],
+            severity="note",
+            sureness="shown" if other.pick.is_shown else "open",
+            says=says,
+            cells=(other.top["cell"],),
+            evidence=_evidence(other),
+        )
+
+
+def _speed_up(study: Study, top: Any) -> Iterator[Finding]:
+    if top["gpus"] > 1 and top["efficiency"] == top["efficiency"]:
+        speed_up, efficiency = top["efficiency"] * top["gpus"], float(top["efficiency"])
+        says = (
+            f"That is **{speed_up:.3g}×** one {study.rank} at the same settings,"
+            f" **{tables.percent(efficiency, top['efficiency_ci'])}** of linear scaling."
+        )
+        evidence = {"speedup": float(speed_up), "efficiency": efficiency}
+        yield Finding(rule="speed-up", severity="note", sureness="estimated", says=says, evidence=evidence)
+
+
+def _cheaper(study: Study, top: Any) -> Iterator[Finding]:
+    cost = "gpu_hours_per_epoch"
+    cheapest = study.measured.loc[study.measured[cost].idxmin()]
+    saved = 1 - cheapest[cost] / top[cost]
+    if saved > CLEARLY_CHEAPER:
+        says = (
+            f"An epoch of ImageNet is cheapest with {study.described(cheapest)}:"
+            f" {cheapest[cost]:.3g} {study.rank}-hours instead of {top[cost]:.3g}, **{saved:.0%} less**,"
+            f" at {tables.cell(float(cheapest['images_per_s']))} images/s."
+        )
+        yield Finding(
+            rule="cheaper", severity="note", sureness="estimated", says=says, cells=(cheapest["cell"],),
+            evidence={"saved": float(saved)},
+        )  # fmt: skip
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,194 @@
+"""What a table or report must not claim without saying so: reasons to doubt its cells, from their trials alone.
+
+of either protocol
+  single repeat   a figure without an interval
+  wide interval   a figure that is known too loosely to be used
+  mixed sources   simulated or cached figures among fresh ones
+  pooled          more than one machine, or more than one software
+  mixed nodes     repeats of a cell that ran on different numbers of nodes
+of throughput
+  mixed scaling   some GPU counts keep the batch of a GPU and others that of all: neither weak nor strong scaling
+  untuned base    a speed-up over one GPU at a setting that is not its best, or the only one that was tried
+of convergence
+  missed target   repeats that did not come to the target, so that a cell's time to it is that of the others
+  pruned          repeats that the search stopped, so that a cell's figures are those of what went on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sweeps.analysis import FINGERPRINTS, cells, plain, scaling, varied
+from sweeps.comparison import CACHED
+from sweeps.findings.finding import Finding, doubt
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIMULATED = "simulated"  # begins the fingerprint of a machine that was made up
+CLEARLY = 0.02  # that another setting of one GPU is faster by
+WORKLOAD = ("model", "data", "device", "precision", "image_size", "classes")  # what a fair base has in common
+WIDE = 0.1  # half of an interval, of its figure
+WIDE_POINTS = 0.01  # of an accuracy
+
+
+def of_throughput(trials: pd.DataFrame, is_strong: bool = False) -> list[Finding]:
+    """What is doubtful about these trials' table of cells, scaling and best cell."""
+    measured = _measured(trials)
+    if measured.empty:
+        return []
+    table = cells(measured)
+    return [
+        *_common(measured, table),
+        *_scaling_kinds(measured, table),
+        *_bases(measured, is_strong),
+        *_wide(table, "images_per_s", "images/s"),
+    ]
+
+
+def of_convergence(trials: pd.DataFrame, has_target: bool) -> list[Finding]:
+    """What is doubtful about these trials' accuracies, and about what it took to get to the target."""
+    measured = _measured(trials)
+    if measured.empty:
+        return [*_pruned(plain(trials))]
+    table = cells(measured)
+    return [
+        *_common(measured, table),
+        *(_missed(table) if has_target else ()),
+        *_pruned(plain(trials)),
+        *_wide(table, "hours_to_target", "time to the target"),
+        *_wide(table, "epochs_to_target", "epochs to the target"),
+        *_wide_accuracy(table),
+    ]
+
+
+def _measured(trials: pd.DataFrame) -> pd.DataFrame:
+    trials = plain(trials)
+    return trials[(trials["outcome"] == "completed") & (trials["images_per_s"] > 0)]
+
+
+def _common(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
+    yield from _pooled(table)
+    yield from _nodes(measured)
+    yield from _sources(measured)
+    yield from _single(table)
+
+
+def _pooled(table: pd.DataFrame) -> Iterator[Finding]:
+    for side in FINGERPRINTS:
+        prints = sorted({*table[side]} - {""})
+        if len(prints) > 1:
+            shown = ", ".join(print_[:12] for print_ in prints[:4]) + ("…" if len(prints) > 4 else "")
+            several = table.groupby("cell")[side].nunique()
+            both = tuple(several[several > 1].index)
+            how = f"; {len(both)} cells have figures of several" if both else ", each with cells of its own"
+            yield doubt("pooled", f"{len(prints)} {side} fingerprints ({shown}){how}: a difference may be theirs", both)
+
+
+def _nodes(measured: pd.DataFrame) -> Iterator[Finding]:
+    """`spread` takes the nodes that there are, and some may have gone meanwhile."""
+    if "nodes" not in measured:
+        return
+    several = measured.groupby("cell")["nodes"].agg(["min", "max"])
+    several = several[several["min"] < several["max"]]
+    if len(several):
+        first = several.iloc[0]
+        says = f"the repeats of {len(several)} cells ran on different numbers of nodes"
+        counts = f"{first['min']:.0f} and {first['max']:.0f}, such as {several.index[0]}"
+        yield doubt("mixed nodes", f"{says} ({counts}): placement N×M would hold them to one", tuple(several.index))
+
+
+def _sources(measured: pd.DataFrame) -> Iterator[Finding]:
+    is_made_up = measured["hardware"].astype(str).str.startswith(SIMULATED)
+    is_cached = measured["kind"] == CACHED
+    if is_made_up.all():
+        yield doubt("mixed sources", "every figure is simulated: nothing was measured")
+    elif is_made_up.any():
+        those = tuple(measured.loc[is_made_up, "cell"].unique())
+        yield doubt("mixed sources", f"{is_made_up.sum()} of {len(measured)} figures are simulated", those)
+    if is_cached.any() and not is_cached.all():
+        those = tuple(measured.loc[is_cached, "cell"].unique())
+        yield doubt(
+            "mixed sources", f"{is_cached.sum()} of {len(measured)} figures were measured by earlier sweeps", those
+        )
+
+
+def _scaling_kinds(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
+    """A line over the GPUs has one cell at each count: a grid of batches has many lines, each of its own kind."""
+    by = [name for name in (*varied(measured), *FINGERPRINTS) if name not in ("gpus", "placement", "batch_size")]
+    for _, line in table.groupby(by, sort=False, dropna=False):
+        batches = line.groupby("gpus")["batch_size"].agg(["min", "max"])
+        if len(batches) < 3 or (batches["min"] != batches["max"]).any():
+            continue
+        batch = batches["min"]
+        totals = batch * batch.index
+        if batch.nunique() > 1 and totals.nunique() > 1:
+            counts = ", ".join(f"{at} on {gpus}" for gpus, at in batch.items())
+            says = f"neither the batch of a GPU nor that of all stays the same ({counts} GPUs)"
+            yield doubt("mixed scaling", says, tuple(line["cell"]))
+
+
+def _bases(measured: pd.DataFrame, is_strong: bool) -> Iterator[Finding]:
+    """Each speed-up's one GPU beside the best that one GPU did with the same work."""
+    table = scaling(measured, is_strong)
+    has_speedup = table[(table["gpus"] > 1) & table["speedup"].notna()]
+    single = table[table["gpus"] == 1]
+    work = [name for name in (*WORKLOAD, *FINGERPRINTS) if name in table]
+    tops = single.groupby(work, dropna=False)["images_per_s"].agg(["max", "count"]).reset_index()
+    compared = has_speedup.merge(tops, on=work, how="left")
+    base = compared["images_per_s"] / compared["speedup"]
+    slow = compared[base < compared["max"] / (1 + CLEARLY)]
+    if len(slow):
+        worst = float((slow["max"] / (slow["images_per_s"] / slow["speedup"])).max())
+        says = (
+            f"{len(slow)} of {len(compared)} speed-ups are over a single GPU that does up to {worst:.2f} times as much"
+        )
+        yield doubt("untuned base", f"{says} at another setting", tuple(slow["cell"]))
+    alone = compared[compared["count"] == 1]
+    if len(alone):
+        says = f"{len(alone)} speed-ups are over a single GPU that was measured at one setting only"
+        yield doubt("untuned base", says, tuple(alone["cell"]))
+
+
+def _single(table: pd.DataFrame) -> Iterator[Finding]:
+    alone = table[table["n"] == 1]
+    if len(alone):
+        whose = "every cell has" if len(alone) == len(table) else f"{len(alone)} of {len(table)} cells have"
+        yield doubt("single repeat", f"{whose} a single repeat, and no interval", tuple(alone["cell"]))
+
+
+def _wide(table: pd.DataFrame, figure: str, word: str) -> Iterator[Finding]:
+    wide = table[table[f"{figure}_ci"] > WIDE * table[figure]]
+    if len(wide):
+        says = f"{len(wide)} of {len(table)} cells have an interval of their {word} wider than ±{WIDE:.0%}"
+        yield doubt("wide interval", f"{says}: repeat them before use", tuple(wide["cell"]))
+
+
+def _wide_accuracy(table: pd.DataFrame) -> Iterator[Finding]:
+    wide = table[table["top1_ci"] > WIDE_POINTS]
+    if len(wide):
+        most = 100 * float(wide["top1_ci"].max())
+        says = f"{len(wide)} of {len(table)} cells have a top-1 known to ±1 point at best, one to ±{most:.2g}"
+        yield doubt("wide interval", f"{says}: repeat them before use", tuple(wide["cell"]))
+
+
+def _missed(table: pd.DataFrame) -> Iterator[Finding]:
+    none, some = table[table["reached"] == 0], table[(table["reached"] > 0) & (table["reached"] < table["n"])]
+    if len(none):
+        says = f"no repeat of {len(none)} of {len(table)} cells came to the target"
+        yield doubt("missed target", f"{says}: nothing is known of the time they would take", tuple(none["cell"]))
+    if len(some):
+        missed = int((some["n"] - some["reached"]).sum())
+        says = f"{missed} of {int(some['n'].sum())} repeats of {len(some)} cells did not come to the target"
+        yield doubt("missed target", f"{says}: time and epochs to it are of the others alone", tuple(some["cell"]))
+
+
+def _pruned(trials: pd.DataFrame) -> Iterator[Finding]:
+    stopped = trials[trials["outcome"] == "pruned"]
+    if len(stopped):
+        pruned = {*stopped["cell"]}
+        kept = {*trials[trials["outcome"] == "completed"]["cell"]} & pruned
+        says = f"the search stopped {len(stopped)} trials of {len(pruned)} cells before their last epoch"
+        rest = f"; {len(kept)} of these cells have figures, which are of the repeats that went on" if kept else ""
+        yield doubt("pruned", f"{says}: they are not in the figures{rest}", tuple(sorted(pruned)))

@@ -1,0 +1,196 @@
+"""What to do now that a sweep has ended, by how it ended. Pure.
+
+Something failed: its log, the others like it, a check of the machine, and how to run them again; never more repeats.
+Nothing fits: why, and a smaller batch. Stopped: how to go on. Else one thing that would tell more than is known.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from sweeps import spec
+from sweeps.errors import InputError
+from sweeps.findings import outcomes
+
+if TYPE_CHECKING:
+    from sweeps.findings import Findings
+    from sweeps.report.study import Study
+
+Stopped = Literal["", "interrupted", "the budget is spent"]
+TOO_SHORT = {"too short to know", "too few steps"}  # for an interval: more steps would do
+ENOUGH_STEPS = 300  # of a window whose interval is not withheld for its length
+MOST_STEPS_TIMES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """Where the sweep was run from, as far as the commands depend on it."""
+
+    me: str = "sweep"  # how the user called this command
+    file: str = ""  # the sweep's; empty where it was resumed by its name
+    address: str = ""  # of the Ray cluster, where one was named
+    is_afar: bool = False  # it was submitted: whoever reads this sits elsewhere
+    is_stored: bool = True  # the tracking store took it all
+    stopped: Stopped = ""
+    report: str = ""  # where the page lies
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """A command or a file, what it is for in a word, and why."""
+
+    word: Literal["report", "look", "query", "log", "which", "check", "retry", "resume", "next"]
+    what: str
+    why: str = ""
+
+
+def lines(steps: list[NextStep]) -> list[str]:
+    """Return them as a console has them."""
+    return [f"  {step.word:<7} {step.what}{f'   ({step.why})' if step.why else ''}" for step in steps]
+
+
+def of(study: Study, found: Findings, at: Situation) -> list[NextStep]:
+    """The steps that fit how the sweep ended, in the order to take them."""
+    return [*_looks(study, found, at), *_after(study, found, at)]
+
+
+def _looks(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
+    yield NextStep("report", f"{at.me} report {study.name}" if at.is_afar else at.report)
+    if at.is_stored:
+        yield NextStep("look", f"{at.me} ui {study.name}{' --cluster cluster.yaml' if at.is_afar else ''}")
+    if at.is_stored and found.best:
+        yield NextStep("query", f"{at.me} trials {study.name} --format csv")
+
+
+def _after(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
+    outcomes_ = {*study.trials["outcome"]}
+    has_failed = bool(outcomes_ & {"failed", "lost"})
+    if has_failed:
+        yield from _mending(study, at)
+    if at.stopped:
+        yield _going_on(study, at)
+    elif has_failed:
+        yield NextStep("retry", f"{at.me} retry {study.name}{_where(study, at)}", "once that is mended")
+    elif not found.best and "infeasible" in outcomes_:
+        yield from _fitting(study, at)
+    elif found.best and at.file:
+        yield from _more(study, found, at)
+
+
+def _mending(study: Study, at: Situation) -> Iterator[NextStep]:
+    """What failed, and what may be wrong with where it ran."""
+    bad = [record for record in study.records if record.outcome.status in ("failed", "lost")]
+    ends = sorted({record.outcome.status for record in bad})
+    logs = [record for record in bad if record.outcome.log]
+    if logs:
+        why = "it ends with why the first failed" if len(bad) > 1 else ""
+        yield NextStep("log", f"less +G {shlex.quote(logs[0].outcome.log)}", why)
+    if at.is_stored:
+        condition = " or ".join(f"outcome == '{end}'" for end in ends)
+        columns = "trial,kind,message"
+        yield NextStep("which", f'{at.me} trials {study.name} --where "{condition}" --columns {columns}')
+    if not study.facts.simulated:
+        cluster = " --cluster" if at.address or at.is_afar else ""
+        why = "a node was lost" if "lost" in ends else "what is wrong with the machine"
+        yield NextStep("check", f"{at.me} doctor{cluster}{_where(study, at)}", why)
+
+
+def _going_on(study: Study, at: Situation) -> NextStep:
+    budget, why = "", "runs what is left"
+    if at.stopped == "the budget is spent":
+        spent = sum(record.gpu_hours for record in study.records)
+        budget = f" --budget {_rounded_up(2 * spent)}"
+        why = f"with twice what was spent, {spent:.3g} {'GPU' if study.rank == 'GPU' else 'rank'}-hours, in all"
+    return NextStep("resume", f"{at.me} resume {study.name}{budget}{_where(study, at)}", why)
+
+
+def _rounded_up(value: float) -> str:
+    """A positive figure, to two digits."""
+    if value <= 0:
+        return "1"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(value / unit) * unit:.6g}"
+
+
+def _fitting(study: Study, at: Situation) -> Iterator[NextStep]:
+    """Nothing could run: why, and what is smaller."""
+    if at.is_stored:
+        condition = "outcome == 'infeasible'"
+        yield NextStep("which", f'{at.me} trials {study.name} --where "{condition}" --columns trial,kind,message')
+    kinds = study.trials.loc[study.trials["outcome"] == "infeasible", "kind"].astype(str)
+    smallest = int(study.trials["batch_size"].min())
+    if at.file and not study.is_strong and smallest > 1 and kinds.str.contains("memory").any():
+        batches = [batch for batch in (smallest // 4, smallest // 2) if batch]
+        yield from _again(study, at, f"batch_size={_list(batches)}", f"{smallest} was the smallest tried")
+
+
+def _more(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
+    """One thing: what is most in the way of an answer, first."""
+    best = found.best
+    assert best
+    if study.facts.simulated:
+        command = f"{at.me} run {shlex.quote(at.file)}{_set(study)} --address HOST:PORT"
+        yield NextStep("next", command, "nothing was measured yet")
+    elif outcomes.are_all_cached(study):
+        yield from _again(study, at, "", "measures it anew: every figure is of an earlier sweep", " --fresh")
+    elif why := outcomes.why_all_withheld(study.trials):
+        yield from _longer(study, at, why)
+    elif best.repeats:
+        told = "its intervals need repeats" if best.pick.singles else "would tell the best from the nearest"
+        yield from _again(study, at, f"repeats={max(best.repeats, study.facts.spec.repeats + 1)}", told)
+    elif best.is_alone and int(best.top["n"]) == 1:
+        yield from _again(study, at, "repeats=3", "a single repeat has no interval")
+    elif best.pick.is_shown and not study.is_convergence:
+        yield from _beyond(study, at, int(best.top["batch_size"]))
+
+
+def _longer(study: Study, at: Situation, why: set[str]) -> Iterator[NextStep]:
+    if not why <= TOO_SHORT:
+        cluster = " --cluster" if at.address or at.is_afar else ""
+        reasons = ", ".join(sorted(why - TOO_SHORT - {""})) or "unsteady steps"
+        yield NextStep("check", f"{at.me} doctor{cluster}{_where(study, at)}", f"every window shows {reasons}")
+        return
+    given = study.facts.spec
+    if given.steps:
+        steps = f"steps.measured={max(ENOUGH_STEPS, 2 * given.steps.measured)}"
+    else:
+        steps = f"stop.max_steps={MOST_STEPS_TIMES * given.stop.max_steps}"
+    yield from _again(study, at, steps, "windows were too short for an interval of their own")
+
+
+def _beyond(study: Study, at: Situation, batch: int) -> Iterator[NextStep]:
+    """Where the best has the largest batch of several, and no larger one did not fit."""
+    tried = study.trials["batch_size"]
+    if tried.nunique() > 1 and batch == int(tried.max()) and not study.is_strong:
+        yield from _again(study, at, f"batch_size={_list([batch, 2 * batch])}", "the best has the largest batch tried")
+
+
+def _again(study: Study, at: Situation, change: str, why: str, options: str = "") -> Iterator[NextStep]:
+    """The same sweep with a change, where that makes a sweep."""
+    changes = [change] if change else []
+    try:
+        spec.parse(study.facts.file, study.name, (*study.facts.overrides, *changes))
+    except InputError:
+        return
+    verb = "submit" if at.is_afar else "run"
+    where = f" --simulate {study.facts.simulated}" if study.facts.simulated else _where(study, at)
+    yield NextStep("next", f"{at.me} {verb} {shlex.quote(at.file)}{_set(study, *changes)}{options}{where}", why)
+
+
+def _set(study: Study, *changes: str) -> str:
+    """What was put over the file, and what is now; of a key given twice, the last."""
+    kept = {change.partition("=")[0]: change for change in (*study.facts.overrides, *changes)}
+    return f" --set {shlex.join(kept.values())}" if kept else ""
+
+
+def _where(study: Study, at: Situation) -> str:
+    is_named = at.address and not at.is_afar and not study.facts.simulated
+    return f" --address {at.address}" if is_named else ""
+
+
+def _list(values: list[int]) -> str:
+    return f"[{','.join(map(str, values))}]"

@@ -1,0 +1,238 @@
+"""A sweep's findings in words, the same for the console, the report and MLflow; and what is suggested at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from sweeps import findings, note, report, rows
+from sweeps.findings import next_steps, outcomes
+from sweeps.findings.next_steps import Situation
+from sweeps.report import answer
+from sweeps.report.page import rich
+from sweeps.report.study import Study
+from tests.unit import studies
+from tests.unit.planted import frame, trial
+from workers.contract import Cached, TrialConfig, TrialOutcome
+
+FILE = "{name: words, model: tiny, device: cpu, repeats: 3, space: {batch_size: [8, 16, 32], gpus: 1}}"
+NOISE = {0: 0.99, 1: 1.0, 2: 1.01}
+LEARNING = (
+    "{name: words, model: tiny, data: digits, device: cpu, protocol: convergence, epochs: 90, repeats: 3,"
+    " target: {top1: 0.9}, space: {batch_size: [8, 16, 32], gpus: 1}}"
+)
+HERE = Situation(file="words.yaml", report="results/words/report.html")
+
+
+def study(rates: dict[int, float], text: str = FILE) -> Study:
+    """Rates by batch size, 1% of noise in the repeats."""
+    return studies.planted(text, lambda config: rates[config.batch_size] * NOISE[config.repeat])
+
+
+def ended(text: str = FILE, **by_status: int) -> Study:
+    """The first trials of a sweep ended so, as many of each; the rest completed."""
+    made = study({8: 100.0, 16: 150.0, 32: 200.0}, text)
+    ends = [status for status, n in by_status.items() for _ in range(n)]
+    records = list(made.records)
+    for n, status in enumerate(ends):
+        log = f"logs/{n}.log" if status in ("failed", "lost") else ""
+        kind = {"infeasible": "device memory", "lost": "node lost"}.get(status, "killed")
+        end = TrialOutcome(status=status, kind=kind, message="why", log=log)  # type: ignore[arg-type]
+        records[n] = dataclasses.replace(records[n], outcome=end)
+    return dataclasses.replace(made, records=tuple(records))
+
+
+def suggested(of: Study, at: Situation = HERE) -> dict[str, str]:
+    return {step.word: step.what for step in next_steps.of(of, findings.of(of), at)}
+
+
+def learned(hours: dict[int, tuple[float, ...]], reached: dict[int, int] | None = None) -> Study:
+    """Hours to the target by batch size and repeat; an epoch an hour, top-1 a little unlike."""
+    made = studies.planted(LEARNING, lambda config: 1.0)
+
+    def row(config: TrialConfig) -> dict[str, object]:
+        at = hours[config.batch_size][config.repeat]
+        is_there = config.repeat < (reached or {}).get(config.batch_size, 3)
+        own = {"hours_to_target": at, "epochs_to_target": round(at)} if is_there else {}
+        return trial(100.0, **{**rows.params(config), "top1": 0.9 + 0.001 * config.repeat, **own})
+
+    return dataclasses.replace(made, records=(), stored=frame([row(config) for config in made.facts.trials]))
+
+
+def test_a_lead_that_is_shown_is_called_the_fastest_with_how_much_it_is_at_least() -> None:
+    found = findings.of(study({8: 100.0, 16: 150.0, 32: 200.0}))
+    assert found.answer.says == "Batch size 32 trains fastest: 200 ± 5 images/s"
+    assert found.answer.sureness == "shown"
+    assert found.answer.evidence["compared"] == 3
+    assert 0.2 < found.answer.evidence["lead_low"] < 1 / 3 < found.answer.evidence["lead_high"]
+    assert (
+        found.notes[0].says
+        == f"It is at least {100 * found.answer.evidence['lead_low']:.2g}% faster than any other cell."
+    )
+
+
+def test_a_lead_that_is_not_shown_says_what_is_open_and_what_would_tell() -> None:
+    found = findings.of(study({8: 100.0, 16: 199.0, 32: 200.0}))
+    assert found.answer.says.startswith("Batch size 32 leads, if not clearly: ")
+    assert found.answer.sureness == "open"
+    (says,) = [one.plain for one in found.notes if one.rule == "told apart"]
+    assert says.startswith("Batch size 16 can't be told from it at 95%: 3 repeats each, and its lead is −")
+    assert says.endswith("They are too near to each other for repeats to tell.")
+    nearer = findings.of(study({8: 100.0, 16: 197.0, 32: 200.0}))
+    (says,) = [one.plain for one in nearer.notes if one.rule == "told apart"]
+    assert "repeats would tell, if its lead is what it seems" in says
+
+
+def test_of_single_repeats_nothing_is_called_the_fastest() -> None:
+    once = study({8: 100.0, 16: 150.0, 32: 900.0}, FILE.replace("repeats: 3", "repeats: 1"))
+    found = findings.of(once)
+    assert "fastest" not in " ".join(found.lines())
+    assert "every cell has a single repeat, and no interval. At least 3 repeats would tell." in found.notes[0].plain
+    assert suggested(once)["next"] == "sweep run words.yaml --set repeats=3"
+
+
+def test_one_cell_is_not_the_fastest_of_anything() -> None:
+    alone = studies.planted("{name: a, model: tiny, device: cpu, space: {batch_size: 8, gpus: 1}}", lambda _: 100.0)
+    assert findings.of(alone).answer.says == "It trains 100 ± 0 images/s"
+
+
+def test_the_soonest_to_the_target_is_named_where_its_lead_is_shown_and_left_open_where_not() -> None:
+    apart = findings.of(learned({8: (10.0, 10.1, 9.9), 16: (8.0, 8.1, 7.9), 32: (12.0, 12.1, 11.9)}))
+    assert apart.answer.says.startswith("Batch size 16 reaches the target soonest: in 8 ± ")
+    assert "9 of 9 trials reached the target of top-1 90.0%." in [one.says for one in apart.notes]
+    assert {"told apart", "target", "fewest epochs", "most accurate"} == {one.rule for one in apart.notes}
+    near = findings.of(learned({8: (9.0, 10.1, 9.5), 16: (8.9, 10.2, 9.3), 32: (12.0, 12.1, 11.9)}))
+    assert "leads, if not clearly" in near.answer.says
+
+
+def test_a_cell_that_did_not_always_reach_the_target_is_not_the_soonest_to_it() -> None:
+    some = learned({8: (10.0, 10.1, 9.9), 16: (1.0, 1.1, 0.9), 32: (12.0, 12.1, 11.9)}, {16: 2, 32: 0})
+    found = findings.of(some)
+    assert found.answer.says.startswith("Batch size 8 alone reached the target with every repeat: in 10")
+    assert [one.rule for one in found.doubts].count("missed target") == 2
+
+
+@pytest.mark.parametrize("made", [study({8: 100.0, 16: 199.0, 32: 200.0}), ended(failed=9), ended(failed=2, lost=1)])
+def test_console_report_and_mlflow_say_the_same_sentences(made: Study) -> None:
+    found = findings.of(made)
+    page, conclusion = report.html(made), report.concluded(made)
+    told = json.loads(conclusion.findings)
+    assert [row["says"] for row in told] == [one.plain for one in found.all]
+    for one in found.all:
+        assert one.sentence in conclusion.markdown
+        assert rich(one.sentence).replace("\u00a0", " ") in page.replace("\u00a0", " ")
+        assert any(one.plain == line.strip() for line in found.lines())
+    shown = answer.of(made)
+    assert shown.headline == found.answer.plain
+    assert shown.cares == tuple(one.sentence for one in found.doubts)
+
+
+def test_the_tag_of_many_findings_is_whole_json_and_holds_the_first() -> None:
+    found = findings.of(ended(failed=2, lost=1))
+    cut = found.tag(700)
+    assert len(cut) <= 700
+    assert 0 < len(json.loads(cut)) < len(found.all)
+    assert json.loads(cut)[0]["rule"] == "best"
+    assert len(json.loads(found.tag(note.LONGEST))) == len(found.all)
+
+
+@pytest.mark.parametrize("status", ["failed", "lost"])
+def test_where_all_failed_logs_and_checks_are_suggested_and_no_repeats(status: str) -> None:
+    steps = suggested(ended(**{status: 9}))
+    assert steps["log"] == "less +G logs/0.log"
+    assert steps["which"] == f"sweep trials words --where \"outcome == '{status}'\" --columns trial,kind,message"
+    assert steps["check"] == "sweep doctor"
+    assert steps["retry"] == "sweep retry words"
+    assert not {"next", "query", "resume"} & {*steps}
+
+
+def test_where_some_failed_they_come_first() -> None:
+    steps = suggested(ended(failed=1, lost=1), dataclasses.replace(HERE, address="host:6379"))
+    assert "outcome == 'failed' or outcome == 'lost'" in steps["which"]
+    assert steps["check"] == "sweep doctor --cluster --address host:6379"
+    assert steps["retry"] == "sweep retry words --address host:6379"
+    assert "next" not in steps
+    assert "query" in steps
+
+
+def test_where_nothing_fits_a_smaller_batch_is_suggested() -> None:
+    steps = suggested(ended(infeasible=9))
+    assert "outcome == 'infeasible'" in steps["which"]
+    assert steps["next"] == "sweep run words.yaml --set 'batch_size=[2,4]'"
+    assert not {"log", "check", "retry"} & {*steps}
+
+
+def test_a_sweep_that_stopped_goes_on_and_with_more_where_its_budget_was_spent() -> None:
+    interrupted = suggested(ended(cancelled=3), dataclasses.replace(HERE, stopped="interrupted"))
+    assert interrupted["resume"] == "sweep resume words"
+    assert "next" not in interrupted
+    spent = suggested(ended(), dataclasses.replace(HERE, stopped="the budget is spent"))
+    assert spent["resume"].startswith("sweep resume words --budget 0.00")
+    assert float(spent["resume"].split()[-1]) >= 2 * sum(record.gpu_hours for record in ended().records)
+    both = suggested(ended(failed=1), dataclasses.replace(HERE, stopped="interrupted"))
+    assert {"log", "resume"} <= {*both}
+    assert "retry" not in both
+
+
+def test_where_all_is_from_earlier_sweeps_a_fresh_run_is_suggested() -> None:
+    made = study({8: 100.0, 16: 199.0, 32: 200.0})
+    records = tuple(
+        dataclasses.replace(
+            record,
+            outcome=TrialOutcome(
+                status="completed",
+                kind="cached",
+                cached=Cached(
+                    sweep="old",
+                    measured_at=1.0,
+                    hardware="h",
+                    software="s",
+                    limited_by="",
+                    figures=rows.metrics(record),
+                ),
+            ),
+        )
+        for record in made.records
+    )
+    cached = dataclasses.replace(made, records=records)
+    assert suggested(cached)["next"] == "sweep run words.yaml --fresh"
+    assert outcomes.are_all_cached(cached)
+    assert any(one.rule == "cached" for one in findings.of(cached).notes)
+
+
+def test_where_all_windows_were_too_short_longer_ones_are_suggested() -> None:
+    made = study({8: 100.0, 16: 150.0, 32: 200.0})
+    short = {"is_steady": 0.0, "steps_taken": 50.0, "why_withheld": "too short to know"}
+    columns = [name for name in frame() if name != "cached_from"]
+    withheld = dataclasses.replace(made, stored=made.trials[columns].assign(**short))
+    assert suggested(withheld)["next"] == "sweep run words.yaml --set stop.max_steps=2000"
+    drifts = dataclasses.replace(withheld, stored=withheld.trials[columns].assign(why_withheld="drift"))
+    assert suggested(drifts)["check"] == "sweep doctor"
+    assert "next" not in suggested(drifts)
+
+
+def test_a_simulated_sweep_is_to_be_run_for_real() -> None:
+    steps = suggested(studies.simulated(FILE, "nodes=1,cpus=4"))
+    assert steps["next"] == "sweep run words.yaml --address HOST:PORT"
+    assert "check" not in steps
+
+
+def test_where_the_largest_batch_is_the_best_larger_ones_are_suggested_and_else_nothing() -> None:
+    edge = suggested(study({8: 100.0, 16: 150.0, 32: 200.0}))
+    assert edge["next"] == "sweep run words.yaml --set 'batch_size=[32,64]'"
+    assert "next" not in suggested(study({8: 100.0, 16: 200.0, 32: 150.0}))
+    near = suggested(study({8: 100.0, 16: 197.0, 32: 200.0}))
+    assert near["next"].startswith("sweep run words.yaml --set repeats=")
+    assert math.isfinite(int(near["next"].split("=")[-1]))
+    assert "next" not in suggested(study({8: 100.0, 16: 199.9, 32: 200.0})), "repeats would not tell them apart"
+
+
+def test_what_needs_the_store_or_the_file_is_suggested_only_where_they_are() -> None:
+    bare = suggested(ended(failed=1), dataclasses.replace(HERE, is_stored=False, file=""))
+    assert {*bare} == {"report", "log", "check", "retry"}
+    afar = suggested(study({8: 100.0, 16: 150.0, 32: 200.0}), dataclasses.replace(HERE, is_afar=True))
+    assert afar["report"] == "sweep report words"
+    assert afar["next"].startswith("sweep submit ")

@@ -87,11 +87,11 @@ def keep_until(name: str, is_enough: Callable[[list[TrialRecord]], bool]) -> Non
     raise AssertionError("never")
 
 
-def driven(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A `sweep` whose ranks are planted."""
+def driven(*arguments: str, entry: str = f"{planted_ranks.__name__}:run") -> subprocess.CompletedProcess[str]:
+    """A `sweep` with other ranks than the real ones."""
     drive = (
         "import sys; from sweeps import runner;"
-        f"runner.run.__defaults__ = ('{planted_ranks.__name__}:run',);"
+        f"runner.run.__defaults__ = ('{entry}',);"
         f"from sweeps.cli import main; sys.exit(main({list(arguments)!r}))"
     )
     return subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)
@@ -178,3 +178,20 @@ def test_ranks_that_learn_digits_lose_the_rate_that_learns_nothing(
     assert (low.outcome.status, low.outcome.kind) == ("pruned", "hopeless")
     assert f"of {good.config.trial}" in low.outcome.message
     assert other.outcome.status in ("completed", "pruned"), "the gang goes on where one was stopped"
+
+
+def test_a_trial_that_goes_on_from_its_checkpoint_stands_at_each_rung_once_and_its_time_is_that_of_its_figures(
+    here: Path,
+) -> None:
+    text = DIGITS.replace("[0.1, 1e-6, 0.05]", "0.1").replace("400", "5").replace("top1: 0.8", "top1: 1.0")
+    text = text.replace("grace: 2", "grace: 1").replace("SEED", "0")
+    Path("small.yaml").write_text(f"{text}checkpoint_every: 1\n")
+    ran = driven("run", "small.yaml", entry="tests.integration.learning:dies_in_the_second_epoch")
+    assert ran.returncode == 0, ran.stderr
+    record = ledger.read("small")
+    (trial,) = record.trials
+    assert trial.outcome.measurement
+    taken = [epoch.taken_s for epoch in trial.outcome.measurement.epochs]
+    assert len(taken) == 5
+    noted = [(one["epoch"], one["taken_s"]) for one in record.rungs]
+    assert noted == [(epoch, pytest.approx(sum(taken[:epoch]))) for epoch in (1, 2, 4)]

@@ -1,11 +1,13 @@
 """What happens to trials, in one place: to the engine, to the ledger first, and then to whoever wants to know.
 
-The runner asks for trials and tells of their ends. On a simulated cluster they end at once, and count when the
-virtual clock has come to their time: it jumps to the next end whenever nothing else can start.
+The runner asks for trials and tells of their epochs and ends. On a simulated cluster they end at once; their epochs and
+their ends count when the virtual clock has come to their time: it jumps to the next of them whenever nothing else can
+start. So trials are judged there by what had happened by then on that clock, in whatever order they were computed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import time
@@ -17,10 +19,19 @@ from sweeps.errors import SweepError
 from sweeps.ledger import Ledger, Note, TrialRecord
 from sweeps.observer import Observer
 from sweeps.packing import Start
-from workers import sentinel
-from workers.contract import Progress, TrialConfig, TrialOutcome
+from workers import contract, sentinel
+from workers.contract import EpochRecord, Progress, TrialConfig, TrialOutcome
 
 PART_FOR_FORETELLING = 0.01  # of the time
+
+
+@dataclasses.dataclass(frozen=True)
+class _Finished:
+    """An epoch of a simulated trial."""
+
+    config: TrialConfig
+    epoch: EpochRecord
+    started_at: float  # its trial
 
 
 class Conductor:
@@ -32,7 +43,7 @@ class Conductor:
         self._is_virtual = is_virtual
         self._virtual_now = time.time()
         self._away: dict[str, float] = {}  # trials that were started and have not answered: since when
-        self._answered: list[tuple[float, int, TrialRecord]] = []  # a heap, by their virtual end
+        self._ahead: list[tuple[float, int, TrialRecord | _Finished]] = []  # a heap, by their virtual time
         self._numbers = itertools.count()
         self._set_aside: set[str] = set()
         self._probes: list[dict[str, Any]] = []
@@ -55,9 +66,9 @@ class Conductor:
                 return found
             if found:
                 self._count(found)
-            elif self._answered and not self._away:
-                self._virtual_now, _, record = heapq.heappop(self._answered)
-                self._end(record)
+            elif self._ahead and not self._away:
+                self._virtual_now, _, happens = heapq.heappop(self._ahead)
+                self._happens(happens)
             else:
                 return None
         return None
@@ -78,31 +89,66 @@ class Conductor:
         for observer in self._observers:
             observer.progressed(config, progress)
 
-    def answered(self, config: TrialConfig, outcome: TrialOutcome, took_s: float | None = None) -> None:
-        """A trial has come to its end, on a simulated cluster after so many virtual seconds."""
+    def judged(self, config: TrialConfig, epochs: Sequence[EpochRecord]) -> TrialOutcome | None:
+        """Hear of epochs that a running trial has finished: the outcome with which it should be stopped, if it should.
+
+        In the ledger first: a rung is the same for whoever goes on with the sweep."""
+        verdict = self.engine.judge(config, epochs)
+        for arrival in verdict.arrivals:
+            self.note("rung", contract.to_json(arrival))
+        return TrialOutcome(status="pruned", kind="hopeless", message=verdict.why) if verdict.why else None
+
+    def answered(
+        self,
+        config: TrialConfig,
+        outcome: TrialOutcome,
+        took_s: float | None = None,
+        timeline: Sequence[tuple[float, EpochRecord]] = (),
+    ) -> None:
+        """A trial has come to its end, on a simulated cluster after so many virtual seconds, with epochs on the way."""
         started_at = self._away.pop(config.trial)
-        ended_at = time.time() if took_s is None else started_at + took_s
+        ended_at = started_at + (took_s or 0.0) if self._is_virtual else time.time()
         record = TrialRecord(config=config, outcome=outcome, started_at=started_at, ended_at=ended_at)
-        if self._is_virtual:
-            heapq.heappush(self._answered, (ended_at, next(self._numbers), record))
-        else:
+        if not self._is_virtual:
             self._end(record)
+            return
+        for after_s, epoch in timeline:
+            self._will_happen(started_at + after_s, _Finished(config, epoch, started_at))
+        self._will_happen(ended_at, record)
+
+    def _will_happen(self, at: float, what: TrialRecord | _Finished) -> None:
+        heapq.heappush(self._ahead, (at, next(self._numbers), what))
+
+    def _happens(self, what: TrialRecord | _Finished) -> None:
+        """On the virtual clock."""
+        if isinstance(what, TrialRecord):
+            self._end(what)
+        elif outcome := self.judged(what.config, [what.epoch]):
+            self._ahead = [one for one in self._ahead if one[2].config.trial != what.config.trial]
+            heapq.heapify(self._ahead)
+            self._end(TrialRecord(config=what.config, outcome=outcome, started_at=what.started_at, ended_at=self.now))
 
     def stopped(self) -> None:
         """Nothing goes on: what runs is cancelled, what has not been reached by the virtual clock too."""
         for config in self.engine.running:
             at = self._away.pop(config.trial, self.now)
             outcome = TrialOutcome(status="cancelled", kind="stopped")
-            self._count(TrialRecord(config=config, outcome=outcome, started_at=at, ended_at=self.now))
+            attempts = self.engine.attempts[config.trial] + 1
+            self._count(
+                TrialRecord(config=config, outcome=outcome, started_at=at, ended_at=self.now, attempts=attempts)
+            )
 
     def _end(self, record: TrialRecord) -> None:
+        if record.outcome.measurement:  # the last epochs come with the end
+            self.judged(record.config, record.outcome.measurement.epochs)
+        blamed = self.engine.to_blame(record)
         counted = self.engine.ended(record, self.now)
         if record.config.trial in self._tested:
             self._added_up(record)
         if counted:
             self._count(counted)
         else:
-            self._write(self._ledger.write_attempt, record)
+            self._write(self._ledger.write_attempt, dataclasses.replace(record, blamed=tuple(sorted(blamed))))
             for observer in self._observers:
                 observer.tried_again(record)
         for node, trials in self.engine.set_aside.items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from sweeps import cost, errors, ledger, plan, search, shape, space, tables
+from sweeps import cost, errors, ledger, plan, rungs, search, shape, space, tables
 from sweeps.cache import Cache
 from sweeps.engine import NODES_MAY_COME_BACK_S, Engine
 from sweeps.errors import InputError, Mistake, RefusedError
@@ -25,6 +25,7 @@ from sweeps.ledger import SweepFacts, TrialRecord
 from sweeps.plan import Plan
 from sweeps.progress import Progress, explained
 from sweeps.reading import read
+from sweeps.rungs import Arrival, Rungs
 from sweeps.search import Strategy
 from sweeps.shape import Node
 from sweeps.simulator import cluster as simulated
@@ -55,6 +56,18 @@ class Terms:
     me: str = "sweep"  # how the user called this command
 
 
+@dataclasses.dataclass(frozen=True)
+class _Before:
+    """What a sweep had come to when its driver stopped."""
+
+    done: Sequence[TrialRecord] = ()
+    attempts: Sequence[TrialRecord] = ()  # that did not count
+    arrivals: Sequence[Arrival] = ()  # at rungs
+
+
+NOTHING = _Before()
+
+
 def drive(file: Path, overrides: tuple[str, ...], terms: Terms) -> int:
     """Run a sweep and say what was found; the exit code."""
     text = read(file)
@@ -68,7 +81,7 @@ def drive(file: Path, overrides: tuple[str, ...], terms: Terms) -> int:
         known = Cache(cached.result())
         book = ledger.create(planned, text, overrides, terms.simulate)
         strategy = functools.partial(search.strategy, planned)
-        return _conduct(planned, strategy, [], known, book, site, terms, console, file)
+        return _conduct(planned, strategy, NOTHING, known, book, site, terms, console, file)
 
 
 def resume(name: str, terms: Terms) -> int:
@@ -87,7 +100,8 @@ def resume(name: str, terms: Terms) -> int:
         planned = _possible(planned, site, terms, name, console)
         strategy = functools.partial(search.strategy, planned)
         book = ledger.reopen(record)
-        return _conduct(planned, strategy, done, Cache(), book, site, terms, console, Path(f"results/{name}"))
+        before = _Before(done, record.attempts, [rungs.arrival(noted) for noted in record.rungs])
+        return _conduct(planned, strategy, before, Cache(), book, site, terms, console, Path(f"results/{name}"))
 
 
 def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
@@ -108,7 +122,7 @@ def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
         return _conduct(
             planned,
             lambda _: search.Listed(planned.trials),
-            [],
+            NOTHING,
             Cache(),
             book,
             site,
@@ -259,7 +273,7 @@ def _ask_for_nodes(refused: dict[str, list[TrialConfig]], site: Site, console: C
 def _conduct(
     planned: Plan,
     strategy: Callable[[Callable[[TrialConfig], bool]], Strategy],
-    done: Sequence[TrialRecord],
+    before: _Before,
     known: Cache,
     book: ledger.Ledger,
     site: Site,
@@ -284,9 +298,10 @@ def _conduct(
         budget_gpu_hours=terms.budget or (spec.budget and spec.budget.gpu_hours) or math.inf,
         wait_for_nodes_s=NODES_MAY_COME_BACK_S if spec.wait_for_nodes_min is None else 60 * spec.wait_for_nodes_min,
         max_nodes=spec.max_nodes,
+        rungs=_rungs(spec),
     )
-    engine.resumed(done)
-    progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), done)
+    engine.resumed(before.done, before.attempts, before.arrivals)
+    progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), before.done)
     tracker = Tracker(book.facts)
     herald = Herald(book.facts, book.paths, engine)
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
@@ -318,6 +333,13 @@ def _conduct(
     console.print(f"[dim]spent {spent}[/]", highlight=False)
     why: Stopped = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
     return _told(book.facts, planned, refusals, file, why, console, terms)
+
+
+def _rungs(spec: SweepSpec) -> Rungs | None:
+    """What stops hopeless trials, where the search does that."""
+    if spec.search.method != "asha" or not spec.epochs:
+        return None
+    return Rungs(spec.search.grace, spec.search.reduction, spec.epochs, spec.evaluate_every)
 
 
 def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why: str) -> None:

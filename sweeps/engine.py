@@ -19,10 +19,11 @@ from sweeps.feasibility import Feasibility
 from sweeps.ledger import TrialRecord
 from sweeps.observer import Spent
 from sweeps.packing import Packing, Start
+from sweeps.rungs import Arrival, Equals, Rungs, Verdict, equals
 from sweeps.search import Strategy
 from sweeps.shape import Node, Seats
 from sweeps.sharing import Need
-from workers.contract import TrialConfig, TrialOutcome
+from workers.contract import EpochRecord, TrialConfig, TrialOutcome
 
 NODES_MAY_COME_BACK_S = 600.0
 
@@ -37,8 +38,10 @@ class Engine:
         budget_gpu_hours: float = math.inf,
         wait_for_nodes_s: float = NODES_MAY_COME_BACK_S,
         max_nodes: int | None = None,
+        rungs: Rungs | None = None,
     ) -> None:
-        """`strategy` is made from the question whether a trial is ruled out already."""
+        """`strategy` is made from the question whether a trial is ruled out already. With `rungs`, hopeless trials are
+        stopped."""
         self._strategy = strategy(feasible.is_ruled_out)
         self._durations = durations
         self._feasible = feasible
@@ -52,6 +55,8 @@ class Engine:
         self._fingerprints: Mapping[str, Fingerprints] = {}
         self._waiting: dict[str, TrialConfig] = {}
         self._running: dict[str, tuple[TrialConfig, Seats]] = {}
+        self._rungs = rungs
+        self._equals: dict[str, Equals] = {}  # of those that run
         self.attempts: Counter[str] = Counter()  # by trial, those that are over
         self._settled: deque[tuple[TrialConfig, TrialOutcome]] = deque()
         self._stuck_since: float | None = None
@@ -79,8 +84,19 @@ class Engine:
         """The nodes that it uses, and when each is expected to be free."""
         return self._packing.busy(now, self.predicted_s)
 
-    def resumed(self, records: Sequence[TrialRecord]) -> None:
-        """What was measured before the driver stopped."""
+    def resumed(
+        self,
+        records: Sequence[TrialRecord],
+        attempts: Sequence[TrialRecord] = (),
+        arrivals: Sequence[Arrival] = (),
+    ) -> None:
+        """Take what was measured before the driver stopped, what had been tried again, and who stood at which rung."""
+        for attempt in attempts:
+            self._spent += attempt.gpu_hours
+            self.attempts[attempt.config.trial] += 1
+            self._faults.resumed(attempt.config.trial, attempt.outcome, attempt.blamed)
+        if self._rungs:
+            self._rungs.resumed(arrivals)
         for record in records:
             self._spent += record.gpu_hours
             self._learn(record)
@@ -112,15 +128,29 @@ class Engine:
             return None
         del self._waiting[config.trial]
         self._running[config.trial] = config, start.seats
+        self._equals[config.trial] = equals(config, start.seats, self._nodes)
         return start
+
+    @property
+    def is_judging(self) -> bool:
+        """Running trials are judged by their epochs."""
+        return self._rungs is not None
+
+    def judge(self, config: TrialConfig, epochs: Sequence[EpochRecord]) -> Verdict:
+        """Hear of epochs that a running trial has finished: should it be stopped?"""
+        return self._rungs.judge(config, self._equals[config.trial], epochs) if self._rungs else Verdict("")
 
     def ended(self, record: TrialRecord, now: float) -> TrialRecord | None:
         """An attempt is over: the trial's record, or None if it is tried again and this end does not count."""
-        config, seats = self._running.pop(record.config.trial)
+        blamed = self.to_blame(record)
+        config, _ = self._running.pop(record.config.trial)
         self.attempts[config.trial] += 1
         self._packing.ended(config.trial, now)
+        del self._equals[config.trial]
+        if self._rungs:
+            self._rungs.forget(config.trial)
         self._spent += record.gpu_hours
-        is_again = self._faults.told(record, self._to_blame(record, seats))
+        is_again = self._faults.told(record, blamed)
         if is_again:
             self._wait(config)
         self._set_bad_nodes_aside()
@@ -215,8 +245,10 @@ class Engine:
     def _made_of(self, seats: Seats) -> list[Fingerprints]:
         return [self._fingerprints[node] for node, _ in seats if node in self._fingerprints]
 
-    def _to_blame(self, record: TrialRecord, seats: Seats) -> set[str]:
-        """The node of the rank that ended badly, or those that have gone; else all of them."""
+    def to_blame(self, record: TrialRecord) -> set[str]:
+        """Return the nodes that a running trial's end speaks of: that of the rank that ended badly, or those that have
+        gone; else all of them."""
+        _, seats = self._running[record.config.trial]
         names = [node for node, ranks in seats for _ in range(ranks)]
         if record.outcome.rank is not None:
             return {names[record.outcome.rank]}

@@ -52,6 +52,12 @@ class Faults:
         self.avoid[trial] |= set(nodes)
         return True
 
+    def resumed(self, trial: str, outcome: TrialOutcome, nodes: Collection[str]) -> None:
+        """Take an attempt into account that was tried again before the driver stopped. Its nodes are avoided, but start
+        anew themselves: whoever goes on with a sweep may have mended them."""
+        self._retries[trial][cause(outcome)] += 1
+        self.avoid[trial] |= set(nodes)
+
     @property
     def bad_nodes(self) -> dict[str, str]:
         """Nodes that keep failing, and on what."""

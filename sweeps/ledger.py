@@ -3,7 +3,8 @@
 {"kind": "sweep", …}     first: the name, the file, every planned trial
 {"kind": "node", …}      what a node is made of, when it is first met
 {"kind": "probe", …}     a node's self-test, and what was slow
-{"kind": "attempt", …}   how a trial ended that was tried again
+{"kind": "attempt", …}   how a trial ended that was tried again, and the nodes to blame
+{"kind": "rung", …}      a trial at a rung of an asha search, or at its target
 {"kind": "trial", …}     how a trial ended, and all that it measured
 {"kind": "aside", …}     a node that gets no more trials, and why
 {"kind": "driver", …}    who drives the sweep from here on
@@ -35,7 +36,7 @@ from workers.paths import SweepPaths, results_root
 VERSION = 4
 JOB = "SWEEP_JOB"  # in the environment of a driver that was submitted
 SIMULATED = "-simulated"  # ends the name of a sweep that was
-Note = Literal["node", "probe", "aside"]
+Note = Literal["node", "probe", "rung", "aside"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,7 @@ class TrialRecord:
     started_at: float
     ended_at: float
     attempts: int = 1
+    blamed: tuple[str, ...] = ()  # nodes, for a bad end
 
     @property
     def gpu_hours(self) -> float:
@@ -81,6 +83,7 @@ class SweepRecord:
     is_complete: bool = False  # its last driver came to the end
     attempts: tuple[TrialRecord, ...] = ()  # that did not count: their trials were tried again
     asides: tuple[Mapping[str, Any], ...] = ()  # nodes that got no more trials
+    rungs: tuple[Mapping[str, Any], ...] = ()  # trials at rungs of an asha search, or at their target
 
 
 class Ledger:
@@ -237,7 +240,7 @@ def read(name: str) -> SweepRecord:
     at = paths(name).ledger
     facts: SweepFacts | None = None
     trials: dict[str, TrialRecord] = {}
-    noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": [], "aside": []}
+    noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": [], "aside": [], "rung": []}
     attempts: list[TrialRecord] = []
     is_complete = False
     for entry in _entries(at):
@@ -263,6 +266,7 @@ def read(name: str) -> SweepRecord:
         is_complete,
         tuple(attempts),
         tuple(noted["aside"]),
+        tuple(noted["rung"]),
     )
 
 
@@ -341,4 +345,5 @@ def _record(entry: Mapping[str, Any]) -> TrialRecord:
         started_at=entry["started_at"],
         ended_at=entry["ended_at"],
         attempts=entry["attempts"],
+        blamed=tuple(entry.get("blamed", ())),
     )

@@ -39,7 +39,7 @@ from sweeps.simulator import cluster as simulated
 from sweeps.simulator.group import SimulatedGroup
 from sweeps.spec import SweepSpec
 from workers import contract
-from workers.contract import TrialConfig, TrialOutcome
+from workers.contract import EpochRecord, TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
 from workers.paths import SweepPaths
 
@@ -68,7 +68,7 @@ class Gang(tune.Trainable):
         order = json.loads(new_config["order"])
         if order["simulated"]:
             machine = simulated.parse(order["simulated"])
-            self._group = SimulatedGroup(machine, order["seats"], order["is_judged"])
+            self._group = SimulatedGroup(machine, order["seats"])
         else:
             self._group.stop()  # of a trial that was stopped halfway
             seats = [ranks for _, ranks in order["seats"]]
@@ -79,7 +79,8 @@ class Gang(tune.Trainable):
         self._paths = SweepPaths(order["sweep"], Path(order["root"]))
         self._entry = order["entry"]
         self._probe_every_s = order["probe_every_s"]
-        self._report_every_s = JUDGE_EVERY_S if order["is_judged"] else REPORT_EVERY_S
+        self._is_judged = order["is_judged"]
+        self._report_every_s = JUDGE_EVERY_S if self._is_judged else REPORT_EVERY_S
         self._at = order["at"], order["attempt"]
         self._is_running = False
         return True
@@ -93,6 +94,7 @@ class Gang(tune.Trainable):
             self._started_at = time.time()
             self._group.start(self._config, self._paths, self._entry, *self._at)
             self._is_running = True
+            self._finished = 0  # epochs, of which has been told
         outcome = self._group.wait(self._report_every_s)
         if outcome and self._goes_on(outcome):
             self._is_running = False
@@ -101,15 +103,21 @@ class Gang(tune.Trainable):
         return {"outcome": json.dumps(contract.to_json(outcome)), **self._clock(), "done": True}
 
     def _clock(self) -> dict[str, Any]:
-        """The virtual time that it has taken, on a cluster that has one."""
-        return {"took_s": self._group.took_s} if isinstance(self._group, SimulatedGroup) else {}
+        """The virtual time that it has taken, on a cluster that has one, and its epochs on the way."""
+        if not isinstance(self._group, SimulatedGroup):
+            return {}
+        timeline = self._group.timeline if self._is_judged else ()
+        told = [(after_s, contract.to_json(epoch)) for after_s, epoch in timeline]
+        return {"took_s": self._group.took_s, "timeline": json.dumps(told)}
 
     def _told(self) -> dict[str, Any]:
-        """How far it has come; after a validation also in the words in which Tune judges trials."""
-        progress = self._group.progress
-        told = {"progress": json.dumps(contract.to_json(progress)), **self._clock()}
-        validated = progress.epoch and progress.epoch.top1 is not None
-        return told | ({"epoch": progress.epoch.epoch, "top1": progress.epoch.top1} if validated else {})
+        """How far it has come; where trials are judged, with the epochs that it has finished since it was last told."""
+        told = {"progress": json.dumps(contract.to_json(self._group.progress))}
+        finished = self._group.epochs[self._finished :] if self._is_judged else ()
+        if finished:
+            self._finished += len(finished)
+            told["finished"] = json.dumps([contract.to_json(epoch) for epoch in finished])
+        return told
 
     def _goes_on(self, outcome: TrialOutcome) -> bool:
         """A trial that was cut short goes on from its checkpoint, if it has come to a new one since it started."""
@@ -255,11 +263,14 @@ class _Watcher(tune.Callback):
             outcome = contract.trial_outcome(json.loads(told))
             if outcome.status == "lost":
                 self._site.look_again()
-            self._conductor.answered(config, outcome, result.get("took_s"))
+            timeline = json.loads(result.pop("timeline", "[]"))
+            epochs = [(after_s, EpochRecord(**epoch)) for after_s, epoch in timeline]
+            self._conductor.answered(config, outcome, result.get("took_s"), epochs)
         elif probes := result.pop("probes", None):
             self._conductor.tested(config, json.loads(probes))
             self._conductor.begun(config)
         elif progress := result.pop("progress", None):
+            result.pop("finished", None)
             self._conductor.progressed(config, contract.progress(json.loads(progress)))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -281,66 +292,43 @@ class _Watcher(tune.Callback):
     def _over(self, trial: Any, outcome: TrialOutcome) -> None:
         config = self._config(trial)
         if self._conductor.is_running(config):
-            self._conductor.answered(config, outcome, (trial.last_result or {}).get("took_s"))
+            self._conductor.answered(config, outcome)
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         self._conductor.stopped()
 
 
-class _Stranded(schedulers.FIFOScheduler):
-    """Gives up trials that wait for a placement group on nodes that have gone."""
+class _Scheduler(schedulers.FIFOScheduler):
+    """Stops trials that are hopeless, and gives up those that wait for a placement group on nodes that have gone.
 
-    watcher: _Watcher
-    feed: _Feed
-    site: Site
+    Who is hopeless is decided outside of Tune: it hands no scheduler the result with which a trial ends, and what was
+    known before the driver stopped must count. On a simulated cluster a trial comes with its whole course, and the
+    conductor cuts it short where its virtual clock has come to.
+    """
+
+    def __init__(self, conductor: Conductor, watcher: _Watcher, feed: _Feed, site: Site) -> None:
+        super().__init__()
+        self._conductor, self._watcher, self._feed, self._site = conductor, watcher, feed, site
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
+    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if finished := result.get("finished"):
+            epochs = [EpochRecord(**epoch) for epoch in json.loads(finished)]
+            if outcome := self._conductor.judged(self._feed.away[_name(trial)][0], epochs):
+                self._watcher.stopped_for[_name(trial)] = outcome
+                return str(self.STOP)
+        return str(self.CONTINUE)
+
     def choose_trial_to_run(self, controller: Any) -> Any:
         for trial in list(controller.get_live_trials()):  # one that is stopped leaves them
-            if trial.status == "PENDING" and _has_gone(self.feed.away[_name(trial)][1], self.site):
+            if trial.status == "PENDING" and _has_gone(self._feed.away[_name(trial)][1], self._site):
                 message = "a node of its placement group had gone before it started"
-                self.watcher.stopped_for[_name(trial)] = TrialOutcome(status="lost", kind="node lost", message=message)
+                outcome = TrialOutcome(status="lost", kind="node lost", message=message)
+                self._watcher.stopped_for[_name(trial)] = outcome
                 controller.stop_trial(trial)
         return super().choose_trial_to_run(controller)
-
-
-class _Hopeless(schedulers.AsyncHyperBandScheduler, _Stranded):
-    """Stops a convergence trial that is among the worse at its epoch, or has taken far longer than the best took."""
-
-    def __init__(self, spec: SweepSpec) -> None:
-        assert spec.epochs
-        super().__init__(
-            time_attr="epoch",
-            metric="top1",
-            mode="max",
-            max_t=spec.epochs + 1,  # a trial comes to its own end
-            grace_period=spec.search.grace,
-            reduction_factor=spec.search.reduction,
-        )
-        self._patience = spec.search.reduction
-        self._best_s = math.inf  # that a trial took to its target
-
-    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        took_s = result.get("took_s", result["time_total_s"])
-        if "outcome" in result:
-            if json.loads(result["outcome"])["status"] == "completed" and _reached(result["outcome"]):
-                self._best_s = min(self._best_s, took_s)
-            return str(self.CONTINUE)
-        why = ""
-        if super().on_trial_result(controller, trial, result) == self.STOP:
-            why = f"top-1 {result['top1']:.2%} after {result['epoch']} epochs is among the worse of the trials so far"
-        elif took_s > self._patience * self._best_s:
-            why = f"{took_s:.0f} s without coming to the target, which took another trial {self._best_s:.0f} s"
-        if why:
-            self.watcher.stopped_for[_name(trial)] = TrialOutcome(status="pruned", kind="hopeless", message=why)
-        return str(self.STOP if why else self.CONTINUE)
-
-
-def _reached(outcome: str) -> bool:
-    measured = contract.trial_outcome(json.loads(outcome)).measurement
-    return measured is not None and measured.ranks[0].reached_target
 
 
 class _WhenLedgerFails(tune.Stopper):
@@ -416,7 +404,7 @@ def run(
         "root": str(paths.folder.parent),
         "entry": entry,
         "probe_every_s": 0.0 if facts.simulated else 60 * spec.probe_every_min,
-        "is_judged": spec.search.method == "asha",
+        "is_judged": engine.is_judging,
     }
     with site.shared(Terms(spec.priority, spec.max_nodes)) as ask:
         _tune(_Feed(conductor, site, ask, nurses, same), spec, conductor, site, observers, paths, nurses)
@@ -435,8 +423,7 @@ def _tune(
     nurses: Nurses | None,
 ) -> None:
     watcher = _Watcher(conductor, site, feed.away)
-    scheduler = _Hopeless(spec) if spec.search.method == "asha" else _Stranded()
-    scheduler.watcher, scheduler.feed, scheduler.site = watcher, feed, site
+    scheduler = _Scheduler(conductor, watcher, feed, site)
     tuner = tune.Tuner(
         Gang,
         tune_config=tune.TuneConfig(

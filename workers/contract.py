@@ -321,6 +321,13 @@ def nodes_by_ranks(placement: Placement) -> tuple[int, int] | None:
     return (nodes, ranks) if 1 <= nodes * ranks <= MOST_RANKS else None
 
 
+def reaches_target(record: EpochRecord, config: TrialConfig) -> bool:
+    """Validated, and at least as good as every accuracy that was asked for."""
+    targets = ((record.top1, config.target_top1), (record.top5, config.target_top5))
+    asked = [(got, target) for got, target in targets if target]
+    return bool(asked) and all(got is not None and got >= target for got, target in asked)
+
+
 def to_json(value: Any) -> dict[str, Any]:
     """`dataclasses.asdict`, four times as fast: a trial may hold thousands of steps."""
     return dict(_plain(value))

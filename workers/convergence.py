@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from workers import checkpoint, memory, storage
-from workers.contract import EpochRecord, RankReport, TrialConfig
+from workers.contract import EpochRecord, RankReport, reaches_target
 from workers.work import Work
 
 
@@ -31,6 +31,8 @@ def converge(work: Work, saved: Path) -> RankReport:
     done, is_reached = ring.total(np.array([len(history), was_reached])).tolist()  # only rank 0 has a history
     learner.trace(next(work.source.epoch(0)))
     work.is_built()
+    for record in history:  # whoever follows the trial may not have heard of them
+        work.voice.epoch(record)
 
     images, window_s, began_at = 0, 0.0, time.time()
     while done < config.epochs and not is_reached:
@@ -110,10 +112,3 @@ def evaluated(work: Work, record: EpochRecord) -> EpochRecord:
     top1, top5, images = work.ring.total(hits)
     evaluate_s = time.perf_counter() - start
     return dataclasses.replace(record, evaluate_s=evaluate_s, top1=float(top1 / images), top5=float(top5 / images))
-
-
-def reaches_target(record: EpochRecord, config: TrialConfig) -> bool:
-    """Validated, and at least as good as every accuracy that was asked for."""
-    targets = ((record.top1, config.target_top1), (record.top5, config.target_top5))
-    asked = [(got, target) for got, target in targets if target]
-    return bool(asked) and all(got is not None and got >= target for got, target in asked)

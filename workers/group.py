@@ -253,6 +253,7 @@ class Group:
         gangs that only pretend."""
         self._ends, self._give_up = [], float("inf")
         self.progress = Progress("start", 0)  # of rank 0
+        self.epochs: list[contract.EpochRecord] = []  # that it has finished
         try:
             self._keepers = self._seat(config)
         except NodeGoneError as gone:
@@ -375,12 +376,17 @@ class Group:
             heard = RankEnd(rank=rank, what="lost", kind="node lost", message=message, at=time.time())
         if isinstance(heard, Progress):
             if rank == 0:
-                self.progress = heard
+                self._follow(heard)
             return
         del self._running[run]
         self._ends.append(heard)
         if heard.what != "measured":
             self._give_up = min(self._give_up, time.monotonic() + ECHO_S)
+
+    def _follow(self, heard: Progress) -> None:
+        self.progress = heard
+        if heard.epoch and (not self.epochs or heard.epoch.epoch > self.epochs[-1].epoch):
+            self.epochs.append(heard.epoch)
 
     def _why_gone(self, keeper: Any, error: Exception) -> str:
         """Once Ray is sure that it is: until then its node would seem fit for the next attempt."""

@@ -60,7 +60,7 @@ class Order:
 def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Iterator[Progress | RankEnd]:
     """Start a rank and stay until it has ended, whatever way; afterwards no process of it is left.
 
-    Yields its progress now and then, and its end last. Ends it early once `is_called_off` says so.
+    Yields its progress now and then and after each epoch, and its end last. Ends it early once `is_called_off` says so.
     """
     # Where its temporary files go: a rank that is killed can't clear them away. Its nursery does, when the
     # rank has ended; its keeper does too, should the nursery be killed.
@@ -137,7 +137,9 @@ def _watched(
                 if key.fileobj is voice:
                     chunk = _receive(voice)
                     heard += chunk
-                    epoch, heard = _epochs(heard, epoch)
+                    finished, heard = _epochs(heard)
+                    for epoch in finished:
+                        yield Progress(*beat.read(), epoch)
                     if not chunk:
                         selector.unregister(voice)
                     continue
@@ -182,15 +184,15 @@ def _limit_s(order: Order, phase: contract.Phase) -> float:
     return deadlines.for_phase(phase)
 
 
-def _epochs(heard: bytes, last: contract.EpochRecord | None) -> tuple[contract.EpochRecord | None, bytes]:
-    """The last epoch told of, and what has been heard besides."""
-    kept = b""
+def _epochs(heard: bytes) -> tuple[list[contract.EpochRecord], bytes]:
+    """The epochs told of, and what has been heard besides."""
+    finished, kept = [], b""
     for line in heard.splitlines(keepends=True):
         if line.endswith(b"\n") and line.startswith(b'{"say": "epoch"'):
-            last = contract.EpochRecord(**json.loads(line)["record"])
+            finished.append(contract.EpochRecord(**json.loads(line)["record"]))
         else:
             kept += line
-    return last, kept
+    return finished, kept
 
 
 def _usage(order: Order, report: contract.RankReport | None) -> dict[str, float]:

@@ -38,13 +38,10 @@ class Ended:
 class SimulatedGroup:
     """The ranks of one trial at a time, on the seats given."""
 
-    def __init__(self, cluster: SimulatedCluster, seats: Seats, tells_epochs: bool = False) -> None:
-        """One that tells epochs comes back from `wait` after each, as a real gang does now and then."""
-        self._cluster, self._seats, self._tells_epochs = cluster, seats, tells_epochs
+    def __init__(self, cluster: SimulatedCluster, seats: Seats) -> None:
+        self._cluster, self._seats = cluster, seats
         self._ended = Ended(STOPPED, 0.0)
-        self._to_tell: list[tuple[float, EpochRecord]] = []
         self.progress = Progress("start", 0)
-        self.took_s = 0.0  # virtual seconds since the start, as far as has been told
 
     def probe(self, paths: object, every_s: float, config: TrialConfig) -> list[dict[str, Any]]:
         """Nodes that aren't there are as fast as their peers."""
@@ -55,23 +52,24 @@ class SimulatedGroup:
     ) -> None:
         """`at` is the wall clock to pretend; `attempt` counts the ones before that were lost."""
         self._ended = ended(config, self._cluster, self._seats, at, attempt)
-        self._to_tell = list(self._ended.epochs) if self._tells_epochs else []
-        self.progress, self.took_s = Progress("start", 0), 0.0
 
-    def wait(self, timeout_s: float = 0.0) -> TrialOutcome | None:
-        """The outcome; or None, and how far it has come, while there are epochs to tell."""
-        if self._to_tell:
-            self.took_s, epoch = self._to_tell.pop(0)
-            self.progress = Progress("step", 0, epoch)
-            return None
-        self.took_s = self._ended.after_s
+    @property
+    def took_s(self) -> float:
+        """Virtual seconds from the start to the end."""
+        return self._ended.after_s
+
+    @property
+    def timeline(self) -> tuple[tuple[float, EpochRecord], ...]:
+        """The epochs on the way, each with the virtual seconds from the start to its end."""
+        return self._ended.epochs
+
+    def wait(self, timeout_s: float = 0.0) -> TrialOutcome:
         return self._ended.outcome
 
     def stop(self) -> None:
         """What has not been told yet never happens."""
-        self._to_tell = []
         granted = self._ended.outcome.granted
-        self._ended = Ended(dataclasses.replace(STOPPED, granted=granted), self.took_s)
+        self._ended = Ended(dataclasses.replace(STOPPED, granted=granted), 0.0)
 
     def close(self) -> None:
         self.stop()

@@ -62,14 +62,16 @@ class DyingVoice(Voice):
 
     def __init__(self, voice: Voice) -> None:
         super().__init__(voice._channel, voice._beat)
-        self._epochs = 0
+        self._epochs = 0  # that it has learnt itself, not those of before its checkpoint
+        self._has_learnt = False
 
     def epoch(self, record: EpochRecord) -> None:
         super().epoch(record)
-        self._epochs = record.epoch
+        self._epochs = record.epoch if self._has_learnt else 0
 
     def beat(self, phase: contract.Phase, step: int = 0) -> None:
         super().beat(phase, step)
+        self._has_learnt |= phase == "step"
         if phase == "step" and self._epochs == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 

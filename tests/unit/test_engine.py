@@ -222,3 +222,19 @@ def test_what_was_measured_before_the_driver_stopped_is_not_run_again() -> None:
     made = engine(trials)
     made.resumed([record(trials[0]), record(trials[1])])
     assert [final.config for final in played(made)] == trials[2:]
+
+
+def test_who_goes_on_gives_no_retries_anew_and_counts_attempts_and_what_they_took() -> None:
+    trial = config(gpus=4)
+    made = engine([trial])
+    attempt = dataclasses.replace(record(trial, outcome=LOST), started_at=0.0, ended_at=HOUR, blamed=("n0", "n1", "n2"))
+    made.resumed([], [attempt, attempt])
+    assert made.spent.gpu_hours == 8
+    first = made.next(0.0)
+    assert isinstance(first, Start)
+    assert [node for node, _ in first.seats] == ["n3"]  # the one that it was not lost on
+    assert made.ended(record(trial, outcome=LOST), 1.0) is None
+    assert isinstance(made.next(2.0), Start)
+    final = made.ended(record(trial, outcome=LOST), 3.0)
+    assert final
+    assert (final.attempts, final.outcome.status) == (4, "lost")

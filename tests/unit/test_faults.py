@@ -58,3 +58,19 @@ def test_a_trial_that_always_fails_says_nothing_against_a_node() -> None:
     for _ in range(5):
         faults.told(record(config(), outcome=LOST), {"a"})
     assert not faults.bad_nodes
+
+
+def test_retries_that_were_used_before_the_driver_stopped_are_used() -> None:
+    trial, faults = config(gpus=2), Faults()
+    for node in ("a", "b"):
+        faults.resumed(trial.trial, LOST, {node})
+    assert faults.avoid == {trial.trial: {"a", "b"}}
+    assert [faults.told(record(trial, outcome=LOST), {"c"}) for _ in range(2)] == [True, False]
+    assert faults.told(record(trial, outcome=KILLED), {"c"}), "of another cause it had used none"
+
+
+def test_nodes_start_anew_when_a_sweep_goes_on() -> None:
+    faults = Faults()
+    for size in (1, 2, 3):
+        faults.resumed(config(batch_size=size).trial, LOST, {"a"})
+    assert not faults.bad_nodes

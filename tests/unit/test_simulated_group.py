@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import statistics
 
@@ -190,22 +191,21 @@ def test_a_rate_far_from_its_best_learns_slower_and_far_above_it_diverges() -> N
     assert outcome(learning(lr_schedule="10")).kind == "diverged"
 
 
-def test_a_group_that_tells_epochs_comes_back_after_each_and_can_be_stopped_there() -> None:
+def test_a_group_knows_when_each_epoch_was_over_and_one_that_was_stopped_has_none() -> None:
     config = learning(epochs=10)
-    group = SimulatedGroup(FOUR_BY_FOUR, seats(config, FOUR_BY_FOUR), tells_epochs=True)
+    group = SimulatedGroup(FOUR_BY_FOUR, seats(config, FOUR_BY_FOUR))
     group.start(config)
-    seen = []
-    while group.wait() is None:
-        assert group.progress.epoch
-        seen.append((group.progress.epoch.epoch, group.took_s))
-    assert [epoch for epoch, _ in seen] == list(range(1, 11))
-    assert sorted(seen) == seen
-    assert group.took_s > seen[-1][1]
+    found = group.wait().measurement
+    assert found
+    assert tuple(epoch for _, epoch in group.timeline) == found.epochs
+    ends = [after_s for after_s, _ in group.timeline]
+    assert sorted(ends) == ends
+    assert [later - earlier for earlier, later in itertools.pairwise(ends)] == pytest.approx(
+        [epoch.taken_s for epoch in found.epochs[1:]]
+    )
+    assert group.took_s > ends[-1]
 
-    group.start(config)
-    assert group.wait() is None
     group.stop()
     stopped = group.wait()
-    assert stopped
     assert (stopped.status, stopped.kind) == ("cancelled", "stopped")
-    assert group.took_s == seen[0][1]
+    assert not group.timeline

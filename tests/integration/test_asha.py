@@ -1,0 +1,197 @@
+"""An asha search through Tune: simulated, with ranks whose epochs are planted, and with ranks that learn digits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeps import ledger, plan, query, spec
+from sweeps.ledger import TrialRecord
+from tests.integration import planted_ranks
+from tests.integration.planted_ranks import GOOD, LOW, SLOW
+from tests.integration.test_sweep import sweep
+from tests.unit import hopeless
+
+ROOT = Path(__file__).parents[2]
+WIDE, NARROW = "nodes=8,gpus=4,gpu=v100", "nodes=1,gpus=4,gpu=v100"
+RATE = "0.01"
+PLANTED = """
+name: small
+model: tiny
+data: digits
+device: cpu
+protocol: convergence
+epochs: 4
+target: {top1: 0.7}
+search: {method: asha, grace: 2, reduction: 3}
+space: {gpus: [1, 2], batch_size: [8, 16, 32]}
+repeats: 1
+seed: SEED
+probe_every_min: 0
+deadlines: {step_s: 100}
+"""
+
+
+@pytest.fixture
+def here(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return workplace
+
+
+def test_a_simulated_search_through_tune_comes_to_the_verdicts_of_one_without_it(
+    here: Path, left_behind: Callable[[], list[str]]
+) -> None:
+    Path("hopeless.yaml").write_text(hopeless.FILE)
+    ran = sweep("run", "hopeless.yaml", "--simulate", WIDE)
+    assert ran.returncode == 0, ran.stderr
+    record = ledger.read("hopeless-simulated")
+    ended = hopeless.by_part(record)
+    for gpus in (1, 4):
+        statuses = [ended[gpus, part].outcome.status for part in (hopeless.GOOD, hopeless.LOW, hopeless.SLOW)]
+        assert statuses == ["completed", "pruned", "pruned"]
+        assert "the best 1 go on (reduction: 2)" in ended[gpus, hopeless.LOW].outcome.message
+        assert "a trial may take 2 times (reduction)" in ended[gpus, hopeless.SLOW].outcome.message
+    assert not left_behind()
+    trials = query.trials("hopeless-simulated").set_index("trial")
+    assert trials["outcome"].value_counts().to_dict() == {"pruned": 4, "completed": 2}
+    assert hopeless.verdicts(record) == hopeless.verdicts(hopeless.run(hopeless.FILE, WIDE))
+
+
+def test_a_simulated_search_whose_driver_was_killed_keeps_its_rungs(here: Path) -> None:
+    """As far as the first two trials, one on each GPU count, that came to the target; then `sweep resume`."""
+    whole = hopeless.run(hopeless.FILE, NARROW)
+    name, expected = whole.facts.name, hopeless.verdicts(whole)
+    keep_until(name, lambda done: {one.config.gpus for one in done if one.outcome.status == "completed"} == {1, 4})
+    before = {one.config.trial for one in ledger.read(name).trials}
+    ran = sweep("resume", name)
+    assert ran.returncode == 0, ran.stderr
+    after = [one for one in ledger.read(name).trials if one.config.trial not in before]
+    assert {one.outcome.status for one in after} == {"pruned"}
+    assert all(any(trial in one.outcome.message for trial in before) for one in after), "by rivals of before"
+    assert hopeless.verdicts(ledger.read(name)) == expected
+
+
+def keep_until(name: str, is_enough: Callable[[list[TrialRecord]], bool]) -> None:
+    """Cut a ledger behind the trial with which that is so, as if its driver had been killed there."""
+    book = ledger.paths(name).ledger
+    lines = book.read_text().splitlines(keepends=True)
+    ends = [n for n, line in enumerate(lines, 1) if line.startswith('{"kind":"trial"')]
+    for end in ends:
+        book.write_text("".join(lines[:end]))
+        if is_enough(list(ledger.read(name).trials)):
+            return
+    raise AssertionError("never")
+
+
+def driven(*arguments: str, entry: str = f"{planted_ranks.__name__}:run") -> subprocess.CompletedProcess[str]:
+    """A `sweep` with other ranks than the real ones."""
+    drive = (
+        "import sys; from sweeps import runner;"
+        f"runner.run.__defaults__ = ('{entry}',);"
+        f"from sweeps.cli import main; sys.exit(main({list(arguments)!r}))"
+    )
+    return subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)
+
+
+def ordered(text: str, *wanted: tuple[object, ...]) -> str:
+    """The search with a seed that puts trials of such a GPU count, batch size and rate into such an order."""
+    for seed in range(2000):
+        seeded = text.replace("SEED", str(seed))
+        trials = plan.plan(spec.parse(seeded, "small.yaml"), "small.yaml").trials
+        if tuple((trial.gpus, trial.batch_size, trial.lr_schedule) for trial in trials) == wanted:
+            return seeded
+    raise AssertionError("no seed has that order")
+
+
+def test_tune_stops_real_ranks_by_rung_and_by_time_and_one_rank_is_not_judged_by_two(
+    here: Path, left_behind: Callable[[], list[str]]
+) -> None:
+    good_first = [(gpus, size, RATE) for size in (GOOD, LOW, SLOW) for gpus in (2, 1)]
+    Path("small.yaml").write_text(ordered(PLANTED, *good_first))
+    ran = driven("run", "small.yaml")
+    assert ran.returncode == 0, ran.stderr
+    assert not left_behind()
+    record = ledger.read("small")
+    ended = {(one.config.gpus, one.config.batch_size): one for one in record.trials}
+    for gpus, to_target, taken in ((1, "30.0 s", "93.0 s"), (2, "0.3 s", "0.9 s")):
+        good, low, slow = (ended[gpus, size] for size in (GOOD, LOW, SLOW))
+        assert good.outcome.status == "completed", "on one rank it took a hundred times as long as on two"
+        assert [one.outcome.kind for one in (low, slow)] == ["hopeless"] * 2
+        assert low.outcome.message == (
+            f"of the 2 cells that have come to epoch 2 with gpus {gpus}, placement pack the best 1 go on (reduction: "
+            f"3), but its top-1 of 10.00% is number 2, behind 40.00% of {good.config.trial}"
+        )
+        assert slow.outcome.message == (
+            f"with gpus {gpus}, placement pack a trial may take 3 times (reduction) the {to_target} that "
+            f"{good.config.trial} took to the target, but its epochs took {taken} and it is not there"
+        )
+        assert all(one.ended_at - one.started_at < planted_ranks.WAITS_S / 2 for one in (low, slow))
+    assert {one.outcome.status for one in record.trials} == {"completed", "pruned"}
+    noted = [(one["trial"], one["epoch"]) for one in record.rungs if one["is_at_rung"]]
+    assert sorted(noted) == sorted((one.config.trial, 2) for one in record.trials), "told in bursts, none is missed"
+
+
+def test_real_ranks_whose_driver_was_killed_are_judged_by_those_of_before(here: Path) -> None:
+    alone = PLANTED.replace("[1, 2]", "1")
+    Path("small.yaml").write_text(ordered(alone, *[(1, size, RATE) for size in (GOOD, LOW, SLOW)]))
+    assert driven("run", "small.yaml").returncode == 0
+    keep_until("small", lambda done: len(done) == 1)
+    ran = driven("resume", "small")
+    assert ran.returncode == 0, ran.stderr
+    good, *others = ledger.read("small").trials
+    assert good.outcome.status == "completed"
+    assert {one.outcome.kind for one in others} == {"hopeless"}
+    assert all(good.config.trial in one.outcome.message for one in others)
+
+
+DIGITS = """
+name: small
+model: tiny
+data: digits
+device: cpu
+protocol: convergence
+epochs: 400
+target: {top1: 0.8}
+search: {method: asha, grace: 2, reduction: 2}
+space: {gpus: 1, batch_size: 64, lr_schedule: [0.1, 1e-6, 0.05]}
+repeats: 1
+seed: SEED
+probe_every_min: 0
+"""
+
+
+def test_ranks_that_learn_digits_lose_the_rate_that_learns_nothing(
+    here: Path, left_behind: Callable[[], list[str]]
+) -> None:
+    learns, nothing, last = ((1, 64, rate) for rate in ("0.1", "1e-06", "0.05"))
+    Path("small.yaml").write_text(ordered(DIGITS, learns, nothing, last))
+    ran = sweep("run", "small.yaml")
+    assert ran.returncode == 0, ran.stderr
+    assert not left_behind()
+    good, low, other = ledger.read("small").trials
+    assert good.outcome.measurement
+    assert good.outcome.measurement.ranks[0].reached_target
+    assert (low.outcome.status, low.outcome.kind) == ("pruned", "hopeless")
+    assert f"of {good.config.trial}" in low.outcome.message
+    assert other.outcome.status in ("completed", "pruned"), "the gang goes on where one was stopped"
+
+
+def test_a_trial_that_goes_on_from_its_checkpoint_stands_at_each_rung_once_and_its_time_is_that_of_its_figures(
+    here: Path,
+) -> None:
+    text = DIGITS.replace("[0.1, 1e-6, 0.05]", "0.1").replace("400", "5").replace("top1: 0.8", "top1: 0.999")
+    text = text.replace("grace: 2", "grace: 1").replace("SEED", "0")
+    Path("small.yaml").write_text(f"{text}checkpoint_every: 1\n")
+    ran = driven("run", "small.yaml", entry="tests.integration.learning:dies_in_the_second_epoch")
+    assert ran.returncode == 0, ran.stderr
+    record = ledger.read("small")
+    (trial,) = record.trials
+    assert trial.outcome.measurement
+    taken = [epoch.taken_s for epoch in trial.outcome.measurement.epochs]
+    assert len(taken) == 5
+    noted = [(one["epoch"], one["taken_s"]) for one in record.rungs]
+    assert noted == [(epoch, pytest.approx(sum(taken[:epoch]))) for epoch in (1, 2, 4)]

@@ -1,0 +1,98 @@
+"""An asha search on a simulated cluster, in which both kinds of stop fire on one GPU and on four.
+
+Of each GPU count there are three cells: one whose learning rate is far too low, which falls behind at a rung; one that
+learns best but goes through its images so slowly that time stops it; and one that comes to the target.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from sweeps import cost, driver, ledger, plan, rungs, search, spec
+from sweeps.cache import Cache
+from sweeps.conductor import Conductor
+from sweeps.engine import Engine
+from sweeps.feasibility import Feasibility
+from sweeps.ledger import SweepRecord, TrialRecord
+from sweeps.packing import Start
+from sweeps.simulator import cluster as simulated
+from sweeps.simulator.group import SimulatedGroup
+from workers.contract import TrialConfig
+
+LOW, SLOW, GOOD = "far too low a rate", "best, and slow", "comes to the target"
+FILE = """
+name: hopeless
+model: resnet50_v1.5
+data: images
+device: gpu
+protocol: convergence
+epochs: 90
+target: {top1: 0.74}
+search: {method: asha, grace: 4, reduction: 2}
+space:
+  gpus: [1, 4]
+  batch_size: [8, 128, 256]
+  precision: [fp32, fp16]
+  lr_schedule: ["0.1 scale=linear", "0.03 scale=linear", "0.001 scale=linear"]
+where:
+  - (batch_size == 8) == (precision == 'fp32')
+  - (batch_size == 8) == (lr_schedule == '0.1 scale=linear')
+  - (batch_size == 128) == (lr_schedule == '0.001 scale=linear')
+repeats: 1
+seed: 5  # of one trial at a time the good ones come first
+"""
+
+
+def part(config: TrialConfig) -> str:
+    """That a trial was given."""
+    return {8: SLOW, 128: LOW, 256: GOOD}[config.batch_size]
+
+
+def in_order(batch: list[Start]) -> list[Start]:
+    return batch
+
+
+def run(text: str, shape: str, order: Callable[[list[Start]], list[Start]] = in_order) -> SweepRecord:
+    """Run a sweep file on a simulated cluster without Tune; what runs at a time is computed in this `order`."""
+    planned = plan.plan(spec.parse(text, "hopeless.yaml"), "hopeless.yaml")
+    book = ledger.create(planned, text, (), shape)
+    return _run(book, SweepRecord(book.facts, ()), order)
+
+
+def go_on(name: str) -> SweepRecord:
+    """As `sweep resume` does."""
+    record = ledger.read(name)
+    return _run(ledger.reopen(record), record, in_order)
+
+
+def _run(book: ledger.Ledger, before: SweepRecord, order: Callable[[list[Start]], list[Start]]) -> SweepRecord:
+    of, planned = book.facts.spec, plan.Plan(book.facts.spec, book.facts.trials)
+    cluster = simulated.parse(book.facts.simulated)
+    engine = Engine(
+        functools.partial(search.strategy, planned),
+        cost.learned(cluster, is_real=False),
+        Feasibility(of.seed),
+        Cache(),
+        rungs=driver._rungs(of),
+    )
+    done = [record for record in before.trials if record.outcome.status not in driver.AGAIN]
+    engine.resumed(done, before.attempts, [rungs.arrival(noted) for noted in before.rungs])
+    engine.nodes_are(cluster.nodes, {})
+    conductor = Conductor(engine, book, [], is_virtual=True)
+    while not conductor.is_over:
+        for start in order(list(iter(conductor.next, None))):
+            group = SimulatedGroup(cluster, start.seats)
+            group.start(start.trial, at=conductor.now, attempt=engine.attempts[start.trial.trial])
+            conductor.answered(start.trial, group.wait(), group.took_s, group.timeline)
+    book.end("complete")
+    return ledger.read(book.facts.name)
+
+
+def verdicts(record: SweepRecord) -> dict[str, tuple[str, str, int]]:
+    """How each trial ended, why, and at which attempt."""
+    return {one.config.trial: (one.outcome.status, one.outcome.message, one.attempts) for one in record.trials}
+
+
+def by_part(record: SweepRecord) -> dict[tuple[int, str], TrialRecord]:
+    return {(one.config.gpus, part(one.config)): one for one in record.trials}

@@ -1,0 +1,78 @@
+"""A simulated search from its first trial to its last: judged on the virtual clock, and gone on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeps import ledger
+from sweeps.ledger import SweepRecord
+from tests.unit import hopeless
+from tests.unit.hopeless import FILE, GOOD, LOW, SLOW
+
+WIDE, NARROW = "nodes=8,gpus=4,gpu=v100", "nodes=1,gpus=4,gpu=v100"
+LOSSY = "nodes=1,gpus=4,gpu=v100,loss=50%,seed=1"
+MANY = FILE.replace("{method: asha, grace: 4, reduction: 2}", "grid").replace("epochs: 90", "epochs: 3")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("results")
+        patch.setenv("SWEEP_RESULTS", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def wide() -> SweepRecord:
+    """Every trial at once."""
+    return hopeless.run(FILE, WIDE)
+
+
+def test_both_kinds_of_stop_fire_among_equals_and_the_baseline_comes_to_its_target(wide: SweepRecord) -> None:
+    ended = hopeless.by_part(wide)
+    for gpus in (1, 4):
+        low, slow, good = (ended[gpus, part] for part in (LOW, SLOW, GOOD))
+        assert (good.outcome.status, low.outcome.status, slow.outcome.status) == ("completed", "pruned", "pruned")
+        assert f"with gpus {gpus}, placement pack the best 1 go on" in low.outcome.message
+        assert f"with gpus {gpus}, placement pack a trial may take 2 times" in slow.outcome.message
+        assert good.config.trial in slow.outcome.message
+    hours = [(ended[gpus, GOOD].ended_at - ended[gpus, GOOD].started_at) / 3600 for gpus in (1, 4)]
+    assert hours[0] > 2 * hours[1], "compared with four GPUs, one would have been hopeless"
+
+
+def test_a_trial_that_is_stopped_ends_at_the_virtual_time_of_the_epoch_that_decided(wide: SweepRecord) -> None:
+    ended = hopeless.by_part(wide)
+    good, slow = ended[1, GOOD], ended[1, SLOW]
+    assert good.outcome.measurement
+    to_target_s = sum(epoch.taken_s for epoch in good.outcome.measurement.epochs)
+    assert 2 * to_target_s < slow.ended_at - slow.started_at < 2.2 * to_target_s
+    assert slow.outcome.measurement is None
+
+
+def test_verdicts_do_not_depend_on_the_order_in_which_trials_are_computed(wide: SweepRecord) -> None:
+    back = hopeless.run(FILE, WIDE, order=lambda batch: batch[::-1])
+    assert hopeless.verdicts(back) == hopeless.verdicts(wide)
+
+
+@pytest.mark.parametrize(("text", "shape"), [(FILE, NARROW), (MANY, LOSSY)], ids=["rungs", "retries"])
+def test_wherever_the_driver_is_killed_who_goes_on_comes_to_the_same_ends(text: str, shape: str) -> None:
+    """One trial at a time: rungs, times to the target and attempts are all in the ledger, line by line."""
+    whole = hopeless.run(text, shape)
+    expected = hopeless.verdicts(whole)
+    if shape == LOSSY:
+        assert max(attempts for _, _, attempts in expected.values()) == 5, "one has used all its retries"
+    else:
+        assert [status for status, _, _ in expected.values()].count("pruned") == 4
+    book = ledger.paths(whole.facts.name).ledger
+    lines = book.read_text().splitlines(keepends=True)
+    for cut in (int(part * len(lines)) for part in (0.3, 0.5, 0.7, 0.9)):
+        book.write_text("".join(lines[:cut]))
+        assert hopeless.verdicts(hopeless.go_on(whole.facts.name)) == expected, lines[cut - 1]
+
+
+def test_an_attempt_that_is_tried_again_stands_in_the_ledger_with_the_nodes_to_blame() -> None:
+    whole = hopeless.run(MANY, LOSSY)
+    assert {attempt.blamed for attempt in whole.attempts} == {("node-1",)}
+    assert {record.blamed for record in whole.trials} == {()}

@@ -363,12 +363,12 @@ def _in_sample(table: Table, fit: Sequence[tuple[bool, float | None]], within: f
     yield (
         f"the simulator was fitted to {seen} of these {len(fit)} rows: that these are met shows the fit, not the model"
     )
-    errors_ = [abs(error) for _, error in fit if error is not None]
-    if errors_:
-        met = sum(error <= within for error in errors_)
+    misses = [abs(error) for _, error in fit if error is not None]
+    if misses:
+        met = sum(error <= within for error in misses)
         yield (
-            f"left out of the fit (references/simulator.csv), the {len(errors_)} of this kind of node are missed by"
-            f" {statistics.median(errors_):.1%} (median), {max(errors_):.1%} (worst): {met} of {len(errors_)} within"
+            f"left out of the fit (references/simulator.csv), the {len(misses)} of this kind of node are missed by"
+            f" {statistics.median(misses):.1%} (median), {max(misses):.1%} (worst): {met} of {len(misses)} within"
             f" {100 * within:.3g}%"
         )
 

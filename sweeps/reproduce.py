@@ -7,10 +7,8 @@ project, whose cells are then measured once more.
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
 import difflib
-import io
 import json
 import math
 import os
@@ -20,20 +18,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeps import errors, plan, publication, recipe, reproduction, setups, shape, space, tables
+from sweeps import earlier, errors, plan, publication, recipe, reproduction, setups, shape, space, tables
 from sweeps.errors import InputError, Mistake
 from sweeps.publication import Table
 from sweeps.reproduction import Claim, Held
 from sweeps.shape import Node
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
-from sweeps.spec import SweepSpec, parse
+from sweeps.spec import parse
 from workers.paths import results_root
 
 if TYPE_CHECKING:
     from sweeps.driver import Terms
-
-ON_PAPER = 6  # significant digits of a figure that we print
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,67 +91,11 @@ def find(name: str) -> Table:
     if name in known or (name not in sweeps and publication.slug(name) in known):
         return publication.published(publication.slug(name))
     if name in sweeps:
-        return of_sweep(name)
+        return earlier.table(name)
     near = difflib.get_close_matches(name, [*known, *sweeps], n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
     rule = f"must be a table that sweep reproduce lists, a CSV file, or a sweep in {results_root()}{hint}"
     raise InputError("reproduce", [Mistake("TABLE", rule, name)])
-
-
-def of_sweep(name: str) -> Table:
-    """What an earlier sweep measured, as a table."""
-    return publication.parse(written(name), f"results/{name}", name)
-
-
-def written(name: str) -> str:
-    """An earlier sweep's cells as a CSV file that `load` reads."""
-    from sweeps import analysis, ledger, query, rows
-
-    record = ledger.read(name)
-    spec = record.facts.spec
-    if spec.protocol != "throughput":
-        raise InputError("reproduce", [Mistake(name, "must be a sweep with protocol: throughput", spec.protocol)])
-    found = analysis.cells(query.frame([rows.row(trial) for trial in record.trials]))
-    found = found[found["images_per_s"] > 0]
-    if found.empty:
-        raise InputError("reproduce", [Mistake(name, "must have a cell with images/s", "none")])
-    configs = {trial.config.cell: trial.config for trial in record.trials}
-    axes = [name for name in spec.axes if name != "global_batch"]
-    axes = list(dict.fromkeys([*recipe.ALWAYS, *axes]))
-    made = []
-    for cell in found.to_dict("records"):
-        config = configs[cell["cell"]]
-        stands = {axis: plan.value(config, axis) for axis in axes}
-        nodes = cell["nodes"]
-        figures = {"images_per_s": f"{cell['images_per_s']:.{ON_PAPER}g}", "repeats": int(cell["n"])}
-        if cell["n"] > 1:
-            figures["images_per_s_ci"] = f"{max(cell['images_per_s_ci'], 1e-9):.{ON_PAPER}g}"
-        own = {"source": name, "system": cell["hardware"], "hardware": cell["hardware"], "software": cell["software"]}
-        made.append({**own, **stands, "nodes": "" if nodes != nodes else int(nodes), **_settings(spec), **figures})
-    kept = [axis for axis in axes if axis in recipe.ALWAYS or any(row[axis] != publication.usual(axis) for row in made)]
-    columns = [key for key in dict.fromkeys(key for row in made for key in row) if key not in axes or key in kept]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in made)
-    return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
-
-
-def _settings(spec: SweepSpec) -> dict[str, Any]:
-    """What a sweep holds for all of its trials, by column."""
-    made: dict[str, Any] = {}
-    steps = "stop" if spec.steps is None else "steps"
-    for column, key in publication.SETTINGS.items():
-        section, _, name = key.partition(".")
-        if name and section == steps:
-            made[column] = getattr(getattr(spec, section), name)
-        elif not name and (column == "device" or getattr(spec, key) != SweepSpec.model_fields[key].default):
-            made[column] = getattr(spec, key)
-    return made
 
 
 def _export(table: Table, path: Path) -> int:
@@ -164,7 +104,7 @@ def _export(table: Table, path: Path) -> int:
         rule = f"must be a sweep that was measured here: this table lies in {table.place} already"
         raise InputError("--export", [Mistake("TABLE", rule, table.name)])
     try:
-        path.write_text(written(table.name))
+        path.write_text(earlier.text(table.name))
     except OSError as error:
         raise InputError(
             "--export", [Mistake(str(path), "must be a file that can be written", error.strerror)]
@@ -224,7 +164,7 @@ def _plan(table: Table, text: str, ask: Ask, terms: Terms) -> int:
     """The sweep file on stdout, so that `> mine.yaml` keeps it; what it would run beside it."""
     from sweeps import driver
 
-    print(text, end="")
+    print(f"# with --set {' '.join(ask.overrides)}\n{text}" if ask.overrides else text, end="")
     sys.stdout.flush()
     with _kept(table, text) as file, contextlib.redirect_stdout(sys.stderr):
         driver.preview(file, ask.overrides, dataclasses.replace(terms, skips_impossible=True), "table")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import cli, ledger, plan, publication, recipe, reproduce, reproduction, rows, setups, shape, spec
+from sweeps import cli, earlier, ledger, plan, publication, recipe, reproduce, reproduction, rows, setups, shape, spec
 from sweeps.errors import InputError
 from sweeps.ledger import TrialRecord
 from sweeps.publication import Table
@@ -365,7 +365,7 @@ steps: {warmup: 2, measured: 5}
 
 
 @pytest.fixture
-def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ledger.SweepRecord:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ledger.SweepRecord:
     """A sweep in the results folder that was never run: its rates are planted."""
     monkeypatch.chdir(tmp_path)
     planned = plan.plan(spec.parse(FILE, "small"))
@@ -378,7 +378,7 @@ def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ledger.SweepReco
 
 
 def test_an_earlier_sweep_against_its_own_trials_holds_in_every_row(
-    earlier: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
+    small: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["reproduce", "small", "--measured", "small", "--tolerance", "0%", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -389,18 +389,18 @@ def test_an_earlier_sweep_against_its_own_trials_holds_in_every_row(
     assert not [one for one in found["setup"] if one["likeness"] == "differs"]
 
 
-def test_an_earlier_sweep_is_asked_again_cell_by_cell(earlier: ledger.SweepRecord) -> None:
-    again = plan.plan(sweep_of(reproduce.of_sweep("small")))
-    assert {trial.cell for trial in again.trials} == {trial.cell for trial in earlier.facts.trials}
+def test_an_earlier_sweep_is_asked_again_cell_by_cell(small: ledger.SweepRecord) -> None:
+    again = plan.plan(sweep_of(earlier.table("small")))
+    assert {trial.cell for trial in again.trials} == {trial.cell for trial in small.facts.trials}
     assert again.spec.name == "reproduce-small"
 
 
 def test_a_table_that_was_exported_is_the_same_table(
-    earlier: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
+    small: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["reproduce", "small", "--export", "mine.csv"]) == 0
     mine = publication.load(Path("mine.csv"))
-    assert mine.rows == reproduce.of_sweep("small").rows
+    assert mine.rows == earlier.table("small").rows
     assert mine.settings == {"device": "cpu", "image_size": 32, "steps.warmup": 2, "steps.measured": 5}
     assert {row.hardware for row in mine.rows} == {"node"}
     capsys.readouterr()
@@ -408,7 +408,7 @@ def test_a_table_that_was_exported_is_the_same_table(
     out = capsys.readouterr().out
     Path("again.yaml").write_text(out)
     assert {trial.cell for trial in plan.plan(spec.load(Path("again.yaml"))).trials} == {
-        trial.cell for trial in earlier.facts.trials
+        trial.cell for trial in small.facts.trials
     }
 
 
@@ -454,3 +454,18 @@ def test_what_is_wrong_is_said_in_words(tmp_path: Path, monkeypatch: pytest.Monk
         return
     assert cli.main(["reproduce", *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_cells_measured_on_two_machines_are_two_systems_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned = plan.plan(spec.parse(FILE, "small"))
+    book = ledger.create(planned, FILE)
+    for config in planned.trials:
+        book.write(record(config, 100.0 + config.repeat, hardware="aaaa" if config.repeat else "bbbb"))
+    book.end("complete")
+    found = earlier.table("small")
+    assert found.systems == ["bbbb", "aaaa"]
+    assert [row.repeats for row in found.of("aaaa").rows] == [2] * 6
+    assert len(plan.plan(sweep_of(found)).cells) == 6, "both are answered by the same cells"

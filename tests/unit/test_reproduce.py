@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import cli, earlier, ledger, plan, publication, recipe, reproduce, reproduction, rows, setups, shape, spec
+from sweeps import (
+    cli,
+    driver,
+    earlier,
+    ledger,
+    plan,
+    publication,
+    recipe,
+    reproduce,
+    reproduction,
+    rows,
+    setups,
+    shape,
+    spec,
+)
+from sweeps.driver import Terms
 from sweeps.errors import InputError
 from sweeps.ledger import TrialRecord
 from sweeps.publication import Table
@@ -469,3 +484,36 @@ def test_cells_measured_on_two_machines_are_two_systems_of_the_table(
     assert found.systems == ["bbbb", "aaaa"]
     assert [row.repeats for row in found.of("aaaa").rows] == [2] * 6
     assert len(plan.plan(sweep_of(found)).cells) == 6, "both are answered by the same cells"
+
+
+def test_a_run_is_a_sweep_measured_anew_whose_exit_code_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is run is replaced; the file, the terms, the streams and the comparison are the command's own."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text(OWN)
+    asked: list[Terms] = []
+
+    def drive(file: Path, overrides: tuple[str, ...], terms: Terms, begun: Callable[[str], object]) -> int:
+        asked.append(terms)
+        text = file.read_text()
+        planned = plan.plan(spec.parse(text, str(file), overrides))
+        book = ledger.create(planned, text, overrides)
+        begun(book.facts.name)
+        for config in planned.trials:
+            book.write(record(config, 1000.0 * config.gpus * (1 + config.repeat / 1000), hardware="node"))
+        book.end("complete")
+        print("what was found")
+        return 1
+
+    monkeypatch.setattr(driver, "drive", drive)
+    assert cli.main(["reproduce", "own.csv", "--format", "json"]) == 1
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert "what was found" in printed.err
+    assert (found["table"], found["sweep"], found["tolerance"]) == ("own", "reproduce-own", 0.05)
+    assert [row["rate_verdict"] for row in found["rows"]] == ["holds", "holds", "differs"]
+    assert found["rows"][1]["rate_ratio"] == pytest.approx(2.002 / 1.9), "5.4% off, but both sides have intervals"
+    assert [row["rate_published"] for row in found["rows"]] == [1000, 1900, 1200]
+    assert [(terms.is_fresh, terms.skips_impossible) for terms in asked] == [(True, True)]
+    assert ledger.read("reproduce-own").facts.file == Path("results/reproduce-own.yaml").read_text()

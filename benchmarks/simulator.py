@@ -30,18 +30,11 @@ from scipy.optimize import least_squares
 from verdicts import conclude
 
 from sweeps import plan, references, spec
+from sweeps.simulator.evidence import FRAMEWORK, KIND
 from sweeps.simulator.model import FITTED, KINDS, Numbers, step
 from workers.contract import IMAGE_SIZES, Model, Precision, TrialConfig
 
 FILE = Path(__file__).parents[1] / "references" / "simulator.csv"
-KIND = {
-    "other-8x-V100-SXM2-16GB": "v100-8x",
-    "C4140-K-V100-SXM2-Xeon4116": "v100-k",
-    "C4140-M-V100-SXM2-Xeon6148": "v100",
-    "C4130-P100-PCIe-16GB": "p100",
-    "C4140-V100-PCIe": "v100-pcie",
-}
-FRAMEWORK = "tensorflow-horovod"
 GPUS_A_NODE, BATCH = 4, 128  # where speedups.csv doesn't say
 ORDINARY = 0.03  # a miss
 MODELS = sorted(FITTED.images_per_s)
@@ -101,7 +94,7 @@ def rows() -> list[Row]:
             float(one.images_per_s))
         for one in references.table("throughput").itertuples()
     ]  # fmt: skip
-    speedups = references.table("speedups").query("framework == @FRAMEWORK and unit == 'gpu'")
+    speedups = references.table("speedups").query(f"framework == {FRAMEWORK!r} and unit == 'gpu'")
     return found + [
         Row(
             "speed-up",

@@ -29,6 +29,7 @@ first steps
   sweep run  search_spaces/demo.yaml        run it
   sweep report NAME                         it as one page to send on
   sweep ui                                  look at it in MLflow
+  sweep reproduce                           published tables, to be measured again here
 
 on a cluster (ray up cluster.yaml)
   sweep submit search_spaces/scaling.yaml --address http://HEAD:8265
@@ -169,6 +170,29 @@ def _parser() -> argparse.ArgumentParser:
     differing.add_argument("--figure", default="", help="images_per_s, or hours_to_target where both have some")
     differing.add_argument("--fail-if", default="", metavar="slower:3%", help="exit with 1 if a cell surely is")
     formatted(differing)
+    reproducing = command(
+        "reproduce", _reproduce, "a published table, or an earlier sweep, as a sweep: which of its rows hold here"
+    )
+    reproducing.add_argument(
+        "table", nargs="?", default="", metavar="TABLE", help="of those listed without one, a CSV file, or a sweep"
+    )
+    reproducing.add_argument("--system", default="", metavar="NAME", help="only the rows of the system that begins so")
+    reproducing.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="put over its sweep file"
+    )
+    reproducing.add_argument("--repeats", type=int, default=3, metavar="N", help="of each row (3)")
+    reproducing.add_argument("--tolerance", default="5%", metavar="5%", help="how far off a row may be and still hold")
+    reproducing.add_argument(
+        "--plan", action="store_true", help="print the sweep file and what it would run; run nothing"
+    )
+    reproducing.add_argument(
+        "--measured", default="", metavar="SWEEP", help="compare with what SWEEP measured; run nothing"
+    )
+    reproducing.add_argument("--export", type=Path, metavar="FILE", help="write the table as a CSV file; run nothing")
+    simulated(reproducing)
+    reproducing.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
+    formatted(reproducing)
+    afar(reproducing, _reproduce_afar)
     reporting = command("report", _report, "a sweep as one page to send on: answer, plots, tables, how to do it again")
     reporting.add_argument("name", help="of the sweep, as in results/NAME")
     reporting.add_argument("--out", type=Path, metavar="FILE", help="else results/NAME/report.html")
@@ -363,6 +387,33 @@ def _diff(args: argparse.Namespace) -> int:
     if gate and (why := sides.failure(found, gate)):
         print(f"fails {args.fail_if}: {why}", file=sys.stderr)
     return sides.exit_code(found, gate)
+
+
+def _reproduce(args: argparse.Namespace) -> int:
+    from sweeps import reproduce
+    from sweeps.driver import Terms
+
+    ask = reproduce.Ask(
+        table=args.table,
+        system=args.system,
+        overrides=tuple(args.set),
+        repeats=args.repeats,
+        tolerance=reproduce.tolerance(args.tolerance),
+        only_plan=args.plan,
+        measured=args.measured,
+        export=args.export,
+        form=args.format,
+    )
+    address = args.address or os.environ.get("RAY_ADDRESS")
+    return reproduce.answer(ask, Terms(address=address, simulate=args.simulate, me=me()))
+
+
+def _reproduce_afar(args: argparse.Namespace, _: Sequence[str], url: str) -> int:
+    raise RefusedError(
+        f"reproduce must run on a machine of the cluster, but got {url}\n"
+        f"  {me()} reproduce {args.table} --plan > table.yaml, {me()} submit table.yaml, then on the head"
+        f" {me()} reproduce {args.table} --measured NAME"
+    )
 
 
 def _sync(args: argparse.Namespace) -> int:

@@ -68,8 +68,10 @@ class _Before:
 NOTHING = _Before()
 
 
-def drive(file: Path, overrides: tuple[str, ...], terms: Terms) -> int:
-    """Run a sweep and say what was found; the exit code."""
+def drive(
+    file: Path, overrides: tuple[str, ...], terms: Terms, begun: Callable[[str], object] = lambda name: None
+) -> int:
+    """Run a sweep and say what was found; the exit code. `begun` is told the name that the sweep has."""
     text = read(file)
     spec = parse(text, str(file), overrides)
     planned = plan.plan(spec, str(file))
@@ -80,6 +82,7 @@ def drive(file: Path, overrides: tuple[str, ...], terms: Terms) -> int:
         planned = _possible(planned, site, terms, str(file), console)
         known = Cache(cached.result())
         book = ledger.create(planned, text, overrides, terms.simulate)
+        begun(book.facts.name)
         strategy = functools.partial(search.strategy, planned)
         return _conduct(planned, strategy, NOTHING, known, book, site, terms, console, file)
 
@@ -243,7 +246,7 @@ def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Cons
     out = {config.trial for those in refused.values() for config in those}
     left = tuple(config for config in planned.trials if config.trial not in out)
     if planned.trials and not left:
-        raise InputError(place, impossible(refused))
+        raise InputError(place, impossible(refused, "no trial is left: give it a cluster, or --set device=cpu"))
     return dataclasses.replace(planned, trials=left)
 
 
@@ -252,14 +255,15 @@ def _some(spec: SweepSpec) -> tuple[TrialConfig, ...]:
     return tuple(plan.grid(spec) if plan.is_enumerable(spec) else plan.sample(spec, SOME))
 
 
-def impossible(refused: dict[str, list[TrialConfig]]) -> list[Mistake]:
+def impossible(
+    refused: dict[str, list[TrialConfig]], cure: str = "leave these out, or skip them with --skip-impossible"
+) -> list[Mistake]:
     """What the cluster can't hold, a mistake for each reason."""
 
     def asked(trials: list[TrialConfig]) -> str:
         shapes = dict.fromkeys((trial.gpus, trial.placement) for trial in trials)
         return ", ".join(f"{gpus} {placement}" for gpus, placement in sorted(shapes))
 
-    cure = "leave these out, or skip them with --skip-impossible"
     return [Mistake("space.gpus", f"{why}; {cure}", asked(trials)) for why, trials in refused.items()]
 
 

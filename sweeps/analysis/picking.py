@@ -15,9 +15,9 @@ called the best in 5% of sweeps at most, and in 95% those that are not told from
 
 The standard errors. Repeats are few, so cells share what they know of the noise (`noise.moderated`), but a cell whose
 own repeats differ by more than that keeps its own: the noisiest cell is picked more often than others. Of two cells the
-fewer degrees of freedom count. In 4,000 sweeps each, of 2 to 12 cells with 2, 3 or 5 repeats, this called a cell the
-best that was not in at most 4.5% where noise was alike, and in at most 5.6% where its deviation differs by a factor of
-3 between the calmest and the noisiest cell; where it differs by a factor of 11 among three cells, in up to 8%.
+fewer degrees of freedom count. In 1,200 sweeps each, of 2 to 12 cells with 2, 3 or 5 repeats, this called a cell the
+best that was not in at most 3.5% where noise was alike; in 4,000 each in at most 5.6% where its deviation differs by a
+factor of 3 between the calmest and the noisiest cell; where it differs by a factor of 11 among three cells, in 7.7%.
 """
 
 from __future__ import annotations

@@ -10,13 +10,22 @@ import csv
 import dataclasses
 import functools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sweeps.simulator import model
 from workers.contract import TrialConfig
 
 FILE = Path(__file__).parents[2] / "references" / "simulator.csv"
+KIND = {  # of simulated nodes, for the systems whose figures are published
+    "other-8x-V100-SXM2-16GB": "v100-8x",
+    "C4140-K-V100-SXM2-Xeon4116": "v100-k",
+    "C4140-M-V100-SXM2-Xeon6148": "v100",
+    "C4130-P100-PCIe-16GB": "p100",
+    "C4140-V100-PCIe": "v100-pcie",
+}
+FRAMEWORK = "tensorflow-horovod"  # the one whose speed-ups are fitted to
 HOLDS = 0.10  # of a published figure: what is further off is said not to hold
 
 
@@ -29,6 +38,7 @@ class Row:
     batch_size: int
     gpus: int
     left_out: float  # of the published figure
+    published: float = 0.0
 
 
 @functools.cache
@@ -43,9 +53,22 @@ def rows() -> tuple[Row, ...]:
                 batch_size=int(row["batch_size"]),
                 gpus=int(row["gpus"]),
                 left_out=float(row["left_out_error"]),
+                published=float(row["published"]),
             )
             for row in csv.DictReader(lines)
         )
+
+
+def fitted_to(system: str, framework: str, settings: Mapping[str, Any], unit: str, value: float) -> Row | None:
+    """Return the row of the fit that a published figure is; None if the model was not fitted to it."""
+    if unit == "speed-up" and framework != FRAMEWORK:
+        return None
+    known = [settings.get(name) for name in ("model", "precision", "batch_size", "gpus")]
+    for row in rows():
+        where = [row.model, row.precision, row.batch_size, row.gpus]
+        if (row.unit, row.kind, row.published) == (unit, KIND.get(system), value) and where == known:
+            return row
+    return None
 
 
 def told(trials: Sequence[TrialConfig], kind: str, rows: Sequence[Row]) -> Iterator[str]:

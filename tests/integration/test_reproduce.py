@@ -1,0 +1,83 @@
+"""Tables measured again by the real command: on a simulated cluster, and an earlier sweep on this machine."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeps import ledger, publication, query, spec
+from tests.integration.test_sweep import SMALL, sweep
+
+
+def test_a_published_table_on_a_simulated_cluster(workplace: Path) -> None:
+    shape = "nodes=2,gpu=v100-k"
+    ran = sweep("reproduce", "a-table-5", "--system", "C4140-K", "--simulate", shape, "--format", "csv")
+    assert ran.returncode == 0, ran.stderr
+    found = list(csv.DictReader(io.StringIO(ran.stdout)))
+    assert len(found) == 7
+    assert {row["simulated"] for row in found} == {shape}
+    assert {row["in_sample"] for row in found} == {"True"}
+    assert {row["rate_verdict"] for row in found} == {"holds"}, "the model is fitted to them, within 5.1%"
+    assert float(next(row for row in found if row["model"] == "googlenet")["left_out_error"]) == -0.079
+
+    name = "reproduce-a-table-5-simulated"
+    trials = query.trials(name)
+    assert len(trials) == 21
+    assert set(trials["hardware"]) == {"simulated:v100-k"}
+    for row in found:
+        measured = trials[trials["cell"] == row["cell"]]["images_per_s"].mean()
+        assert float(row["rate_measured"]) == pytest.approx(measured)
+    assert "what was found on a simulated cluster" in ran.stderr
+
+    file = workplace / "results/reproduce-a-table-5.yaml"
+    assert ledger.read(name).facts.file == file.read_text()
+    assert spec.load(file).name == "reproduce-a-table-5"
+    told = sweep("reproduce", "a-table-5", "--system", "C4140-K", "--measured", name)
+    assert f"SIMULATED on {shape}: nothing was measured" in told.stdout
+    assert "the simulator was fitted to 7 of these 7 rows" in told.stdout
+
+
+def test_a_table_without_room_for_any_row_is_refused_in_words(workplace: Path) -> None:
+    ran = sweep("reproduce", "a-table-6", "--simulate", "nodes=1,gpu=v100")
+    assert ran.returncode == 2
+    assert "no trial is left" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not ledger.names()
+
+
+def test_an_earlier_sweep_is_measured_again_and_held_against_itself(workplace: Path) -> None:
+    (workplace / "small.yaml").write_text(SMALL)
+    assert sweep("run", "small.yaml", "--set", "steps.measured=30", "repeats=3").returncode == 0
+    ran = sweep("reproduce", "small", "--tolerance", "50%", "--format", "json")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    record = ledger.read("reproduce-small")
+    assert found["sweep"] == "reproduce-small"
+    assert found["simulated"] == ""
+    assert not any(trial.outcome.cached for trial in record.trials), "what was measured before never stands in for it"
+    assert {trial.config.cell for trial in record.trials} == {
+        trial.config.cell for trial in ledger.read("small").trials
+    }
+    assert len(found["rows"]) == 2
+    for row in found["rows"]:
+        rates = [
+            trial.outcome.measurement.images_per_s
+            for trial in record.trials
+            if trial.config.cell == row["cell"] and trial.outcome.measurement
+        ]
+        assert len(rates) == 3
+        assert row["rate_measured"] == pytest.approx(sum(rates) / 3)
+        assert row["rate_low"] < row["rate_ratio"] < row["rate_high"]
+        assert row["rate_verdict"] in ("holds", "open", "differs")  # on a machine that others use, any is honest
+    likeness = {one["what"]: one["likeness"] for one in found["setup"]}
+    assert (likeness["hardware"], likeness["software"]) == ("same", "same")
+    assert {likeness[name] for name in ("model", "batch_size", "precision", "data", "steps", "device")} == {"same"}
+
+    assert sweep("reproduce", "small", "--export", "mine.csv").returncode == 0
+    assert [row.value for row in publication.load(Path("mine.csv")).rows] == [
+        row["rate_published"] for row in found["rows"]
+    ]

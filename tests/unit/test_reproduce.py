@@ -1,0 +1,519 @@
+"""A table as a sweep file, and its rows against planted trials whose verdicts are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps import (
+    cli,
+    driver,
+    earlier,
+    ledger,
+    plan,
+    publication,
+    recipe,
+    reproduce,
+    reproduction,
+    rows,
+    setups,
+    shape,
+    spec,
+)
+from sweeps.driver import Terms
+from sweeps.errors import InputError
+from sweeps.ledger import TrialRecord
+from sweeps.publication import Table
+from sweeps.reproduction import Held, Spread
+from sweeps.simulator.cluster import parse
+from sweeps.simulator.group import SimulatedGroup
+from tests.examples import examples
+from tests.unit.records import record
+from workers.contract import TrialConfig
+
+PUBLISHED = [one.name for one in publication.listed() if not one.why_not]
+OWN = """\
+system,model,device,batch_size,gpus,precision,images_per_s,images_per_s_ci,repeats
+mine,tiny,cpu,8,1,fp32,1000,10,5
+mine,tiny,cpu,8,2,fp32,1900,20,5
+mine,tiny,cpu,16,1,fp32,1200,12,5
+"""
+
+
+def table(text: str = OWN) -> Table:
+    return publication.parse(text, "own.csv", "own")
+
+
+def sweep_of(found: Table, *overrides: str) -> spec.SweepSpec:
+    return spec.parse(recipe.text(found, 3), "recipe", overrides)
+
+
+def planted(config: TrialConfig, rates: list[float], **columns: Any) -> list[dict[str, Any]]:
+    made = [rows.row(record(dataclasses.replace(config, repeat=n), rate)) for n, rate in enumerate(rates)]
+    return [{**row, **columns} for row in made]
+
+
+def held(found: Table, factors: Mapping[int, float], tolerance: float = 0.05, noise: float = 0.01) -> tuple[Held, ...]:
+    """Each row of a table measured three times, at so many times its figure; those without a factor not at all."""
+    asked = sweep_of(found)
+    trials = []
+    for row in found.rows:
+        config = reproduction.cell_of(row.settings, asked)
+        assert isinstance(config, TrialConfig)
+        if row.line in factors:
+            rate = row.value * factors[row.line]
+            trials += planted(config, [rate * (1 - noise), rate, rate * (1 + noise)])
+    return reproduction.reproduce(found, asked, trials, {trial["cell"] for trial in trials}, tolerance)
+
+
+def verdicts(found: tuple[Held, ...]) -> dict[int, tuple[str, str]]:
+    return {
+        one.row.line: (one.rate.verdict if one.rate else "", one.relative.verdict if one.relative else "")
+        for one in found
+    }
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_table_is_a_sweep_of_its_rows_and_of_nothing_else(name: str) -> None:
+    found = publication.published(name)
+    asked = sweep_of(found)
+    cells = {trial.cell for trial in plan.plan(asked).trials}
+    rows_cells = [reproduction.cell_of(row.settings, asked) for row in found.rows]
+    bases = [reproduction.cell_of(row.alone, asked) for row in found.rows if row.figure == "speedup"]
+    assert all(isinstance(cell, TrialConfig) for cell in (*rows_cells, *bases))
+    assert cells == {cell.cell for cell in (*rows_cells, *bases) if isinstance(cell, TrialConfig)}
+    assert asked.steps == spec.Steps(warmup=10, measured=100)
+    for row, cell in zip(found.rows, rows_cells, strict=True):
+        assert isinstance(cell, TrialConfig)
+        for axis in ("model", "batch_size", "gpus", "precision"):
+            assert plan.value(cell, axis) == row.settings[axis]
+        if row.nodes and row.nodes > 1:
+            assert cell.placement == f"{row.nodes}x{cell.gpus // row.nodes}"
+
+
+points = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["tiny", "resnet50", "vgg16"]),
+        "batch_size": st.sampled_from([8, 16, 32]),
+        "gpus": st.sampled_from([1, 2, 4, 8]),
+        "nodes": st.sampled_from([1, 2]),
+        "precision": st.sampled_from(["fp32", "fp16"]),
+        "xla": st.booleans(),
+        "momentum": st.sampled_from([0.9, 0.5]),
+        "lr_schedule": st.sampled_from(["0.10", "cosine: 0.4 warmup=5", "0.4;10;0.04"]),
+    }
+)
+
+
+def as_csv(written: list[dict[str, Any]]) -> str:
+    lines = [",".join(written[0]), *(",".join(str(one[name]) for name in written[0]) for one in written)]
+    return "\n".join(lines)
+
+
+def distinct(drawn: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One GPU is on one node, and a combination is there once."""
+    placed = [{**one, "nodes": 1 if one["gpus"] == 1 else one["nodes"]} for one in drawn]
+    return list({str(sorted(one.items(), key=str)): one for one in placed}.values())
+
+
+@examples(60)
+@given(st.lists(points, min_size=1, max_size=8), st.data())
+def test_any_table_is_a_file_that_plans_its_rows_alone_and_met_exactly_all_hold(
+    drawn: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    rates = st.floats(0.5, 1e6).map(lambda rate: f"{rate:.6g}")
+    written = [{**one, "images_per_s": data.draw(rates)} for one in distinct(drawn)]
+    found = table(as_csv(written))
+    asked = sweep_of(found)
+    cells = [reproduction.cell_of(row.settings, asked) for row in found.rows]
+    assert {trial.cell for trial in plan.plan(asked).trials} == {getattr(cell, "cell", cell) for cell in cells}
+    judged = held(found, {row.line: 1.0 for row in found.rows}, tolerance=0.0, noise=0.002)
+    assert {one.rate.verdict for one in judged if one.rate} == {"holds"}
+    assert {one.relative.verdict for one in judged if one.relative} <= {"holds"}
+
+
+def test_what_is_off_differs_by_so_much_and_what_is_missing_says_why() -> None:
+    found = held(table(), {2: 1.0, 3: 0.8})
+    assert verdicts(found) == {2: ("holds", ""), 3: ("differs", "differs"), 4: ("not measured", "")}
+    rate = found[1].rate
+    assert rate
+    assert rate.why == "-20.0%"
+    assert rate.low < 0.8 < rate.high < 0.95
+    assert found[2].rate
+    assert found[2].rate.why == "needs 1 rank, for which there is no room here"
+
+
+def test_a_speed_up_holds_on_a_machine_whose_rates_do_not() -> None:
+    assert verdicts(held(table(), {2: 0.1, 3: 0.1, 4: 0.1})) == {
+        2: ("differs", ""),
+        3: ("differs", "holds"),
+        4: ("differs", ""),
+    }
+
+
+def test_the_tolerance_and_the_print_s_rounding_widen_the_interval_and_no_more() -> None:
+    text = "model,device,batch_size,gpus,images_per_s\ntiny,cpu,8,1,{}\n"
+    for printed, factor, tolerance, verdict in [
+        ("1000", 1.03, 0.05, "holds"),
+        ("1000", 1.03, 0.02, "differs"),
+        ("1e3", 1.3, 0.0, "holds"),  # 500 to 1500, as it is printed
+        ("1000", 1.3, 0.0, "differs"),
+        ("1000", 0.94, 0.05, "differs"),
+    ]:
+        (one,) = held(table(text.format(printed)), {2: factor}, tolerance, noise=0.001)
+        assert one.rate
+        assert one.rate.verdict == verdict, (printed, factor, tolerance)
+
+
+def test_an_interval_too_wide_to_tell_and_a_single_repeat_are_open() -> None:
+    (one, *_) = held(table(), {2: 1.0, 3: 1.0, 4: 1.0}, noise=0.3)
+    assert one.rate
+    assert (one.rate.verdict, "too wide" in one.rate.why) == ("open", True)
+    found, asked = table(), sweep_of(table())
+    config = reproduction.cell_of(found.rows[0].settings, asked)
+    assert isinstance(config, TrialConfig)
+    (alone, *_) = reproduction.reproduce(found, asked, planted(config, [1000.0]), set(), 0.05)
+    assert alone.rate
+    assert (alone.rate.verdict, alone.rate.why) == ("open", "a single repeat has no interval")
+
+
+def test_the_table_s_own_interval_counts_as_well() -> None:
+    sure = held(table(), {2: 1.05, 3: 1.05, 4: 1.05}, 0.0, 0.001)[0].rate
+    unsure = held(table(OWN.replace("1000,10,5", "1000,50,5")), {2: 1.05, 3: 1.05, 4: 1.05}, 0.0, 0.001)[0].rate
+    assert sure
+    assert unsure
+    assert (sure.verdict, unsure.verdict) == ("differs", "holds")
+    assert unsure.high - unsure.low > 2 * (sure.high - sure.low)
+
+
+def test_repeats_on_unlike_machines_are_not_averaged() -> None:
+    found, asked = table(), sweep_of(table())
+    config = reproduction.cell_of(found.rows[0].settings, asked)
+    assert isinstance(config, TrialConfig)
+    trials = planted(config, [1000.0, 1001.0], hardware="aaaa") + planted(config, [500.0], hardware="bbbb")
+    (one, *_) = reproduction.reproduce(found, asked, trials, {config.cell}, 0.05)
+    assert one.rate
+    assert one.rate.verdict == "not measured"
+    assert "2 hardware fingerprints" in one.rate.why
+
+
+def test_a_failed_or_infeasible_row_says_what_became_of_it() -> None:
+    found, asked = table(), sweep_of(table())
+    config = reproduction.cell_of(found.rows[0].settings, asked)
+    assert isinstance(config, TrialConfig)
+    trials = planted(config, [1.0], outcome="infeasible", kind="device memory", message="2 GiB are needed")
+    (one, other, _) = reproduction.reproduce(found, asked, trials, {config.cell}, 0.05)
+    assert one.rate
+    assert one.rate.why == "infeasible: device memory: 2 GiB are needed"
+    assert other.relative
+    assert other.relative.verdict == "not measured"
+
+
+def test_another_batch_stands_in_and_another_network_or_number_of_gpus_does_not() -> None:
+    found = table()
+    row = found.rows[0]
+    batch = reproduction.cell_of(row.settings, sweep_of(found, "batch_size=4"))
+    assert isinstance(batch, TrialConfig)
+    assert batch.batch_size == 4
+    assert reproduction.cell_of(row.settings, sweep_of(found, "model=resnet50")) == "the sweep leaves out model tiny"
+    assert reproduction.cell_of(row.settings, sweep_of(found, "gpus=2")) == "the sweep leaves out gpus 1"
+
+
+@given(st.floats(0.5, 2.0), st.floats(0.0, 0.2), st.floats(0.0, 0.3), st.floats(0.0, 0.01))
+def test_a_wider_tolerance_never_makes_a_row_differ(ratio: float, half: float, tolerance: float, u: float) -> None:
+    low, high = ratio * math.exp(-half), ratio * math.exp(half)
+    strict, loose = (reproduction.judge(low, high, one, u) for one in (tolerance, tolerance + 0.1))
+    assert not (loose == "differs" and strict != "differs")
+    assert (strict == "differs") == (low > 1 + tolerance + u or high < 1 - tolerance - u)
+
+
+@given(st.floats(1e-8, 1.0), st.floats(1, 50), st.integers(1, 6))
+def test_equal_spreads_combine_to_as_many_variances_and_degrees(variance: float, df: float, n: int) -> None:
+    found = reproduction.combined([Spread(variance, df)] * n + [Spread()])
+    assert found.variance == pytest.approx(n * variance)
+    assert found.df == pytest.approx(n * df)
+
+
+def test_what_differs_is_one_line_each() -> None:
+    found = publication.published("a-figure-26")
+    asked = sweep_of(found, "device=cpu", "precision=fp32", "batch_size=8")
+    cell = reproduction.cell_of(found.rows[0].settings, asked)
+    assert isinstance(cell, TrialConfig)
+    trials = planted(cell, [3.0, 3.1, 3.05], hardware="aaaa", software="ssss")
+    judged = reproduction.reproduce(found, asked, trials, {cell.cell}, 0.05)
+    node = {
+        "node": "a",
+        "hardware": {"cpu": {"model": "Some CPU"}},
+        "software": {"packages": {"tensorflow": "2.18.1", "horovod": "0.28.1"}},
+    }
+    told = {one.what: one for one in setups.aspects(found, judged, asked, [node], None)}
+    assert dataclasses.astuple(told["hardware"])[1:] == (
+        "C4130-P100-PCIe-16GB",
+        "1 node: no GPU, Some CPU (aaaa)",
+        "by name only",
+    )
+    assert "TensorFlow 2.18.1, Horovod 0.28.1" in told["software"].here
+    assert dataclasses.astuple(told["batch_size"])[1:] == ("128", "8", "differs")
+    assert dataclasses.astuple(told["precision"])[1:] == ("fp16", "fp32", "differs")
+    assert dataclasses.astuple(told["steps"])[1:] == ("10 + 100", "10 + 100", "same")
+    assert told["device"].likeness == "differs"
+    assert told["data"].likeness == "not stated"
+
+
+def simulated(found: Table, where: str, *overrides: str) -> tuple[spec.SweepSpec, list[TrialRecord]]:
+    """What there is room for, as the simulator answers."""
+    asked, cluster = sweep_of(found, *overrides), parse(where)
+    done = []
+    for config in plan.plan(asked).trials:
+        if seats := shape.place(config, cluster.nodes, shape.idle(cluster.nodes)):
+            group = SimulatedGroup(cluster, seats)
+            group.start(config, at=1_700_000_000.0)
+            outcome = group.wait()
+            assert outcome
+            done.append(TrialRecord(config=config, outcome=outcome, started_at=0.0, ended_at=group.took_s))
+    return asked, done
+
+
+def test_a_simulated_run_says_so_and_that_the_simulator_was_fitted_to_these_rows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    where, found = "nodes=2,gpu=v100-k", publication.published("a-table-5")
+    asked, done = simulated(found, where)
+    trials = [rows.row(one) for one in done]
+    judged = reproduction.reproduce(found, asked, trials, {one.config.cell for one in done}, 0.05)
+    fit = list(reproduce._fit(judged, where))
+    assert [is_in for is_in, _ in fit] == [True] * 14
+    known = {one.row.settings["model"]: error for one, (_, error) in zip(judged, fit, strict=True) if error is not None}
+    assert known == {
+        "inception_v4": -0.036, "vgg19": 0.021, "vgg16": -0.003, "inception_v3": 0.039, "resnet50": 0.012,
+        "googlenet": -0.079, "alexnet": 0.010,
+    }  # fmt: skip
+    unlike = list(setups.aspects(found, judged, asked, (), parse(where)))
+    reproduce._show(found, judged, unlike, fit, "x-simulated", where, 0.05)
+    out = capsys.readouterr().out
+    assert out.startswith(f"a-table-5 against x-simulated SIMULATED on {where}: nothing was measured\n")
+    assert "images/s: of 14, 7 hold, 7 not measured" in out
+    assert "the simulator was fitted to 14 of these 14 rows" in out
+    assert "missed by 2.1% (median), 7.9% (worst): 6 of 7 within 5%" in out
+    assert "SIMULATED: PowerEdge C4140-K" in out
+
+
+def test_frameworks_that_the_simulator_was_not_fitted_to_are_not_claimed() -> None:
+    where, found = "nodes=8,gpu=v100-pcie", publication.published("c-section-iv-a")
+    asked, done = simulated(found, where)
+    judged = reproduction.reproduce(found, asked, [rows.row(one) for one in done], set(), 0.05)
+    seen = {one.row.framework: is_in for one, (is_in, _) in zip(judged, reproduce._fit(judged, where), strict=True)}
+    assert seen == {"mxnet": False, "tensorflow-horovod": True, "caffe2": False}
+    assert {one.over for one in judged} == {"1 GPU"}
+    assert not any(one.rate for one in judged), "print gives no rates there"
+
+
+WRONG = OWN.replace("1000,", "1.000 img/s,").replace(",2,fp32", ",0,fp61").replace("cpu,16", "gpu,x")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", ["must have a header and a row, but got an empty file"]),
+        ("model,batch_size,gpus,images_per_s\n", ["must have a row under its header"]),
+        (
+            "modl,gpus,images_per_s,images_per_s\nx,1,2,3\n",
+            [
+                "line 1: must be a known column (did you mean model?), but got modl",
+                "line 1: a column must be there once, but got images_per_s",
+                "line 1: must have a column model, but got none",
+                "line 1: must have a column batch_size, but got none",
+            ],
+        ),
+        (
+            WRONG,
+            [
+                "line 2, images_per_s: must be a number above 0, without a unit or separators, but got 1.000 img/s",
+                "line 3, precision: must be one of fp32, tf32, fp16, bf16, but got fp61",
+                "line 3, gpus: must be at least 1, but got 0",
+                "line 4, batch_size: must be a whole number, but got x",
+                "line 4, device: must be the same in every row (cpu further up): split the table, but got gpu",
+            ],
+        ),
+        (OWN + "mine,tiny,cpu,8,1,fp32,999,10,5\n", ["line 5: must differ from line 2"]),
+        (OWN + "mine,tiny,cpu\n", ["line 5: must have as many cells as the header, 9, but got 3"]),
+        (OWN.replace("1000,10,5", "1000,10,1"), ["line 2, repeats: must be 2 or more beside images_per_s_ci"]),
+        ("model,batch_size,gpus,nodes,images_per_s\ntiny,8,3,2,9\n", ["line 2, nodes: must divide gpus (3)"]),
+        ('model,batch_size,gpus,images_per_s\ntiny,8,1,"9\n', ["must be CSV"]),
+        ("model,batch_size,n,unit,speedup\ntiny,8,2,node,1.8\n", ["line 2, unit: must be gpu"]),
+    ],
+)  # fmt: skip
+def test_a_bad_table_says_all_that_is_wrong_with_it(text: str, says: list[str]) -> None:
+    with pytest.raises(InputError) as error:
+        table(text)
+    for words in says:
+        assert words in str(error.value)
+    assert all(line.startswith("own.csv: ") for line in str(error.value).splitlines())
+
+
+@given(st.text(max_size=200))
+def test_no_text_makes_a_table_crash(text: str) -> None:
+    try:
+        table(text)
+    except InputError:
+        pass
+
+
+FILE = """
+name: small
+model: tiny
+device: cpu
+image_size: 32
+space: {batch_size: [8, 16], gpus: [1, 2], precision: fp32, momentum: [0.9, 0.5]}
+where: gpus == 2 or momentum == 0.9
+repeats: 3
+steps: {warmup: 2, measured: 5}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ledger.SweepRecord:
+    """A sweep in the results folder that was never run: its rates are planted."""
+    monkeypatch.chdir(tmp_path)
+    planned = plan.plan(spec.parse(FILE, "small"))
+    book = ledger.create(planned, FILE)
+    for config in planned.trials:
+        rate = 1000.0 * config.gpus * config.batch_size**0.1 * config.momentum * (1 + config.repeat / 500)
+        book.write(record(config, rate, hardware="node"))
+    book.end("complete")
+    return ledger.read("small")
+
+
+def test_an_earlier_sweep_against_its_own_trials_holds_in_every_row(
+    small: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["reproduce", "small", "--measured", "small", "--tolerance", "0%", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["rows"]) == 6
+    assert {row["rate_verdict"] for row in found["rows"]} == {"holds"}
+    assert {row["relative_verdict"] for row in found["rows"]} == {"holds", None}
+    assert all(row["rate_ratio"] == pytest.approx(1, abs=1e-5) for row in found["rows"])
+    assert not [one for one in found["setup"] if one["likeness"] == "differs"]
+
+
+def test_an_earlier_sweep_is_asked_again_cell_by_cell(small: ledger.SweepRecord) -> None:
+    again = plan.plan(sweep_of(earlier.table("small")))
+    assert {trial.cell for trial in again.trials} == {trial.cell for trial in small.facts.trials}
+    assert again.spec.name == "reproduce-small"
+
+
+def test_a_table_that_was_exported_is_the_same_table(
+    small: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["reproduce", "small", "--export", "mine.csv"]) == 0
+    mine = publication.load(Path("mine.csv"))
+    assert mine.rows == earlier.table("small").rows
+    assert mine.settings == {"device": "cpu", "image_size": 32, "steps.warmup": 2, "steps.measured": 5}
+    assert {row.hardware for row in mine.rows} == {"node"}
+    capsys.readouterr()
+    assert cli.main(["reproduce", "mine.csv", "--plan"]) == 0
+    out = capsys.readouterr().out
+    Path("again.yaml").write_text(out)
+    assert {trial.cell for trial in plan.plan(spec.load(Path("again.yaml"))).trials} == {
+        trial.cell for trial in small.facts.trials
+    }
+
+
+def test_the_list_and_the_plan_start_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["reproduce", "--format", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {one["table"] for one in listed} >= {*PUBLISHED, "c-table-iii"}
+    assert all(one["fit here"].startswith("no: ") for one in listed if one["table"] not in PUBLISHED)
+    assert (
+        cli.main(["reproduce", "A table 5", "--system", "C4140-K", "--plan", "--simulate", "nodes=2,gpu=v100-k"]) == 0
+    )
+    printed = capsys.readouterr()
+    assert spec.parse(printed.out, "printed").space.placement.points() == ["2x4"]
+    assert "7 cells × 3 repeats = 21 trials" in printed.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["a-tabel-5"], "must be a table that sweep reproduce lists, a CSV file, or a sweep in"),
+        (["a-tabel-5"], "did you mean a-table-5?"),
+        (["c-table-iii"], "must be one that a sweep can answer: accuracy of inference"),
+        (["a-table-5", "--system", "C41"], None),
+        (["a-table-5", "--system", "P100"], "must begin the name of one system of the table"),
+        (["none.csv"], "must be a file that exists"),
+        (["a-table-5", "--tolerance", "x"], "must be at least 0% and less than 100%"),
+        (["a-table-5", "--repeats", "0", "--plan"], "repeats: must be at least 1"),
+        (["a-table-5", "--set", "precision=fp61"], "space.precision: must be one of"),
+        (["a-table-5", "--simulate", "nodes=x"], "nodes: must be a whole number"),
+        (["a-table-5", "--export", "x.csv"], "must be a sweep that was measured here"),
+        (["a-table-5", "--measured", "nothing"], "must hold the sweep named"),
+    ],
+)
+def test_what_is_wrong_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                        capsys: pytest.CaptureFixture[str], arguments: list[str],
+                                        says: str | None) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    if says is None:
+        assert cli.main(["reproduce", *arguments, "--plan"]) == 0
+        return
+    assert cli.main(["reproduce", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_cells_measured_on_two_machines_are_two_systems_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned = plan.plan(spec.parse(FILE, "small"))
+    book = ledger.create(planned, FILE)
+    for config in planned.trials:
+        book.write(record(config, 100.0 + config.repeat, hardware="aaaa" if config.repeat else "bbbb"))
+    book.end("complete")
+    found = earlier.table("small")
+    assert found.systems == ["bbbb", "aaaa"]
+    assert [row.repeats for row in found.of("aaaa").rows] == [2] * 6
+    assert len(plan.plan(sweep_of(found)).cells) == 6, "both are answered by the same cells"
+
+
+def test_a_run_is_a_sweep_measured_anew_whose_exit_code_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is run is replaced; the file, the terms, the streams and the comparison are the command's own."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text(OWN)
+    asked: list[Terms] = []
+
+    def drive(file: Path, overrides: tuple[str, ...], terms: Terms, begun: Callable[[str], object]) -> int:
+        asked.append(terms)
+        text = file.read_text()
+        planned = plan.plan(spec.parse(text, str(file), overrides))
+        book = ledger.create(planned, text, overrides)
+        begun(book.facts.name)
+        for config in planned.trials:
+            book.write(record(config, 1000.0 * config.gpus * (1 + config.repeat / 1000), hardware="node"))
+        book.end("complete")
+        print("what was found")
+        return 1
+
+    monkeypatch.setattr(driver, "drive", drive)
+    assert cli.main(["reproduce", "own.csv", "--format", "json"]) == 1
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert "what was found" in printed.err
+    assert (found["table"], found["sweep"], found["tolerance"]) == ("own", "reproduce-own", 0.05)
+    assert [row["rate_verdict"] for row in found["rows"]] == ["holds", "holds", "differs"]
+    assert found["rows"][1]["rate_ratio"] == pytest.approx(2.002 / 1.9), "5.4% off, but both sides have intervals"
+    assert [row["rate_published"] for row in found["rows"]] == [1000, 1900, 1200]
+    assert [(terms.is_fresh, terms.skips_impossible) for terms in asked] == [(True, True)]
+    assert ledger.read("reproduce-own").facts.file == Path("results/reproduce-own.yaml").read_text()

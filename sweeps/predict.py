@@ -353,7 +353,8 @@ def _told(model: Model, by: Shape, targets: Sequence[Shape]) -> dict[str, Any]:
 def shapes(planned: Sequence[TrialConfig], trials: pd.DataFrame) -> pd.DataFrame:
     """The cells of a plan as rows, each with the nodes that it would run on where these trials did.
 
-    As many as it did; else, packed, nodes of as many ranks as the fullest had, and spread, the most nodes there were.
+    As many as it is planned for, or as it did; else, packed, nodes of as many ranks as the fullest had, and spread,
+    the most nodes there were.
     """
     import pandas as pd
 
@@ -365,6 +366,8 @@ def shapes(planned: Sequence[TrialConfig], trials: pd.DataFrame) -> pd.DataFrame
     most = known["nodes"].max() if len(known) else math.nan
 
     def nodes(config: TrialConfig) -> float:
+        if config.arrangement:
+            return float(len(config.arrangement))
         if form := nodes_by_ranks(config.placement):
             return float(form[0])
         if config.gpus == 1 or (config.gpus, config.placement) in ran:

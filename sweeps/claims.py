@@ -5,8 +5,8 @@ single repeat   a figure without an interval
 wide interval   the fastest cell can't be told from others
 untuned base    a speed-up over one GPU at a setting that is not its best, or the only one that was tried
 mixed sources   simulated or cached figures among fresh ones
-pooled          more than one machine, or more than one software
-mixed nodes     repeats of a cell that ran on different numbers of nodes
+pooled          more than one machine, or more than one software, or a cell with more than one set of files
+mixed nodes     repeats of a cell whose ranks sat on nodes in different ways
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check(trials: pd.DataFrame, is_strong: bool = False) -> list[Claim]:
     table = cells(measured)
     return [
         *_pooled(table),
-        *_nodes(measured),
+        *_nodes(measured, table),
         *_sources(measured),
         *_scaling_kinds(measured, table),
         *_bases(measured, is_strong),
@@ -68,10 +68,22 @@ def _pooled(table: pd.DataFrame) -> Iterator[Claim]:
             both = tuple(several[several > 1].index)
             how = f"; {len(both)} cells have figures of several" if both else ", each with cells of its own"
             yield Claim("pooled", f"{len(prints)} {side} fingerprints ({shown}){how}: a difference may be theirs", both)
+    several = table.groupby("cell")["data_files"].nunique()
+    if those := tuple(several[several > 1].index):
+        folders = ", ".join(sorted({*table.loc[table["cell"].isin(those), "data"]}))
+        says = f"{len(those)} cells have figures of several sets of files in {folders}: a difference may be theirs"
+        yield Claim("pooled", says, those)
 
 
-def _nodes(measured: pd.DataFrame) -> Iterator[Claim]:
-    """`spread` takes the nodes that there are, and some may have gone meanwhile."""
+def _nodes(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Claim]:
+    """Stores of earlier versions tell no arrangement; there `spread` took the nodes that were left."""
+    ways = table.groupby("cell")["arrangement"].unique()
+    ways = ways[ways.map(len) > 1]
+    if len(ways):
+        says = f"the repeats of {len(ways)} cells sat on nodes in several ways, and are not pooled"
+        first = " and ".join(way or "one not known" for way in ways.iloc[0])
+        yield Claim("mixed nodes", f"{says} ({first}, such as {ways.index[0]})", tuple(ways.index))
+        return
     if "nodes" not in measured:
         return
     several = measured.groupby("cell")["nodes"].agg(["min", "max"])

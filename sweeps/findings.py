@@ -21,9 +21,8 @@ def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
         _convergence(made, found)
     else:
         _throughput(made, found)
-    for side in analysis.FINGERPRINTS:
-        if len({*found[side]} - {""}) > 1:
-            made[side] = found[side]
+    for side in analysis.apart(found):
+        made[side.replace("_", " ")] = found[side]
     made["repeats"] = found["n"]
     if found["withheld"].any() and (found["withheld"] < found["n"]).any():  # of all cells a sentence says it
         made["withheld"] = found["withheld"]

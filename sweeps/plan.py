@@ -225,6 +225,14 @@ def _twin(spec: SweepSpec, values: Mapping[str, Any], cell: TrialConfig, arrange
     return None
 
 
+def places_alike(planned: Plan, gpus: int, placement: str) -> list[str]:
+    """The file's placements that come to the same as this one on the plan's nodes, itself among them."""
+    arranged = _arranging(planned.spec, planned.nodes)
+    found = arranged(gpus, placement)
+    points = planned.spec.axes["placement"].points()
+    return [one for one in points if one == placement or (found and arranged(gpus, one) == found)]
+
+
 def _cell(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> TrialConfig | str:
     gpus = values["gpus"]
     if values.get("global_batch", 0) % gpus:

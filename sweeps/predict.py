@@ -26,7 +26,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeps.analysis import FINGERPRINTS, cells, plain, varied
+from sweeps.analysis import apart, cells, plain, varied
 from workers.contract import TrialConfig, nodes_by_ranks
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _measured(trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     table = cells(trials)
     table = table.assign(nodes=table["nodes"].where(table["gpus"] > 1, 1.0))
     by = [name for name in varied(trials) if name not in SHAPE]
-    by += [side for side in FINGERPRINTS if table[side].nunique() > 1]
+    by += apart(table)
     table = table[(table["images_per_s"] > 0) & table["nodes"].notna()]
     return table.assign(step_ms=1e3 * table["batch_size"] * table["gpus"] / table["images_per_s"]), by
 

@@ -245,6 +245,7 @@ def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame(trial_rows, columns=columns)
     table[variables] = table[variables].fillna("").astype(str)
     table["decode_threads"] = table["decode_threads"].astype(str)
+    table[[*WHERE]] = table[[*WHERE]].fillna("").astype(str)
     measured = [*rows.METRICS, *system]
     table[measured] = table[measured].astype(float)
     started_ms = [int(row["started_at"] * 1000) for row in trial_rows]  # as MLflow keeps it

@@ -250,8 +250,9 @@ class Parzen:
         return trial
 
     def _verdict(self, ends: Collection[_End]) -> tuple[list[float] | None, TrialState]:
-        """The goals' means over the repeats that have them."""
-        measured = [end.figures for end in ends if end.figures]
+        """The goals' means over the repeats that have them; of those that were measured alike, the last ones."""
+        last = next((end.made for end in reversed([*ends]) if end.figures), ())
+        measured = [end.figures for end in ends if end.figures and end.made == last]
         if measured:
             return [statistics.fmean(values) for values in zip(*measured, strict=True)], self._states.COMPLETE
         return None, self._states.PRUNED if any(end.is_finding for end in ends) else self._states.FAIL
@@ -263,12 +264,15 @@ class _End:
 
     is_finding: bool
     figures: tuple[float, ...]  # of the goals; none where one of them is missing
+    made: tuple[str, ...] = ()  # with what software, on what files, and how its ranks sat on nodes
 
 
 def _end(record: TrialRecord, goals: Sequence[str]) -> _End:
     figures = rows.metrics(record) if record.outcome.status == "completed" else {}
     values = tuple(figures[goal] for goal in goals if goal in figures)
-    return _End(record.outcome.status in FINDINGS, values if len(values) == len(goals) else ())
+    where = rows.where(record)
+    made = where["software"], where["data_files"], where["arrangement"]
+    return _End(record.outcome.status in FINDINGS, values if len(values) == len(goals) else (), made)
 
 
 def _sampler(spec: SweepSpec, number: int, candidates: int) -> Any:

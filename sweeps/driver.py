@@ -98,7 +98,7 @@ def resume(name: str, terms: Terms) -> int:
         return _told(facts, planned, [], Path(f"results/{name}"), "", console, terms)
     with _site(terms, console) as site:
         _await_nodes(planned, site, console)
-        planned = _possible(planned, site, terms, name, console)
+        planned = _possible(planned, site, terms, name, console, is_begun=True)
         strategy = functools.partial(search.strategy, planned)
         book = ledger.reopen(record)
         file, before = Path(f"results/{name}"), Sameness(record.nodes, done)
@@ -121,7 +121,7 @@ def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
     with _site(terms, console) as site:
         planned = Plan(facts.spec, again, nodes=facts.nodes)
         _await_nodes(planned, site, console)
-        planned = _possible(planned, site, terms, name, console)
+        planned = _possible(planned, site, terms, name, console, is_begun=True)
         book = ledger.reopen(record)
         return _conduct(
             planned,
@@ -245,12 +245,17 @@ def _await_nodes(planned: Plan, site: Site, console: Console) -> None:
             refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
 
 
-def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console) -> Plan:
+def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console, is_begun: bool = False) -> Plan:
     """The plan without the trials that the cluster can never hold; raises unless they may be skipped, and where its
-    data isn't."""
+    data isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits for them."""
     refused = shape.check_capacity(planned.trials or _some(planned), site.nodes, planned.spec.max_nodes)
     _check_data(planned.spec, site, place)
     if not refused:
+        return planned
+    if is_begun and planned.nodes and not terms.skips_impossible and _held(planned, planned.nodes):
+        for why, those in refused.items():
+            line = f"! {len(those)} trials wait for nodes to come back: {why}"
+            console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
         return planned
     if not terms.skips_impossible:
         raise InputError(place, impossible(refused))
@@ -261,6 +266,10 @@ def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Cons
     if planned.trials and not left:
         raise InputError(place, impossible(refused))
     return dataclasses.replace(planned, trials=left)
+
+
+def _held(planned: Plan, nodes: Sequence[Node]) -> bool:
+    return not shape.check_capacity(planned.trials or _some(planned), nodes, planned.spec.max_nodes)
 
 
 def _some(planned: Plan) -> tuple[TrialConfig, ...]:

@@ -146,7 +146,7 @@ def impossible(config: TrialConfig, nodes: Sequence[Node], most_nodes: int | Non
         return f"max_nodes allows {allowed} at a time, and on {here} {config.placement} takes {len(found)}"
     here = f"this cluster ({described(nodes)})"
     held = [slots(config, node) for node in nodes]
-    if config.arrangement:
+    if config.arrangement and sum(held) >= config.gpus and config.placement in ("pack", "spread"):
         form = contract.arranged(config.arrangement)
         return f"{here} has not the nodes for its ranks, which are planned as {form} (nodes x ranks)"
     if config.placement in ("pack", "spread"):

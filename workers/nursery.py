@@ -29,8 +29,6 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from workers import fingerprint
-
 LARGEST_ORDER = 1 << 17
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,13 +36,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def preloaded() -> dict[str, Any]:
     """Import what every rank needs, and nothing that starts a thread or touches a device; return facts of it all."""
+    from workers import fingerprint, preload
+
     facts = fingerprint.software()  # under the variables that it was started with
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import horovod.tensorflow
     import keras
     import tensorflow as tf
-
-    from workers import preload
 
     facts = preload.loaded(facts)
     del horovod

@@ -4,6 +4,9 @@ A node's nursery does so before it forks its first rank. From then on its ranks 
 becomes of the files: an edit in the middle of a sweep changes nothing that runs. A rank that starts as a process of
 its own (`knobs.needs_own_process`) loads the files as they are when it starts, and has a fingerprint of its own: if
 they were edited meanwhile its trial is told apart from the others.
+
+Files that change while they are loaded are noticed; but for this module and what it needs to notice it, which come a
+moment before.
 """
 
 from __future__ import annotations

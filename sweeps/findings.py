@@ -116,7 +116,7 @@ def front(trials: pd.DataFrame, planned: Plan) -> list[str]:
 def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     """What a frontier sweep is for: the largest batch that fits, a row for each combination of the other axes."""
     found = in_order(analysis.frontier(trials), planned)
-    others = [axis for axis in planned.axes if axis in found and axis != "batch_size"]
+    others = [axis for axis in (*planned.axes, *analysis.APART) if axis in found and axis != "batch_size"]
     made = found[others].map(shown)
     made["largest batch"] = [f"{batch:g}" if batch == batch else "none" for batch in found["batch_size"]]
     made["images/s"] = _with_interval(found, "images_per_s")

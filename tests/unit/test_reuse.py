@@ -23,6 +23,7 @@ from sweeps.plan import Plan
 from sweeps.sameness import Sameness
 from sweeps.shape import Node
 from tests.unit.planted import frame, repeats
+from tests.unit.planted import trial as row_of
 from tests.unit.records import config, record
 from tests.unit.test_layers import imports, modules
 from workers import contract, datafiles, fingerprint, paths, preload, verdict
@@ -351,6 +352,13 @@ def test_repeats_that_were_not_measured_alike_have_rows_of_their_own(column: str
     assert analysis.apart(analysis.cells(trials)) == [column]
     assert analysis.best(trials)[column] == "old"
     assert {claim.rule for claim in check(trials)} & {"pooled", "mixed nodes"}
+
+
+def test_the_largest_batch_of_one_code_is_not_that_of_another() -> None:
+    old, new = ([row_of(9.0, batch_size=size, software=code) for size in sizes] for code, sizes in
+                (("old", (8, 16, 32)), ("new", (8, 16))))  # fmt: skip
+    found = analysis.frontier(frame(old, new)).set_index("software")
+    assert found["batch_size"].to_dict() == {"old": 32, "new": 16}
 
 
 def test_a_trial_that_did_run_is_not_given_what_others_are_known_to_have_had() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import io
 import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from sweeps import analysis, ledger, plan, query, rows, search, spec
+from sweeps import analysis, driver, ledger, plan, query, rows, search, spec
 from sweeps.cache import Cache, made
 from sweeps.claims import check
 from sweeps.comparison import compare
@@ -303,6 +306,17 @@ def test_a_ledger_keeps_the_nodes_that_its_trials_were_arranged_for(
     facts = ledger.read("x").facts
     assert facts.nodes == tuple(TWO)
     assert {trial.arrangement for trial in facts.trials} == {(2, 2)}
+
+
+def test_what_goes_on_without_a_node_waits_for_it_and_what_begins_is_refused() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    here = types.SimpleNamespace(nodes=TWO, without=lambda patterns: {})
+    going = planned(FOUR, {"gpus": 4, "placement": ["pack", "spread"]})
+    kept = driver._possible(going, here, driver.Terms(), "x", console, is_begun=True)  # type: ignore[arg-type]
+    assert kept == going, "every cell has the name that it had"
+    assert "1 trials wait for nodes to come back: this cluster (2 nodes" in console.file.getvalue()  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="planned as 4x1"):
+        driver._possible(going, here, driver.Terms(), "x", console)  # type: ignore[arg-type]
 
 
 def test_a_ledger_of_the_version_before_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,42 @@
-"""Never twice: a trial that an earlier sweep has measured on such nodes, with such software, is not run again."""
+"""Never twice: a trial that an earlier sweep has measured on such nodes, with such software, on the same files of data
+and with its ranks on the nodes in the same way, is not run again."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from workers.contract import Cached, TrialConfig, TrialOutcome
+from workers import contract
+from workers.contract import WITHOUT_JPEGS, Cached, TrialConfig, TrialOutcome
 
-Fingerprints = tuple[str, str]  # of the hardware and the software of a node, or of several joined by `+`
+# Of the hardware and the software of a node, and of the files of a trial there; or of several nodes joined by `+`.
+Fingerprints = tuple[str, str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a node is made of, and what data it has."""
+
+    hardware: str = ""
+    software: str = ""
+    data: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by folder
+
+    def of(self, config: TrialConfig) -> Fingerprints:
+        """As far as a trial is concerned."""
+        return self.hardware, self.software, self.data.get(config.data, "")
+
+
+def made(node: Mapping[str, Any]) -> Made:
+    """As a node says of itself."""
+    return Made(node["hardware"]["digest"], node["software"]["digest"], node.get("data", {}))
 
 
 def joined(nodes: Iterable[Fingerprints]) -> Fingerprints:
     """Of a trial that runs on these nodes."""
-    hardware, software = zip(*nodes, strict=True)
-    return "+".join(sorted(set(hardware))), "+".join(sorted(set(software)))
+    hardware, software, files = ("+".join(sorted({*side} - {""})) for side in zip(*nodes, strict=True))
+    return hardware, software, files
 
 
 class Cache:
@@ -22,10 +44,11 @@ class Cache:
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         """Rows of completed trials as `sweeps.trials` has them; of equal ones the last is taken."""
-        self._found: dict[tuple[str, Fingerprints], Mapping[str, Any]] = {
-            (row["trial"], (row["hardware"], row["software"])): row for row in rows
+        self._found: dict[tuple[str, str, Fingerprints], Mapping[str, Any]] = {
+            (row["trial"], row["arrangement"], (row["hardware"], row["software"], row["data_files"])): row
+            for row in rows
         }
-        self._trials = {trial for trial, _ in self._found}
+        self._trials = {trial for trial, _, _ in self._found}
 
     def __len__(self) -> int:
         return len(self._found)
@@ -34,7 +57,12 @@ class Cache:
         """What the trial came to on such nodes, whichever of them."""
         if config.trial not in self._trials or not nodes:
             return None
-        row = self._found.get((config.trial, joined(nodes)))
+        here = joined(nodes)
+        if not all(hardware and software for hardware, software, _ in nodes):
+            return None  # one of them has not said what it is made of
+        if config.data not in WITHOUT_JPEGS and not all(files for _, _, files in nodes):
+            return None  # nobody knows whether it is the same data
+        row = self._found.get((config.trial, contract.arranged(config.arrangement), here))
         return _again(row) if row else None
 
 
@@ -49,6 +77,8 @@ def _again(row: Mapping[str, Any]) -> TrialOutcome:
             measured_at=row["started_at"],
             hardware=row["hardware"],
             software=row["software"],
+            data_files=row["data_files"],
+            arrangement=row["arrangement"],
             limited_by=row["limited_by"],
             why_withheld=row.get("why_withheld", ""),  # of a store of earlier versions
             figures=row["figures"],

@@ -1,10 +1,13 @@
 """One sweep against another, cell by cell. Pure.
 
 Cells match where all parameters agree that vary on either side. What each side holds to one value, but not to the same
-one, is the difference under study. A ratio is B ÷ A of the means of logarithms; its interval holds for all cells
-together at 95% (Bonferroni). The interval is the verdict: faster or slower where it leaves 1, no difference seen where
-it holds 1. A procedure in steps, such as Holm's, would see a little more, but would leave its own intervals. `p` is
-corrected in the same way. Variances are shared between cells as far as they are alike (`analysis.noise`).
+one, is the difference under study. Cells whose ranks sat on nodes in other ways, or that read other files of the same
+name, are not compared unless placement, GPUs or data are what is under study.
+
+A ratio is B ÷ A of the means of logarithms; its interval holds for all cells together at 95% (Bonferroni). The interval
+is the verdict: faster or slower where it leaves 1, no difference seen where it holds 1. A procedure in steps, such as
+Holm's, would see a little more, but would leave its own intervals. `p` is corrected in the same way. Variances are
+shared between cells as far as they are alike (`analysis.noise`).
 
 A published figure is one number that nobody gives an interval for: it is taken as it stands. It states few of the
 parameters, and is compared with every cell that agrees in those, on as many nodes.
@@ -15,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from sweeps.analysis import CONFIDENCE, FINGERPRINTS, parameters, plain, varied
@@ -38,6 +41,7 @@ FIGURES = {  # is more of it better?
     "train_hours_to_target": False,
 }
 CACHED = "cached"  # the kind of a trial that was not run, since an earlier one stands for it
+PLACED = ("gpus", "placement")  # by which ranks sit on nodes as they do
 ONLY_IN = {side: f"only in {side}" for side in "AB"}
 OWN = ("a", "b", "n_a", "n_b", "ratio", "ratio_low", "ratio_high", "p", "verdict", "why")
 
@@ -103,7 +107,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, figure: str = "images_per_s") -> C
     else:
         merged = of_a.merge(of_b, how="cross", suffixes=("_a", "_b"))
     axes = [name for name in keys if name in merged]
-    rows = [_row(cell, figure) for cell in merged.to_dict("records")]
+    under_study = {name for name in (*PLACED, "data") if name in differs}
+    rows = [_row(cell, under_study) for cell in merged.to_dict("records")]
     table = pd.concat(
         [merged[axes], pd.DataFrame(rows, columns=[*OWN, "var", "df", "per"], index=merged.index)], axis=1
     )
@@ -141,6 +146,10 @@ def _matched(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tup
         mine, its = (sorted({shown(value) for value in side[name].dropna()} - {""}) for side in (a, b))
         if name not in is_varied and mine != its and (mine or its):
             differs[name] = ", ".join(mine) or "none", ", ".join(its) or "none"
+    for name, of in (("arrangement", PLACED), ("data_files", ("data",))):
+        mine, its = (sorted({*side[name]} - {""}) if name in side else [] for side in (a, b))
+        if len(mine) == len(its) == 1 and mine != its and any(one in differs for one in of):
+            differs[name] = mine[0], its[0]
     return keys, differs
 
 
@@ -161,11 +170,14 @@ def _side(trials: pd.DataFrame, keys: list[str], figure: str) -> pd.DataFrame:
                 "logs": np.log(known[figure].to_numpy(float)),
                 "outcomes": _told(cell),
                 "machines": [sorted({*known[side]} - {""}) for side in FINGERPRINTS],
+                "arrangement": sorted({*known["arrangement"]}) if "arrangement" in known else [],
+                "data_files": sorted({*known["data_files"]}) if "data_files" in known else [],
                 "is_cached": bool((known["kind"] == CACHED).any()),
                 "is_published": is_published,
             }
         )
-    return pd.DataFrame(rows, columns=[*own, "logs", "outcomes", "machines", "is_cached", "is_published"])
+    told = ("logs", "outcomes", "machines", "arrangement", "data_files", "is_cached", "is_published")
+    return pd.DataFrame(rows, columns=[*own, *told])
 
 
 def _placed(trials: pd.DataFrame) -> pd.DataFrame:
@@ -181,7 +193,7 @@ def _told(cell: pd.DataFrame) -> str:
     return f"{words} ({', '.join(kinds)})" if kinds else words
 
 
-def _row(cell: dict[str, Any], figure: str) -> dict[str, Any]:
+def _row(cell: dict[str, Any], under_study: Collection[str]) -> dict[str, Any]:
     """The ratio, with what is needed to judge it; `per` is the variance of a log ratio in those of one repeat."""
     import numpy as np
 
@@ -193,7 +205,7 @@ def _row(cell: dict[str, Any], figure: str) -> dict[str, Any]:
         side: float(f"{math.exp(mean):.10g}") if mean == mean else math.nan
         for side, mean in zip("ab", means, strict=True)
     }
-    made["why"] = _obstacle(cell, n)
+    made["why"] = _obstacle(cell, n, under_study)
     if made["why"]:
         return made | {"verdict": "not comparable"}
     measured = [found for found, side in zip(logs, "ab", strict=True) if not cell[f"is_published_{side}"]]
@@ -203,7 +215,7 @@ def _row(cell: dict[str, Any], figure: str) -> dict[str, Any]:
     return made | {"var": spread / made["df"]}
 
 
-def _obstacle(cell: dict[str, Any], n: list[int]) -> str:
+def _obstacle(cell: dict[str, Any], n: list[int], under_study: Collection[str]) -> str:
     """Why a cell can't be compared; empty where it can."""
     for side, other in ("aB", "bA"):
         if not isinstance(cell[f"outcomes_{side}"], str):
@@ -215,6 +227,8 @@ def _obstacle(cell: dict[str, Any], n: list[int]) -> str:
         for side in "ab":
             if len(several := cell[f"machines_{side}"][place]) > 1:
                 return f"{side.upper()} has {len(several)} {name} fingerprints: choose with @{several[0][:12]}"
+    if why := _unlike(cell, under_study):
+        return why
     if (cell["is_cached_a"] or cell["is_cached_b"]) and {*cell["logs_a"]} & {*cell["logs_b"]}:
         return "the same measurement on both sides, from the cache: run with --fresh"
     if cell["is_published_a"] and cell["is_published_b"]:
@@ -222,6 +236,22 @@ def _obstacle(cell: dict[str, Any], n: list[int]) -> str:
     for side, count in zip("ab", n, strict=True):
         if count == 1 and not cell[f"is_published_{side}"]:
             return f"a single repeat in {side.upper()} has no interval"
+    return ""
+
+
+def _unlike(cell: dict[str, Any], under_study: Collection[str]) -> str:
+    """Why the two sides were not measured alike; empty where they were, as far as is known of either."""
+    if cell["is_published_a"] or cell["is_published_b"]:
+        return ""
+    for name, of, words in (("arrangement", PLACED, "nodes x ranks"), ("data_files", ("data",), "files of data")):
+        sides = {side: cell[f"{name}_{side}"] for side in "ab"}
+        for side, found in sides.items():
+            if len(found) > 1:
+                ways = " and ".join(way or "unknown" for way in found)
+                return f"{side.upper()} has several {words}: {ways}"
+        if sides["a"] != sides["b"] and not {*of} & {*under_study}:
+            mine, its = ((found[0] if found else "") or "unknown" for found in sides.values())
+            return f"other {words}: {mine} in A, {its} in B"
     return ""
 
 

@@ -19,6 +19,7 @@ from sweeps.errors import SweepError
 from sweeps.ledger import Ledger, Note, TrialRecord
 from sweeps.observer import Observer
 from sweeps.packing import Start
+from sweeps.sameness import Sameness
 from workers import contract, sentinel
 from workers.contract import EpochRecord, Progress, TrialConfig, TrialOutcome
 
@@ -35,8 +36,17 @@ class _Finished:
 
 
 class Conductor:
-    def __init__(self, engine: Engine, ledger: Ledger, observers: Sequence[Observer], is_virtual: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        ledger: Ledger,
+        observers: Sequence[Observer],
+        is_virtual: bool = False,
+        before: Sameness | None = None,
+    ) -> None:
+        """`before`: with what the sweep was measured that goes on here."""
         self.engine = engine
+        self._sameness = before or Sameness()
         self.error: SweepError | None = None  # the ledger could not be written: nothing more counts
         self._ledger = ledger
         self._observers = observers
@@ -159,6 +169,8 @@ class Conductor:
 
     def _count(self, record: TrialRecord) -> None:
         self._look_at_pins(record)
+        for line in self._sameness.ended(record):
+            self.warn(line)
         if self._write(self._ledger.write, record):
             for observer in self._observers:
                 observer.ended(record)
@@ -194,6 +206,8 @@ class Conductor:
         self.note("node", node)
         for observer in self._observers:
             observer.met(node)
+        for line in self._sameness.met(node):
+            self.warn(line)
 
     def tested(self, config: TrialConfig, probes: Sequence[dict[str, Any]]) -> None:
         """Judge nodes and GPUs that were just tested before a trial: are they as fast as their peers, those of their

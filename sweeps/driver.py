@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,13 @@ from sweeps.plan import Plan
 from sweeps.progress import Progress, explained
 from sweeps.reading import read
 from sweeps.rungs import Arrival, Rungs
+from sweeps.sameness import Sameness
 from sweeps.search import Strategy
 from sweeps.shape import Node
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
 from sweeps.spec import SweepSpec, parse
+from workers import contract
 from workers.contract import WITHOUT_JPEGS, TrialConfig
 
 if TYPE_CHECKING:
@@ -78,20 +80,32 @@ def drive(
     _check(spec, str(file), terms)
     console = Console(stderr=True)
     console.print(f"[bold]{spec.name}[/]: {escape(plan.summary(planned))}", highlight=False, soft_wrap=True)
-    with _earlier(planned, terms) as cached, _site(terms, console) as site:
+    with _earlier(terms) as earlier, _site(terms, console) as site:
+        _await_nodes(planned, site, console)
+        planned = _for_nodes(planned, site.nodes, str(file), console)
+        found = earlier({trial.cell for trial in planned.trials})
         planned = _possible(planned, site, terms, str(file), console)
-        known = Cache(cached.result())
+        known = Cache(found.result())
         book = ledger.create(planned, text, overrides, terms.simulate)
         begun(book.facts.name)
         strategy = functools.partial(search.strategy, planned)
         return _conduct(planned, strategy, NOTHING, known, book, site, terms, console, file)
 
 
+def _for_nodes(sketch: Plan, nodes: Sequence[Node], place: str, console: Console) -> Plan:
+    """The plan with its ranks arranged on the nodes that there are."""
+    planned = plan.plan(sketch.spec, place, nodes)
+    if planned.left_out != sketch.left_out:
+        count = f"{planned.most} trials on {shape.described(nodes)}"
+        console.print(escape(f"{count}; {plan.left_out(planned)}"), highlight=False, soft_wrap=True)
+    return planned
+
+
 def resume(name: str, terms: Terms) -> int:
     """Run what a sweep that stopped has not measured yet; the exit code."""
     record = ledger.read(name)
     facts = record.facts
-    planned = Plan(facts.spec, facts.trials)
+    planned = Plan(facts.spec, facts.trials, nodes=facts.nodes)
     done = [trial for trial in record.trials if trial.outcome.status not in AGAIN]
     console = Console(stderr=True)
     count = f"{planned.most - len(done)} of {planned.most}" if facts.trials else f"after {len(done)}, more"
@@ -100,11 +114,13 @@ def resume(name: str, terms: Terms) -> int:
     if facts.trials and len(done) >= len(facts.trials):
         return _told(facts, planned, [], Path(f"results/{name}"), "", console, terms)
     with _site(terms, console) as site:
-        planned = _possible(planned, site, terms, name, console)
+        _await_nodes(planned, site, console)
+        planned = _possible(planned, site, terms, name, console, is_begun=True)
         strategy = functools.partial(search.strategy, planned)
         book = ledger.reopen(record)
         before = _Before(done, record.attempts, [rungs.arrival(noted) for noted in record.rungs])
-        return _conduct(planned, strategy, before, Cache(), book, site, terms, console, Path(f"results/{name}"))
+        file, same = Path(f"results/{name}"), Sameness(record.nodes, done)
+        return _conduct(planned, strategy, before, Cache(), book, site, terms, console, file, same)
 
 
 def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
@@ -112,6 +128,7 @@ def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
     record = ledger.read(name)
     facts = record.facts
     again = tuple(trial.config for trial in record.trials if trial.outcome.status in statuses)
+    kept = [trial for trial in record.trials if trial.outcome.status not in statuses]
     if not again:
         ended = ", ".join(sorted({trial.outcome.status for trial in record.trials})) or "in no way yet"
         rule = f"must be how a trial of {name} ended ({ended})"
@@ -120,7 +137,9 @@ def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
     console.print(f"[bold]{name}[/]: {len(again)} trials once more", highlight=False)
     terms = dataclasses.replace(terms, simulate=facts.simulated)
     with _site(terms, console) as site:
-        planned = _possible(Plan(facts.spec, again), site, terms, name, console)
+        planned = Plan(facts.spec, again, nodes=facts.nodes)
+        _await_nodes(planned, site, console)
+        planned = _possible(planned, site, terms, name, console, is_begun=True)
         book = ledger.reopen(record)
         return _conduct(
             planned,
@@ -132,22 +151,28 @@ def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
             terms,
             console,
             file,
+            Sameness(record.nodes, kept),
         )
 
 
 def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.Format) -> int:
     """Show what a sweep would run, and what it would cost on the cluster named; the exit code."""
     spec = parse(read(file), str(file), overrides)
-    planned = plan.plan(spec, str(file))
+    is_named = bool(terms.simulate or terms.address)
+    nodes = _nodes(spec, terms)
+    planned = plan.plan(spec, str(file), nodes if is_named else ())  # of no cluster, a placement is a word
     varied = [*planned.axes] or ["batch_size", "gpus"]
     written = space.shown if form == "table" else lambda point: point
     rows = [
-        {"cell": cell, **{axis: written(plan.value(trial, axis)) for axis in varied}, "repeats": spec.repeats}
+        {
+            "cell": cell,
+            **{axis: written(plan.value(trial, axis)) for axis in varied},
+            **({"nodes x ranks": contract.arranged(trial.arrangement) or "–"} if is_named else {}),
+            "repeats": spec.repeats,
+        }
         for cell, trial in planned.cells.items()
     ]
-    is_named = bool(terms.simulate or terms.address)
-    nodes = _nodes(spec, terms)
-    trials = planned.trials or _some(spec)
+    trials = planned.trials or _some(planned)
     refused = shape.check_capacity(trials, nodes, spec.max_nodes) if nodes else {}
     if is_named and refused and not terms.skips_impossible:
         raise InputError(str(file), impossible(refused))
@@ -192,18 +217,19 @@ def _evidence(trials: Sequence[TrialConfig], terms: Terms) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _earlier(planned: Plan, terms: Terms) -> Iterator[Future[list[dict[str, Any]]]]:
-    """What earlier sweeps have measured of this one's cells: looked up while Ray starts."""
+def _earlier(terms: Terms) -> Iterator[Callable[[Collection[str]], Future[list[dict[str, Any]]]]]:
+    """Looks up what earlier sweeps have measured of cells. What that needs is loaded while Ray starts."""
 
-    def look() -> list[dict[str, Any]]:
+    def look(cells: Collection[str]) -> list[dict[str, Any]]:
         if terms.is_fresh or terms.simulate:
             return []
         from sweeps import query
 
-        return query.finished({trial.cell for trial in planned.trials})
+        return query.finished(cells)
 
     with ThreadPoolExecutor(1) as aside:
-        yield aside.submit(look)
+        aside.submit(look, ())
+        yield lambda cells: aside.submit(look, cells)
 
 
 @contextlib.contextmanager
@@ -225,10 +251,9 @@ def _site(terms: Terms, console: Console) -> Iterator[Site]:
             yield site
 
 
-def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console) -> Plan:
-    """The plan without the trials that the cluster can never hold; raises unless they may be skipped, and where its
-    data isn't."""
-    trials = planned.trials or _some(planned.spec)
+def _await_nodes(planned: Plan, site: Site, console: Console) -> None:
+    """Wait for what its trials need, as long as the file says."""
+    trials = planned.trials or _some(planned)
     refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
     give_up = time.monotonic() + 60 * (planned.spec.wait_for_nodes_min or 0)
     if refused and time.monotonic() < give_up:
@@ -236,8 +261,19 @@ def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Cons
         while refused and time.monotonic() < give_up:
             time.sleep(1.0)
             refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
+
+
+def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console, is_begun: bool = False) -> Plan:
+    """The plan without the trials that the cluster can never hold; raises unless they may be skipped, and where its
+    data isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits for them."""
+    refused = shape.check_capacity(planned.trials or _some(planned), site.nodes, planned.spec.max_nodes)
     _check_data(planned.spec, site, place)
     if not refused:
+        return planned
+    if is_begun and planned.nodes and not terms.skips_impossible and _held(planned, planned.nodes):
+        for why, those in refused.items():
+            line = f"! {len(those)} trials wait for nodes to come back: {why}"
+            console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
         return planned
     if not terms.skips_impossible:
         raise InputError(place, impossible(refused))
@@ -250,9 +286,14 @@ def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Cons
     return dataclasses.replace(planned, trials=left)
 
 
-def _some(spec: SweepSpec) -> tuple[TrialConfig, ...]:
+def _held(planned: Plan, nodes: Sequence[Node]) -> bool:
+    return not shape.check_capacity(planned.trials or _some(planned), nodes, planned.spec.max_nodes)
+
+
+def _some(planned: Plan) -> tuple[TrialConfig, ...]:
     """Of a search that proposes its own trials."""
-    return tuple(plan.grid(spec) if plan.is_enumerable(spec) else plan.sample(spec, SOME))
+    spec, nodes = planned.spec, planned.nodes
+    return tuple(plan.grid(spec, nodes) if plan.is_enumerable(spec) else plan.sample(spec, SOME, nodes))
 
 
 def impossible(
@@ -284,6 +325,7 @@ def _conduct(
     terms: Terms,
     console: Console,
     file: Path,
+    same: Sameness | None = None,
 ) -> int:
     """Run what the strategy proposes, and say what was found; the exit code. Raises if the ledger or the store
     refused before the first trial."""
@@ -311,13 +353,13 @@ def _conduct(
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
     meters = [Meter(book.facts, engine)] if terms.address and not terms.simulate else []
     console.print(f"[dim]results in {book.paths.folder}[/]", highlight=False, soft_wrap=True)
-    for line in _evidence(planned.trials or _some(spec), terms):
+    for line in _evidence(planned.trials or _some(planned), terms):
         console.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
     refusals: list[RefusedError] = []
     is_complete = False
     try:
         with progress, site.guarded(functools.partial(_abandoned, tracker, console, book.facts.name, terms)):
-            is_complete = runner.run(engine, spec, book, site, [progress, tracker, herald, *meters])
+            is_complete = runner.run(engine, spec, book, site, [progress, tracker, herald, *meters], before=same)
         book.end("complete" if is_complete else "stopped")
     except RefusedError as refusal:
         refusals.append(refusal)

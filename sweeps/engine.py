@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
 from sweeps import feasibility, shape
-from sweeps.cache import Cache, Fingerprints
+from sweeps.cache import Cache, Fingerprints, Made
 from sweeps.durations import Durations
 from sweeps.faults import Faults
 from sweeps.feasibility import Feasibility
@@ -52,7 +52,7 @@ class Engine:
         self._packing = Packing(most_nodes=max_nodes)
         self._faults = Faults()
         self._nodes: Sequence[Node] = ()
-        self._fingerprints: Mapping[str, Fingerprints] = {}
+        self._made: Mapping[str, Made] = {}  # by node
         self._waiting: dict[str, TrialConfig] = {}
         self._running: dict[str, tuple[TrialConfig, Seats]] = {}
         self._rungs = rungs
@@ -64,9 +64,9 @@ class Engine:
         self.is_budget_spent = False
         self.set_aside: dict[str, str] = {}  # nodes, and why
 
-    def nodes_are(self, nodes: Sequence[Node], fingerprints: Mapping[str, Fingerprints]) -> None:
+    def nodes_are(self, nodes: Sequence[Node], made: Mapping[str, Made]) -> None:
         """The cluster as it is now, and what those nodes are made of that have said so."""
-        self._fingerprints = fingerprints
+        self._made = made
         if nodes != self._nodes:
             self._nodes = list(nodes)
             self._packing.nodes = [node for node in nodes if node.name not in self.set_aside]
@@ -116,7 +116,7 @@ class Engine:
             return self._gone(now) if self._waiting and not self._running else None
         self._stuck_since = None
         config = start.trial
-        if known := self._cache.outcome(config, self._made_of(start.seats)):
+        if known := self._cache.outcome(config, self._made_of(config, start.seats)):
             self._packing.ended(config.trial, now)
             del self._waiting[config.trial]
             self._settle(config, known)
@@ -214,7 +214,7 @@ class Engine:
 
     def _known(self, config: TrialConfig) -> TrialOutcome | None:
         """What a trial comes to, if that is certain wherever it would run."""
-        unlike = {self._fingerprints.get(node.name, ("", "")) for node in self._nodes}
+        unlike = {self._made.get(node.name, Made()).of(config) for node in self._nodes}
         if len(unlike) == 1 and (outcome := self._cache.outcome(config, [*unlike])):
             return outcome
         inference = self._feasible.inferred(config)
@@ -242,8 +242,10 @@ class Engine:
                 if inference := self._feasible.inferred(config):
                     self._settle(config, feasibility.outcome(inference))
 
-    def _made_of(self, seats: Seats) -> list[Fingerprints]:
-        return [self._fingerprints[node] for node, _ in seats if node in self._fingerprints]
+    def _made_of(self, config: TrialConfig, seats: Seats) -> list[Fingerprints]:
+        """Of all nodes that it would run on; of none where one has not said."""
+        known = [self._made[node].of(config) for node, _ in seats if node in self._made]
+        return known if len(known) == len(seats) else []
 
     def to_blame(self, record: TrialRecord) -> set[str]:
         """Return the nodes that a running trial's end speaks of: that of the rank that ended badly, or those that have

@@ -35,7 +35,7 @@ WEIGHTLESS = OF_THE_REPEAT | {
     *("warmup_steps", "measured_steps", "ci", "max_steps", "min_window"),
     *("epochs", "evaluate_every", "checkpoint_every", "target_top1", "target_top5"),
 }
-COMPARED = frozenset({"batch_size", "gpus", "placement"})
+COMPARED = frozenset({"batch_size", "gpus", "placement", "arrangement"})
 OF_THE_HOST = frozenset({"decode_threads", "cache", "isolation", "cores_per_worker", "worker_memory_gib"})
 FIELDS = [field.name for field in dataclasses.fields(TrialConfig)]
 # What must be equal for a witness of this kind to count; a cell's own repeats are ruled out whatever the kind.

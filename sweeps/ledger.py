@@ -28,12 +28,14 @@ from typing import Any, Literal
 
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.plan import Plan
+from sweeps.shape import Node
 from sweeps.spec import SweepSpec, parse
 from workers import contract
 from workers.contract import TrialConfig, TrialOutcome
 from workers.paths import SweepPaths, results_root
 
-VERSION = 4
+VERSION = 5
+READ = (4, VERSION)  # 4 had no nodes, and no arrangement of a trial's ranks
 JOB = "SWEEP_JOB"  # in the environment of a driver that was submitted
 SIMULATED = "-simulated"  # ends the name of a sweep that was
 Note = Literal["node", "probe", "rung", "aside"]
@@ -51,6 +53,7 @@ class SweepFacts:
     overrides: tuple[str, ...]
     trials: tuple[TrialConfig, ...]  # those known beforehand; a search adds others as it goes
     simulated: str = ""  # the cluster that was made up, if one was
+    nodes: tuple[Node, ...] = ()  # for which its ranks were arranged, also where it goes on without one of them
 
     @functools.cached_property
     def spec(self) -> SweepSpec:
@@ -173,6 +176,7 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: st
                 overrides=overrides,
                 trials=plan.trials,
                 simulated=simulated,
+                nodes=plan.nodes,
             )
             try:
                 book = Ledger(paths, facts)
@@ -245,8 +249,8 @@ def read(name: str) -> SweepRecord:
     is_complete = False
     for entry in _entries(at):
         if entry["kind"] == "sweep":
-            if entry["version"] != VERSION:
-                rule = f"must be {VERSION}; what wrote it reads it"
+            if entry["version"] not in READ:
+                rule = f"must be {' or '.join(map(str, READ))}; what wrote it reads it"
                 raise InputError(str(at), [Mistake("version", rule, entry["version"])])
             facts = _facts(entry)
         elif entry["kind"] == "trial":
@@ -274,7 +278,7 @@ def facts(name: str) -> SweepFacts:
     """A sweep's first line alone."""
     at = paths(name).ledger
     first = next(_entries(at), None)
-    if first is None or first["kind"] != "sweep" or first["version"] != VERSION:
+    if first is None or first["kind"] != "sweep" or first["version"] not in READ:
         return read(name).facts  # which says what is wrong
     return _facts(first)
 
@@ -335,7 +339,8 @@ def _facts(entry: Mapping[str, Any]) -> SweepFacts:
     known = {field.name for field in dataclasses.fields(SweepFacts)}
     facts = {key: value for key, value in entry.items() if key in known}
     trials = tuple(contract.trial_config(trial) for trial in entry["trials"])
-    return SweepFacts(**{**facts, "overrides": tuple(entry["overrides"]), "trials": trials})
+    nodes = tuple(Node(**node) for node in entry.get("nodes", ()))
+    return SweepFacts(**{**facts, "overrides": tuple(entry["overrides"]), "trials": trials, "nodes": nodes})
 
 
 def _record(entry: Mapping[str, Any]) -> TrialRecord:

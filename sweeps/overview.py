@@ -21,9 +21,8 @@ def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
         _convergence(made, found)
     else:
         _throughput(made, found)
-    for side in analysis.FINGERPRINTS:
-        if len({*found[side]} - {""}) > 1:
-            made[side] = found[side]
+    for side in analysis.apart(found):
+        made[side.replace("_", " ")] = found[side]
     made["repeats"] = found["n"]
     if found["withheld"].any() and (found["withheld"] < found["n"]).any():  # of all cells a sentence says it
         made["withheld"] = found["withheld"]
@@ -88,7 +87,7 @@ def front(trials: pd.DataFrame, planned: Plan) -> list[str]:
 def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     """What a frontier sweep is for: the largest batch that fits, a row for each combination of the other axes."""
     found = in_order(analysis.frontier(trials), planned)
-    others = [axis for axis in planned.axes if axis in found and axis != "batch_size"]
+    others = [axis for axis in (*planned.axes, *analysis.APART) if axis in found and axis != "batch_size"]
     made = found[others].map(shown)
     made["largest batch"] = [f"{batch:g}" if batch == batch else "none" for batch in found["batch_size"]]
     made["images/s"] = _with_interval(found, "images_per_s")

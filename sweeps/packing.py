@@ -402,7 +402,7 @@ class Packing:
 
 def _key(trial: TrialConfig) -> tuple[object, ...]:
     """Equal for trials that can sit on the same seats."""
-    return trial.isolation, trial.device, trial.cores_per_worker, trial.gpus, trial.placement
+    return trial.isolation, trial.device, trial.cores_per_worker, trial.gpus, trial.arrangement or trial.placement
 
 
 def _used(starts: Iterable[Start]) -> set[str]:

@@ -1,4 +1,8 @@
-"""From a spec to its cells and trials. Pure: the same spec gives the same trials, with the same ids."""
+"""From a spec to its cells and trials. Pure: the same spec on the same nodes gives the same trials, with the same ids.
+
+Without nodes a placement stays a word. For a cluster's nodes it becomes an arrangement of ranks, which belongs to the
+cell. Placements that come to one arrangement there are one cell, by the first of their names; the others are left out.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sweeps import conditions
+from sweeps import conditions, shape
 from sweeps.errors import InputError, Mistake
 from sweeps.expression import ExpressionError
 from sweeps.rules import DIGITS_CLASSES, NEEDED_BY, OF_REDUCTION
+from sweeps.shape import Node
 from sweeps.space import Axis, Uniform, shown
 from sweeps.sparkline import sparkline
 from sweeps.spec import MOST_TRIALS, SweepSpec
@@ -35,16 +40,17 @@ class Plan:
     spec: SweepSpec
     trials: tuple[TrialConfig, ...]  # in the order they are run; none where a search proposes them as it goes
     left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)  # why, and how many cells
+    nodes: tuple[Node, ...] = ()  # that it is for; none: no cluster yet
 
     @functools.cached_property
     def most(self) -> int:
         """How many trials there may be."""
         search, repeats = self.spec.search, self.spec.repeats
         if search.method == "tpe":
-            cells = sum(1 for _ in grid(self.spec)) if is_enumerable(self.spec) else MOST_TRIALS
+            cells = sum(1 for _ in grid(self.spec, self.nodes)) if is_enumerable(self.spec) else MOST_TRIALS
             return min(search.trials or 0, cells) * repeats
         if search.method == "frontier":
-            return sum(len(cells).bit_length() for cells in ladders(self.spec))
+            return sum(len(cells).bit_length() for cells in ladders(self.spec, self.nodes))
         return len(self.trials)
 
     @property
@@ -74,34 +80,36 @@ def rank(axis: Axis, at: Any) -> float:
     return points.index(at) if at in points else -1
 
 
-def plan(spec: SweepSpec, place: str = "plan") -> Plan:
+def plan(spec: SweepSpec, place: str = "plan", nodes: Sequence[Node] = ()) -> Plan:
     """Every cell `repeats` times. A round has each cell once, in random order, so that a drift falls on no axis."""
     left_out: collections.Counter[str] = collections.Counter()
-    cells = _chosen(spec, left_out, place)
+    cells = _chosen(spec, left_out, place, nodes)
     if not cells:
         rule = f"must leave a cell; left out are {_told(left_out)}" if left_out else "must leave a cell"
         raise InputError(place, [Mistake("where" if spec.where else "space", rule, "; ".join(spec.where) or "none")])
     if spec.search.method in ("tpe", "frontier"):
-        return Plan(spec, (), left_out)
+        return Plan(spec, (), left_out, tuple(nodes))
     _require_few(len(cells) * spec.repeats, place)
     drawn = random.Random(spec.seed)
     rounds = (drawn.sample(cells, len(cells)) for _ in range(spec.repeats))
     ordered = (dataclasses.replace(cell, repeat=n) for n, order in enumerate(rounds) for cell in order)
-    return Plan(spec, tuple(ordered), left_out)
+    return Plan(spec, tuple(ordered), left_out, tuple(nodes))
 
 
-def _chosen(spec: SweepSpec, left_out: collections.Counter[str], place: str) -> list[TrialConfig]:
+def _chosen(
+    spec: SweepSpec, left_out: collections.Counter[str], place: str, nodes: Sequence[Node]
+) -> list[TrialConfig]:
     """The cells that are planned; of a search that proposes its own, some that there are."""
     method, trials = spec.search.method, spec.search.trials
     if method in ("random", "tpe") and not is_enumerable(spec):
-        return list(sample(spec, 1 if method == "tpe" else trials or 1))
+        return list(sample(spec, 1 if method == "tpe" else trials or 1, nodes))
     points = _size(spec)
     if not spec.where and not spec.conditions and method == "grid":
         _require_few(points * spec.repeats, place)
     if points > MOST_POINTS:
         rule = f"must have at most {MOST_POINTS} points with search: {method}; random and tpe take more"
         raise InputError(place, [Mistake("space", rule, points)])
-    cells = list(_enumerated(spec, left_out))
+    cells = list(_enumerated(spec, left_out, nodes))
     if method in ("random", "asha") and trials and trials < len(cells):
         chosen = random.Random(f"{spec.seed} cells").sample(range(len(cells)), trials)
         return [cells[n] for n in sorted(chosen)]
@@ -122,14 +130,14 @@ def is_enumerable(spec: SweepSpec) -> bool:
     return _size(spec) <= MOST_LOOKED_AT and not any(isinstance(axis, Uniform) for axis in spec.axes.values())
 
 
-def grid(spec: SweepSpec) -> Iterator[TrialConfig]:
+def grid(spec: SweepSpec, nodes: Sequence[Node] = ()) -> Iterator[TrialConfig]:
     """Every distinct cell, in the file's order; of axes that all have points."""
-    return _enumerated(spec, collections.Counter())
+    return _enumerated(spec, collections.Counter(), nodes)
 
 
-def _enumerated(spec: SweepSpec, left_out: collections.Counter[str]) -> Iterator[TrialConfig]:
+def _enumerated(spec: SweepSpec, left_out: collections.Counter[str], nodes: Sequence[Node]) -> Iterator[TrialConfig]:
     """The cells of the grid; counts those that are none, by the reason."""
-    axes = spec.axes
+    axes, arranged = spec.axes, _arranging(spec, nodes)
     found: set[tuple[Any, ...]] = set()
     reasons: dict[tuple[Any, ...], str] = {}
     for point in itertools.product(*(axis.points() for axis in axes.values())):
@@ -137,7 +145,9 @@ def _enumerated(spec: SweepSpec, left_out: collections.Counter[str]) -> Iterator
         key = tuple(_in_effect(spec, values).values())
         if key in found:
             continue
-        made = _cell(spec, values)
+        made = _cell(spec, values, arranged)
+        if isinstance(made, TrialConfig) and (twin := _twin(spec, values, made, arranged)):
+            made = f"{made.placement} is {twin.placement} here"
         if isinstance(made, str):
             reasons.setdefault(key, made)
         else:
@@ -146,13 +156,13 @@ def _enumerated(spec: SweepSpec, left_out: collections.Counter[str]) -> Iterator
     left_out.update(reason for key, reason in reasons.items() if key not in found)
 
 
-def sample(spec: SweepSpec, count: int) -> Iterator[TrialConfig]:
+def sample(spec: SweepSpec, count: int, nodes: Sequence[Node] = ()) -> Iterator[TrialConfig]:
     """Distinct cells drawn at random, `count` of them or fewer if there seem to be no more."""
     drawn = random.Random(f"{spec.seed} cells")
     seen: set[str] = set()
     for _ in range(count):
         for _ in range(VAIN_DRAWS):
-            made = cell_at(spec, draw(spec, lambda _, axis: axis.draw(drawn)))
+            made = cell_at(spec, draw(spec, lambda _, axis: axis.draw(drawn)), nodes)
             if isinstance(made, TrialConfig) and made.cell not in seen:
                 seen.add(made.cell)
                 yield made
@@ -186,12 +196,44 @@ def _applies(spec: SweepSpec, axis: str, values: Mapping[str, Any]) -> bool:
         return False
 
 
-def cell_at(spec: SweepSpec, point: Mapping[str, Any]) -> TrialConfig | str:
-    """The cell at a point, a value for each axis that applies there; or why there is none."""
-    return _cell(spec, settled(spec, point))
+def cell_at(spec: SweepSpec, point: Mapping[str, Any], nodes: Sequence[Node] = ()) -> TrialConfig | str:
+    """The cell at a point, a value for each axis that applies there; or why there is none. Where another placement
+    that comes first is the same on these nodes, it is that one's cell."""
+    arranged, values = _arranging(spec, nodes), settled(spec, point)
+    made = _cell(spec, values, arranged)
+    return made if isinstance(made, str) else _twin(spec, values, made, arranged) or made
 
 
-def _cell(spec: SweepSpec, values: Mapping[str, Any]) -> TrialConfig | str:
+Arranged = Callable[[int, str], tuple[int, ...]]  # ranks and placement, to ranks on each node
+
+
+def _arranging(spec: SweepSpec, nodes: Sequence[Node]) -> Arranged:
+    """What placements come to on these nodes; nothing where there are none."""
+    slots = tuple(shape.slots_of(spec.device, spec.cores_per_worker, node) for node in nodes)
+    return lambda ranks, placement: shape.arranged(ranks, placement, slots) if slots else ()
+
+
+def _twin(spec: SweepSpec, values: Mapping[str, Any], cell: TrialConfig, arranged: Arranged) -> TrialConfig | None:
+    """The cell that differs from this one in the name of its placement alone, with one that the file names before."""
+    if not cell.arrangement:
+        return None
+    for placement in itertools.takewhile(lambda one: one != cell.placement, spec.axes["placement"].points()):
+        if arranged(cell.gpus, placement) == cell.arrangement:
+            made = _cell(spec, settled(spec, {**values, "placement": placement}), arranged)
+            if made == dataclasses.replace(cell, placement=placement):
+                return made
+    return None
+
+
+def places_alike(planned: Plan, gpus: int, placement: str) -> list[str]:
+    """The file's placements that come to the same as this one on the plan's nodes, itself among them."""
+    arranged = _arranging(planned.spec, planned.nodes)
+    found = arranged(gpus, placement)
+    points = planned.spec.axes["placement"].points()
+    return [one for one in points if one == placement or (found and arranged(gpus, one) == found)]
+
+
+def _cell(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> TrialConfig | str:
     gpus = values["gpus"]
     if values.get("global_batch", 0) % gpus:
         return "global_batch is not a multiple of gpus"
@@ -205,13 +247,13 @@ def _cell(spec: SweepSpec, values: Mapping[str, Any]) -> TrialConfig | str:
                 return f"where {constraint}"
         except ExpressionError as error:
             return f"where {constraint}: {error}"
-    return _trial(spec, _in_effect(spec, values))
+    return _trial(spec, _in_effect(spec, values), arranged)
 
 
-def ladders(spec: SweepSpec) -> list[list[TrialConfig]]:
+def ladders(spec: SweepSpec, nodes: Sequence[Node] = ()) -> list[list[TrialConfig]]:
     """The cells that differ in nothing but batch_size, from the smallest to the largest."""
     rows: dict[str, list[TrialConfig]] = {}
-    for cell in grid(spec):
+    for cell in grid(spec, nodes):
         rows.setdefault(dataclasses.replace(cell, batch_size=0).cell, []).append(cell)
     return [sorted(row, key=lambda cell: cell.batch_size) for row in rows.values()]
 
@@ -224,13 +266,19 @@ def summary(planned: Plan) -> str:
     """`16 cells × 3 repeats = 48 trials: batch_size 32, 128 × gpus 1, 2`; then what was left out."""
     axes = " × ".join(f"{name} {axis}" for name, axis in planned.axes.items())
     counted = f"{_counted(planned)}: {axes}" if axes else _counted(planned)
-    return f"{counted}\nleft out: {_told(planned.left_out)}" if planned.left_out else counted
+    return f"{counted}\n{left_out(planned)}" if planned.left_out else counted
+
+
+def left_out(planned: Plan) -> str:
+    """`left out: 2 cells: spread is pack here`; empty where nothing is."""
+    return f"left out: {_told(planned.left_out)}" if planned.left_out else ""
 
 
 def _counted(planned: Plan) -> str:
     search, repeats = planned.spec.search, planned.spec.repeats
     if search.method == "frontier":
-        return f"the largest batch_size of {len(ladders(planned.spec))} by bisection, at most {planned.most} trials"
+        rows = len(ladders(planned.spec, planned.nodes))
+        return f"the largest batch_size of {rows} by bisection, at most {planned.most} trials"
     cells = planned.most // repeats
     count = f"{cells} cells × {repeats} repeats = {planned.most} trials"
     if search.method == "tpe":
@@ -296,7 +344,7 @@ def _in_effect(spec: SweepSpec, values: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _trial(spec: SweepSpec, values: Mapping[str, Any]) -> TrialConfig:
+def _trial(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> TrialConfig:
     plain = {name: at for name, at in values.items() if not name.startswith("env.")}
     if (global_batch := plain.pop("global_batch", None)) is not None:
         plain["batch_size"] = global_batch // plain["gpus"]
@@ -331,4 +379,5 @@ def _trial(spec: SweepSpec, values: Mapping[str, Any]) -> TrialConfig:
         target_top5=spec.target.top5 or 0.0,
         seed=spec.seed,
         deadlines=contract.Deadlines(**spec.deadlines.model_dump()),
+        arrangement=arranged(plain["gpus"], plain["placement"]),
     )

@@ -26,7 +26,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeps.analysis import FINGERPRINTS, cells, plain, varied
+from sweeps.analysis import apart, cells, plain, varied
 from workers.contract import TrialConfig, nodes_by_ranks
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _measured(trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     table = cells(trials)
     table = table.assign(nodes=table["nodes"].where(table["gpus"] > 1, 1.0))
     by = [name for name in varied(trials) if name not in SHAPE]
-    by += [side for side in FINGERPRINTS if table[side].nunique() > 1]
+    by += apart(table)
     table = table[(table["images_per_s"] > 0) & table["nodes"].notna()]
     return table.assign(step_ms=1e3 * table["batch_size"] * table["gpus"] / table["images_per_s"]), by
 
@@ -353,7 +353,8 @@ def _told(model: Model, by: Shape, targets: Sequence[Shape]) -> dict[str, Any]:
 def shapes(planned: Sequence[TrialConfig], trials: pd.DataFrame) -> pd.DataFrame:
     """The cells of a plan as rows, each with the nodes that it would run on where these trials did.
 
-    As many as it did; else, packed, nodes of as many ranks as the fullest had, and spread, the most nodes there were.
+    As many as it is planned for, or as it did; else, packed, nodes of as many ranks as the fullest had, and spread,
+    the most nodes there were.
     """
     import pandas as pd
 
@@ -365,6 +366,8 @@ def shapes(planned: Sequence[TrialConfig], trials: pd.DataFrame) -> pd.DataFrame
     most = known["nodes"].max() if len(known) else math.nan
 
     def nodes(config: TrialConfig) -> float:
+        if config.arrangement:
+            return float(len(config.arrangement))
         if form := nodes_by_ranks(config.placement):
             return float(form[0])
         if config.gpus == 1 or (config.gpus, config.placement) in ran:

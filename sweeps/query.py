@@ -33,7 +33,7 @@ TOLD = {
     name: f"tag:sweep.{name}"
     for name in ("trial", "cell", "outcome", "kind", "message", "limited_by", "why_withheld", "pinned")
 }
-SIDES: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.SIDES}
+WHERE: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.WHERE}
 HELD = "param:batch_size"  # every trial's run has it, once its values have come
 NEEDED = {  # a run that lacks one is no trial of ours, or is not whole
     TOLD["cell"]: "tag sweep.cell",
@@ -241,10 +241,11 @@ def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
 
     variables = sorted({name for row in trial_rows for name in row if name.startswith(rows.VARIABLE)})
     system = sorted({name for row in trial_rows for name in row if name.startswith(rows.SYSTEM)})
-    columns = [*TOLD, *rows.PARAMS, *variables, *SIDES, *rows.METRICS, *system, "started_at"]
+    columns = [*TOLD, *rows.PARAMS, *variables, *WHERE, *rows.METRICS, *system, "started_at"]
     table = pd.DataFrame(trial_rows, columns=columns)
     table[variables] = table[variables].fillna("").astype(str)
     table["decode_threads"] = table["decode_threads"].astype(str)
+    table[[*WHERE]] = table[[*WHERE]].fillna("").astype(str)
     measured = [*rows.METRICS, *system]
     table[measured] = table[measured].astype(float)
     started_ms = [int(row["started_at"] * 1000) for row in trial_rows]  # as MLflow keeps it
@@ -262,7 +263,7 @@ class _Condition:
 
     def __init__(self, text: str) -> None:
         self._text = text.strip()
-        names = [*TOLD, *rows.PARAMS, *SIDES, *rows.METRICS, "started_at", "sweep", "store", "global_batch"]
+        names = [*TOLD, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store", "global_batch"]
         self._known = frozenset(names)
         self.words = sorted(self._read(self._known | _alike(self._text)).names) if self._text else []
 
@@ -301,6 +302,8 @@ def _stored(wanted: Iterable[str]) -> list[str]:
     for name in wanted:
         if name in rows.METRICS or name.startswith(rows.SYSTEM):
             found.append(f"metric:{rows.METRICS.get(name, name)}")
+        elif name == "arrangement":
+            found += ["param:gpus", "param:placement", f"metric:{rows.METRICS['nodes']}"]
         elif name == "global_batch":
             found += ["param:batch_size", "param:gpus"]
         else:
@@ -311,7 +314,7 @@ def _stored(wanted: Iterable[str]) -> list[str]:
 def chosen(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """These columns, in this order; raises where there is none of a name."""
     if unknown := [name for name in columns if name not in table]:
-        known = [*table, *TOLD, *rows.PARAMS, *SIDES, *rows.METRICS, "started_at", "sweep", "store"]
+        known = [*table, *TOLD, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store"]
         rules = {name: f"must be a column ({_near(name, known) or 'trial, gpus, images_per_s, …'})" for name in unknown}
         raise InputError("columns", [Mistake("", rule, name) for name, rule in rules.items()])
     return table if list(columns) == list(table) else table[[*columns]]
@@ -488,13 +491,15 @@ def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
     system = arrays.present(table, f"metric:{rows.SYSTEM}")
     both = {"batch_size", "gpus"} if "global_batch" in wanted else set()
     made: dict[str, Any] = {}
-    for name in (*TOLD, *rows.PARAMS, *variables, *SIDES, *rows.METRICS, *system, "started_at"):
+    for name in (*TOLD, *rows.PARAMS, *variables, *WHERE, *rows.METRICS, *system, "started_at"):
         if wanted and name not in wanted and name not in both:
             continue
-        stored = TOLD.get(name) or SIDES.get(name) or f"param:{name}"
+        stored = TOLD.get(name) or WHERE.get(name) or f"param:{name}"
         if name in CATEGORIES:
             made[name] = arrays.category(table, stored, "" if name in TOLD else None)
-        elif name in TOLD or name in SIDES or name in variables:
+        elif name == "arrangement":
+            made[name] = _arrangements(table)
+        elif name in TOLD or name in WHERE or name in variables:
             made[name] = arrays.texts(table, stored)
         elif name in rows.PARAMS:
             made[name] = arrays.typed(table, name)
@@ -505,6 +510,20 @@ def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
             there = stored in table.column_names
             made[name] = table[stored].to_numpy() if there else np.full(len(table), math.nan)
     return pd.DataFrame(made, copy=False)
+
+
+def _arrangements(table: pa.Table) -> Any:
+    """As they are told; of runs of earlier versions, what their nodes leave no choice but."""
+    import numpy as np
+
+    told = arrays.texts(table, WHERE["arrangement"])
+    column = f"metric:{rows.METRICS['nodes']}"
+    if column in table.column_names:
+        nodes = table[column].to_numpy()
+        gpus, placement = arrays.typed(table, "gpus"), arrays.texts(table, "param:placement")
+        for n in np.flatnonzero((told == "") & (nodes > 0)):
+            told[n] = rows.arrangement(gpus[n], nodes[n], placement[n])
+    return told
 
 
 def readings(name: str, step_s: float = 1.0) -> pd.DataFrame:

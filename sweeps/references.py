@@ -62,7 +62,8 @@ def trials(name: str) -> pd.DataFrame:
         repeat=0,
         **dict.fromkeys(("kind", "message", "limited_by", "why_withheld", "pinned"), ""),
     )
-    made["hardware"], made["software"] = f"{PUBLISHED}{full}", ""
+    made["hardware"] = f"{PUBLISHED}{full}"
+    made = made.assign(**dict.fromkeys(("software", "data_files", "arrangement"), ""))
     made = made.assign(**dict.fromkeys(rows.METRICS, float("nan")))
     made["nodes"] = found["nodes"].astype(float)
     made["images_per_s"] = found["images_per_s"].astype(float)

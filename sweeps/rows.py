@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from sweeps import limits
 from sweeps.ledger import TrialRecord
+from workers import contract
 from workers.contract import EpochRecord, Measurement, TrialConfig, Window
 
 METRICS = {
@@ -58,9 +60,11 @@ METRICS = {
     "train_tflops": "model/train_tflops",
     "skipped_images": "data/skipped_images",
 }
-PARAMS = {f.name: str(f.type) for f in dataclasses.fields(TrialConfig) if f.name not in ("deadlines", "env")}
+NO_PARAMS = ("deadlines", "env", "arrangement")
+PARAMS = {f.name: str(f.type) for f in dataclasses.fields(TrialConfig) if f.name not in NO_PARAMS}
 Side = Literal["hardware", "software"]
 SIDES: tuple[Side, ...] = get_args(Side)  # of a fingerprint
+WHERE = (*SIDES, "data_files", "arrangement")  # what trials must share to be pooled, beside their cell
 NOT_PINNED = "not: "  # begins the words on ranks that may run anywhere
 SYSTEM = "system/"  # begins the name of a reading of the nodes
 VARIABLE = "env."  # begins the name of a parameter that is an environment variable
@@ -233,6 +237,32 @@ def fingerprint(record: TrialRecord, side: Side) -> str:
     return "+".join(sorted({getattr(place, side) for place in record.outcome.granted} - {""}))
 
 
+def where(record: TrialRecord) -> dict[str, str]:
+    """On what a trial was measured, by `WHERE`: fingerprints of its nodes, their software and the files that it read,
+    and how many of its ranks sat on how many nodes. Empty where it never ran, and of files where it reads none."""
+    if cached := record.outcome.cached:
+        return {name: str(getattr(cached, name)) for name in WHERE}
+    places = record.outcome.granted
+    files = "+".join(sorted({place.data_files for place in places} - {""}))
+    ranks = Counter(place.node_id or place.node for place in places).values()
+    return {
+        **{side: fingerprint(record, side) for side in SIDES},
+        "data_files": files,
+        "arrangement": contract.arranged(ranks),
+    }
+
+
+def arrangement(gpus: int, nodes: float, placement: str) -> str:
+    """How ranks sat of which only their number and that of their nodes is known, where that leaves no choice; of
+    trials of stores that were written before it was recorded."""
+    form = contract.nodes_by_ranks(placement)
+    if form:
+        return f"{form[0]}x{form[1]}"
+    if nodes == 1 or gpus == 1:
+        return f"1x{gpus}"
+    return f"{gpus}x1" if nodes == gpus else ""
+
+
 def system(record: TrialRecord) -> dict[str, float]:
     """What its nodes read while it ran, by column."""
     if cached := record.outcome.cached:
@@ -261,7 +291,7 @@ def row(record: TrialRecord) -> dict[str, Any]:
         "why_withheld": why_withheld(record),
         "pinned": pinned(record),
         **params(record.config),
-        **{side: fingerprint(record, side) for side in SIDES},
+        **where(record),
         **metrics(record),
         **system(record),
         "started_at": record.started_at,

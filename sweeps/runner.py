@@ -26,19 +26,21 @@ from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm
 from ray.util.placement_group import get_current_placement_group
 
-from sweeps.cache import Fingerprints
+from sweeps import cache
+from sweeps.cache import Made
 from sweeps.cluster import Ask, Site
 from sweeps.conductor import Conductor
 from sweeps.engine import Engine
 from sweeps.ledger import Ledger
 from sweeps.observer import Observer
 from sweeps.packing import Start
+from sweeps.sameness import Sameness
 from sweeps.shape import bundles
 from sweeps.sharing import Terms
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.group import SimulatedGroup
 from sweeps.spec import SweepSpec
-from workers import contract
+from workers import contract, datafiles
 from workers.contract import EpochRecord, TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
 from workers.paths import SweepPaths
@@ -145,7 +147,7 @@ class _Feed(SearchAlgorithm):
         self._nurses = nurses
         self._same = same  # for all trials
         self._spec: dict[str, Any] = {}  # Tune's, of what all trials have in common
-        self._made_of: dict[str, Fingerprints] = {}  # by node
+        self._made_of: dict[str, Made] = {}  # by node
         self.away: Away = {}  # by name, what Tune has: the trial, its nodes
         self.taken: dict[str, float] = {}  # nodes of other sweeps, and in how many seconds they may be free
         self._give_up = time.monotonic() + INTRODUCED_WITHIN_S
@@ -185,7 +187,7 @@ class _Feed(SearchAlgorithm):
         self._look_at_others()
         for facts in self._nurses.introduced([self._site.id(node) for node in self.taken]) if self._nurses else []:
             self._conductor.met(facts)
-            self._made_of[self._site.name(facts["id"])] = facts["hardware"]["digest"], facts["software"]["digest"]
+            self._made_of[self._site.name(facts["id"])] = cache.made(facts)
         self._conductor.engine.nodes_are(self._site.nodes, self._made_of)
         self._conductor.passed()
 
@@ -392,12 +394,14 @@ def run(
     site: Site,
     observers: Sequence[Observer],
     entry: str = ENTRY,
+    before: Sameness | None = None,
 ) -> bool:
-    """Run a sweep to its end; False if it was interrupted, or its budget spent, before that."""
+    """Run a sweep to its end; False if it was interrupted, or its budget spent, before that. `before`: with what it
+    was measured so far, where it goes on."""
     tune_controller.RayActorManager, tune_module.TuneController = _Patient, _Loop
     facts, paths = ledger.facts, ledger.paths
-    conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated))
-    nurses = None if facts.simulated else Nurses(paths, spec.sample_every_s)
+    conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated), before=before)
+    nurses = None if facts.simulated else Nurses(paths, spec.sample_every_s, _folders(spec))
     same = {
         "sweep": facts.name,
         "simulated": facts.simulated,
@@ -411,6 +415,12 @@ def run(
     if conductor.error:
         raise conductor.error
     return engine.is_over and not engine.is_budget_spent
+
+
+def _folders(spec: SweepSpec) -> dict[str, tuple[str, ...]]:
+    """The folders that its trials read, each with the splits."""
+    splits = datafiles.SPLITS[spec.protocol]
+    return {data: splits for data in spec.data.points() if data not in contract.WITHOUT_JPEGS}
 
 
 def _tune(

@@ -59,7 +59,7 @@ def strategy(planned: Plan, is_ruled_out: Callable[[TrialConfig], bool]) -> Stra
     method = planned.spec.search.method
     if method == "tpe":
         return Parzen(planned, is_ruled_out)
-    return Bisection(plan.ladders(planned.spec)) if method == "frontier" else Listed(planned.trials)
+    return Bisection(plan.ladders(planned.spec, planned.nodes)) if method == "frontier" else Listed(planned.trials)
 
 
 class Listed:
@@ -164,10 +164,10 @@ class Parzen:
         directions = ["minimize" if goal in LOWER_IS_BETTER else "maximize" for goal in planned.spec.goals]
         self._study = optuna.create_study(sampler=self._samplers[0], directions=directions)
         self._states = optuna.trial.TrialState
-        self._spec = planned.spec
+        self._spec, self._nodes = planned.spec, planned.nodes
         self._is_ruled_out = is_ruled_out
         self._random = random.Random(f"{self._spec.seed} tpe")
-        self._rest = plan.grid(self._spec) if plan.is_enumerable(self._spec) else iter(())
+        self._rest = plan.grid(self._spec, self._nodes) if plan.is_enumerable(self._spec) else iter(())
         self._ended: dict[str, dict[int, _End]] = {}  # by cell and repeat; none yet of a cell that is out
         self._out: dict[str, Trial] = {}  # by cell
         self._before: dict[str, TrialConfig] = {}  # cells that were told of before anything was proposed
@@ -207,7 +207,7 @@ class Parzen:
         for n in range(DRAWS):
             self._study.sampler = self._samplers[n > 0]
             trial = self._study.ask()
-            drawn = plan.cell_at(self._spec, plan.draw(self._spec, functools.partial(_suggested, trial)))
+            drawn = plan.cell_at(self._spec, plan.draw(self._spec, functools.partial(_suggested, trial)), self._nodes)
             if self._is_new(drawn):
                 return self._send(drawn, trial)
             self._study.tell(trial, state=self._states.FAIL)
@@ -227,7 +227,8 @@ class Parzen:
     def _any(self) -> TrialConfig | None:
         """A cell at random; where that is in vain, the first that is left."""
         for _ in range(plan.VAIN_DRAWS):
-            cell = plan.cell_at(self._spec, plan.draw(self._spec, lambda _, axis: axis.draw(self._random)))
+            drawn = plan.draw(self._spec, lambda _, axis: axis.draw(self._random))
+            cell = plan.cell_at(self._spec, drawn, self._nodes)
             if self._is_new(cell):
                 return cell
         return next(filter(self._is_new, self._rest), None)
@@ -249,8 +250,9 @@ class Parzen:
         return trial
 
     def _verdict(self, ends: Collection[_End]) -> tuple[list[float] | None, TrialState]:
-        """The goals' means over the repeats that have them."""
-        measured = [end.figures for end in ends if end.figures]
+        """The goals' means over the repeats that have them; of those that were measured alike, the last ones."""
+        last = next((end.made for end in reversed([*ends]) if end.figures), ())
+        measured = [end.figures for end in ends if end.figures and end.made == last]
         if measured:
             return [statistics.fmean(values) for values in zip(*measured, strict=True)], self._states.COMPLETE
         return None, self._states.PRUNED if any(end.is_finding for end in ends) else self._states.FAIL
@@ -262,12 +264,15 @@ class _End:
 
     is_finding: bool
     figures: tuple[float, ...]  # of the goals; none where one of them is missing
+    made: tuple[str, ...] = ()  # with what software, on what files, and how its ranks sat on nodes
 
 
 def _end(record: TrialRecord, goals: Sequence[str]) -> _End:
     figures = rows.metrics(record) if record.outcome.status == "completed" else {}
     values = tuple(figures[goal] for goal in goals if goal in figures)
-    return _End(record.outcome.status in FINDINGS, values if len(values) == len(goals) else ())
+    where = rows.where(record)
+    made = where["software"], where["data_files"], where["arrangement"]
+    return _End(record.outcome.status in FINDINGS, values if len(values) == len(goals) else (), made)
 
 
 def _sampler(spec: SweepSpec, number: int, candidates: int) -> Any:

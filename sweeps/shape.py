@@ -6,17 +6,20 @@ A placement has one arrangement on a cluster, so that the repeats of a cell are 
     spread   as many nodes as the cluster has, evenly: 6 ranks on 4 nodes are 2 + 2 + 1 + 1
     NxM      M ranks on each of N nodes
 
-What is free may leave no room for it now; it waits then, and is never arranged in another way.
+A plan for a cluster gives each cell its arrangement, and the cell keeps it: whatever nodes come or go, all its repeats
+sit alike. What is free may leave no room for it now; it waits then, and is never arranged in another way.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from workers import contract
 from workers.contract import TrialConfig
 
 Seats = tuple[tuple[str, int], ...]  # node and ranks there, in the order of the ranks
@@ -37,33 +40,48 @@ def idle(nodes: Iterable[Node]) -> dict[str, Node]:
 
 def cores(config: TrialConfig, node: Node) -> int:
     """That a rank needs there: a GPU's part of the node's, or those that a CPU rank computes with."""
-    return max(1, node.cpus // max(1, node.gpus)) if config.device == "gpu" else config.cores_per_worker
+    return _cores(config.device, config.cores_per_worker, node)
 
 
 def slots(config: TrialConfig, node: Node) -> int:
     """How many ranks a node can hold."""
-    return _ranks_in(config, node, node)
+    return slots_of(config.device, config.cores_per_worker, node)
+
+
+def slots_of(device: contract.Device, cores_per_worker: int, node: Node) -> int:
+    """How many ranks on such a device it can hold."""
+    return _ranks_in(device, _cores(device, cores_per_worker, node), node)
 
 
 def room(config: TrialConfig, node: Node, left: Node) -> int:
     """How many it can hold with this much left of it; an exclusive trial shares a node with nobody."""
     if config.isolation == "exclusive" and left != node:
         return 0
-    return _ranks_in(config, node, left)
+    return _ranks_in(config.device, cores(config, node), left)
 
 
-def _ranks_in(config: TrialConfig, node: Node, left: Node) -> int:
-    ranks = left.cpus // cores(config, node)
-    return min(ranks, left.gpus) if config.device == "gpu" else ranks
+def _cores(device: contract.Device, cores_per_worker: int, node: Node) -> int:
+    return max(1, node.cpus // max(1, node.gpus)) if device == "gpu" else cores_per_worker
+
+
+def _ranks_in(device: contract.Device, cores: int, left: Node) -> int:
+    ranks = left.cpus // cores
+    return min(ranks, left.gpus) if device == "gpu" else ranks
 
 
 def arrangement(config: TrialConfig, nodes: Iterable[Node]) -> tuple[int, ...]:
     """Ranks on each of its nodes, the fullest first; empty if the cluster can never hold it."""
-    return _arranged(config.gpus, config.placement, tuple(slots(config, node) for node in nodes))
+    held = tuple(slots(config, node) for node in nodes)
+    if not config.arrangement:
+        return arranged(config.gpus, config.placement, held)
+    rooms = sorted(held, reverse=True)[: len(config.arrangement)]
+    fits = len(rooms) == len(config.arrangement) and all(map(operator.ge, rooms, config.arrangement))
+    return config.arrangement if fits else ()
 
 
 @functools.lru_cache(maxsize=4096)
-def _arranged(ranks: int, placement: str, slots: tuple[int, ...]) -> tuple[int, ...]:
+def arranged(ranks: int, placement: str, slots: tuple[int, ...]) -> tuple[int, ...]:
+    """What a placement comes to on nodes with so many slots."""
     if placement not in ("pack", "spread"):
         count, each = map(int, placement.split("x"))
         return (each,) * count if sum(held >= each for held in slots) >= count else ()
@@ -128,6 +146,9 @@ def impossible(config: TrialConfig, nodes: Sequence[Node], most_nodes: int | Non
         return f"max_nodes allows {allowed} at a time, and on {here} {config.placement} takes {len(found)}"
     here = f"this cluster ({described(nodes)})"
     held = [slots(config, node) for node in nodes]
+    if config.arrangement and sum(held) >= config.gpus and config.placement in ("pack", "spread"):
+        form = contract.arranged(config.arrangement)
+        return f"{here} has not the nodes for its ranks, which are planned as {form} (nodes x ranks)"
     if config.placement in ("pack", "spread"):
         return f"{here} holds at most {sum(held)} ranks on device {config.device}"
     each = int(config.placement.split("x")[1])

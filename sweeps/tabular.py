@@ -29,6 +29,8 @@ TAGS = (
     "sweep.pinned",
     "sweep.hardware",
     "sweep.software",
+    "sweep.data_files",
+    "sweep.arrangement",
     "sweep.simulated",
 )
 PARAMS, METRICS = tuple(rows.PARAMS), tuple(rows.METRICS.values())

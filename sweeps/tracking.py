@@ -85,8 +85,7 @@ class Store:
         }
         is_known = self._is_known(config.trial)  # what was told of an earlier attempt holds no longer
         tags |= {name: text for name, text in told.items() if text or is_known}
-        fingerprints = {f"sweep.{side}": rows.fingerprint(record, side) for side in rows.SIDES}
-        tags |= {name: digest for name, digest in fingerprints.items() if digest}
+        tags |= {f"sweep.{name}": told for name, told in rows.where(record).items() if told}
         for name, text in (
             ("limited_by", rows.limited_by(record)),
             ("why_withheld", rows.why_withheld(record)),

@@ -11,7 +11,8 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 Device = Literal["cpu", "gpu"]
@@ -142,11 +143,15 @@ class TrialConfig:
     seed: int
     repeat: int = 0
     deadlines: Deadlines = Deadlines()
+    # Ranks on each node, the fullest first, as the plan for a cluster has it; empty where none was planned for.
+    arrangement: tuple[int, ...] = ()
 
     @functools.cached_property
     def cell(self) -> str:
         """The content of the cell, as a short name: equal for the repeats of one cell and for nothing else."""
         content = {k: v for k, v in to_json(self).items() if k not in ("repeat", "deadlines")}
+        if not self.arrangement:  # so that the cells of older sweeps keep their names
+            del content["arrangement"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:10]
 
@@ -246,6 +251,8 @@ class RankReport:
     decode_threads: int = 0  # of its node; 0 where nothing is decoded
     skipped_images: int = 0  # that could not be decoded
     in_force: Mapping[str, str] = dataclasses.field(default_factory=dict)  # environment that Horovod and NCCL read
+    software: str = ""  # fingerprint of what its process has loaded
+    data_files: str = ""  # fingerprint of the files that it read, before and after; empty where it read none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -283,6 +290,7 @@ class Granted:
     node_id: str = ""  # Ray's
     hardware: str = ""  # fingerprints of the node
     software: str = ""
+    data_files: str = ""  # and of the files that the rank read there
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,6 +301,8 @@ class Cached:
     measured_at: float
     hardware: str
     software: str
+    data_files: str = ""
+    arrangement: str = ""  # in words
     limited_by: str
     why_withheld: str = ""
     figures: Mapping[str, float]  # by column
@@ -328,6 +338,11 @@ def reaches_target(record: EpochRecord, config: TrialConfig) -> bool:
     return bool(asked) and all(got is not None and got >= target for got, target in asked)
 
 
+def arranged(ranks: Iterable[int]) -> str:
+    """Say ranks on each node as nodes × ranks: `2x4`, or `1x3+1x1` where the nodes are not alike."""
+    return "+".join(f"{nodes}x{each}" for each, nodes in sorted(Counter(ranks).items(), reverse=True))
+
+
 def to_json(value: Any) -> dict[str, Any]:
     """`dataclasses.asdict`, four times as fast: a trial may hold thousands of steps."""
     return dict(_plain(value))
@@ -351,7 +366,8 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def trial_config(data: Mapping[str, Any]) -> TrialConfig:
-    return TrialConfig(**{**data, "deadlines": Deadlines(**data["deadlines"])})
+    arrangement = tuple(data.get("arrangement", ()))
+    return TrialConfig(**{**data, "deadlines": Deadlines(**data["deadlines"]), "arrangement": arrangement})
 
 
 def progress(data: Mapping[str, Any]) -> Progress:

@@ -26,7 +26,7 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 import numpy as np
 
-from workers import labels
+from workers import datafiles, labels
 from workers.painting import Painter
 from workers.paths import written_whole
 
@@ -108,7 +108,7 @@ def shard_names(shards: int, split: Split = "train") -> list[str]:
 
 def found_names(folder: Path, split: Split = "train") -> list[str]:
     """The files that training or validation would read, see `workers.inputs.shards`."""
-    return sorted(path.name for path in folder.glob(f"{split}-*-of-*"))
+    return sorted(path.name for path in folder.glob(datafiles.pattern(split)))
 
 
 def make(folder: Path, recipe: Recipe) -> str:

@@ -2,6 +2,10 @@
 
 Nothing here changes from one day to the next on a machine that nobody changed, and nothing names the machine: two
 equal nodes have equal facts. What can't be read is left out. Imports no TensorFlow and starts no device.
+
+The project's part of the software is the content of the package `workers`, which is all of it that runs on a node:
+whoever edits it there has another fingerprint, whatever git says or if there is none, and whoever edits anything else
+has the same. The process that forks a node's ranks takes it, see `workers.preload`.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ from workers import knobs, readings
 from workers.readings import text
 
 PROJECT = "ray-sweeps"
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("tensorflow", "keras", "horovod", "ray", "mlflow", "numpy", PROJECT)
+PACKAGE = Path(__file__).parent
+ROOT = PACKAGE.parent
+PACKAGES = ("tensorflow", "keras", "horovod", "ray", "mlflow", "numpy")
 NVIDIA_PACKAGES = ("nvidia-cuda-runtime-cu12", "nvidia-cudnn-cu12", "nvidia-nccl-cu12")
 NCCL_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda/lib64")
 # Classes that Horovod's library has if, and only if, it was built with what they need. Their names stand near its
@@ -167,7 +172,7 @@ def _asked(library: Any, question: str, *about: Any) -> Any:
 
 
 def software(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Versions, how they were built, the project's commit, and the variables that bear on a trial."""
+    """Versions, how they were built, the content of what runs on a node, and the variables that bear on a trial."""
     return _without_blanks(
         {
             "python": platform.python_version(),
@@ -175,10 +180,24 @@ def software(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
             "tensorflow_build": _tensorflow_build(),
             "horovod_build": _horovod_build(),
             "nccl": _nccl(),
-            "project": commit(ROOT),
+            "code": code(),
             "environment": in_force(environ),
         }
     )
+
+
+def code(package: Path = PACKAGE) -> str:
+    """A digest of a package's sources, as they lie there now."""
+    content = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        source = path.read_bytes()
+        content.update(f"{path.relative_to(package).as_posix()} {len(source)}\n".encode() + source)
+    return content.hexdigest()[:16]
+
+
+def project() -> dict[str, Any]:
+    """The project's version and commit: for people. They say too much and too little to be part of a fingerprint."""
+    return _without_blanks({"version": _version(PROJECT), **commit(ROOT)})
 
 
 def in_force(environ: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from workers import contract, fingerprint, gpus, gputest, sentinel, verdict
+from workers import contract, datafiles, fingerprint, gpus, gputest, sentinel, verdict
 from workers.contract import Progress
 from workers.keeper import Order, RankEnd, is_answering, keep
 from workers.paths import SweepPaths, nursery_address
@@ -46,15 +46,16 @@ def nursery_key() -> str:
 class Nurse:
     """Keeps this node's nursery and its sampler alive, and takes them along when it goes."""
 
-    def introduce(self) -> dict[str, Any]:
-        """What this node is made of."""
+    def introduce(self, folders: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """What this node is made of, and which data it has: fingerprints of these splits in these folders."""
         node_id = ray.get_runtime_context().get_node_id()
         hardware, software = fingerprint.hardware(), fingerprint.software()
         return {
             "id": node_id,
             "node": os.uname().nodename,
             "hardware": {"digest": fingerprint.digest(hardware), **hardware},
-            "software": {"digest": fingerprint.digest(software), **software},
+            "software": {"digest": fingerprint.digest(software), **software, "project": fingerprint.project()},
+            "data": {folder: datafiles.fingerprint(folder, splits) for folder, splits in folders.items()},
         }
 
     def tend(self, log: str, samples: str, sample_every_s: float) -> None:
@@ -88,8 +89,12 @@ class Nurse:
 class Nurses:
     """A nurse on every node that ranks may run on, as long as this object's process lives."""
 
-    def __init__(self, paths: SweepPaths, sample_every_s: float = 1.0) -> None:
+    def __init__(
+        self, paths: SweepPaths, sample_every_s: float = 1.0, folders: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """`folders` that trials read, each with its splits."""
         self._paths = paths
+        self._folders = dict(folders or {})
         self._sample_every_s = sample_every_s
         self._nurses: dict[str, tuple[Any, Any]] = {}  # by node: the nurse, and what it does until it goes
         self._introducing: list[Any] = []
@@ -114,7 +119,7 @@ class Nurses:
                 )
                 .remote()
             )
-            self._introducing.append(nurse.introduce.remote())
+            self._introducing.append(nurse.introduce.remote(self._folders))
             log = str(self._paths.logs / f"nursery-{node[:8]}.log")
             samples = str(self._paths.samples(f"{ray.get_runtime_context().get_job_id()}-{node[:16]}"))
             self._nurses[node] = nurse, nurse.tend.remote(log, samples, self._sample_every_s)

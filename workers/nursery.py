@@ -7,6 +7,8 @@ file descriptors (the rank's voice and its beat), gets the rank's pid, and later
 has its rank killed. The nursery ends, and every rank with it, when its standard input closes.
 
 It runs no TensorFlow op and lists no device: a fork would inherit half of what that starts. It has one thread.
+
+Its ranks run what it has loaded, and it tells each the fingerprint of that.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import struct
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 LARGEST_ORDER = 1 << 17
@@ -31,16 +34,17 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def preload() -> None:
-    """Import what every rank needs, and nothing that starts a thread or touches a device."""
+def preloaded() -> dict[str, Any]:
+    """Import what every rank needs, and nothing that starts a thread or touches a device; return facts of it all."""
+    from workers import fingerprint, preload
+
+    facts = fingerprint.software()  # under the variables that it was started with
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import horovod.tensorflow
     import keras
     import tensorflow as tf
 
-    from workers import rank, train  # noqa: F401
-    from workers.inputs import digits, records, synthetic  # noqa: F401
-
+    facts = preload.loaded(facts)
     del horovod
     keras.optimizers.SGD  # noqa: B018 — Keras and TensorFlow load parts of themselves at first use
     tf.data.TFRecordDataset  # noqa: B018
@@ -48,6 +52,7 @@ def preload() -> None:
 
     if context.context()._initialized:
         raise RuntimeError("TensorFlow has started in the nursery; a fork of it would not be clean")
+    return facts
 
 
 def die_with_parent(parent: int) -> None:
@@ -68,7 +73,8 @@ class Child(NamedTuple):
 
 
 class Nursery:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, software: Mapping[str, Any]) -> None:
+        self._software = software
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(address)
@@ -108,6 +114,7 @@ class Nursery:
 
     def _fork(self, connection: socket.socket, order: dict[str, Any], fds: list[int]) -> None:
         parent, scratch = os.getpid(), order["scratch"]
+        order["software"] = self._software
         pid = os.fork()
         if pid == 0:
             try:
@@ -159,10 +166,10 @@ class Nursery:
 
 def main(address: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    preload()
+    software = preloaded()
     gc.collect()
     gc.freeze()  # what is here now stays shared with the ranks
-    Nursery("\0" + address).serve()
+    Nursery("\0" + address, software).serve()
 
 
 if __name__ == "__main__":

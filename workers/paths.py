@@ -68,6 +68,12 @@ class SweepPaths:
         return self.folder / "checkpoints" / f"{trial}.npz"
 
 
+def history_of(history: Path, software: str, data_files: str) -> Path:
+    """The part of a cell's history that this software has measured on this data."""
+    made = hashlib.sha256(f"{software} {data_files}".encode()).hexdigest()[:10]
+    return history.with_name(f"{history.stem}-{made}{history.suffix}")
+
+
 def nursery_address(key: str) -> str:
     """The nursery's socket on its node: a name of the kernel, so that no file can be left behind."""
     return f"\0sweep-nursery-{os.getuid()}-{key}"

@@ -19,10 +19,11 @@ import socket
 import struct
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from workers import contract, knobs
+from workers import contract, datafiles, fingerprint, knobs, paths, preload
 
 PRECEDENCE = -10  # as a niceness
 BEAT = struct.Struct("<qq")  # index of the phase, steps done
@@ -76,12 +77,27 @@ class Fault(Exception):  # noqa: N818
         self.kind = kind
 
 
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a rank measures with."""
+
+    software: str = ""  # fingerprints: of what its process has loaded,
+    data_files: str = ""  # and of the files that it reads
+
+    def told(self, report: contract.RankReport, config: contract.TrialConfig) -> contract.RankReport:
+        """Return the report with these; data that changed while it was read has two, and is like no other."""
+        now = datafiles.of_trial(config)
+        files = self.data_files if now == self.data_files else f"{self.data_files}>{now}"
+        return dataclasses.replace(report, software=self.software, data_files=files)
+
+
 class Voice:
     """What a rank says while it lives."""
 
     def __init__(self, channel: socket.socket, beat: Beat) -> None:
         self._channel = channel
         self._beat = beat
+        self.sign: Callable[[contract.RankReport], contract.RankReport] = lambda report: report
 
     def beat(self, phase: contract.Phase, step: int = 0) -> None:
         self._beat.write(phase, step)
@@ -94,7 +110,7 @@ class Voice:
         self.say("epoch", record=contract.to_json(record))
 
     def report(self, report: contract.RankReport) -> None:
-        self.say("measured", report=contract.to_json(report))
+        self.say("measured", report=contract.to_json(self.sign(report)))
 
 
 def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
@@ -109,9 +125,11 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
     try:
         config = contract.trial_config(order["config"])
         os.environ.update(order["env"] | knobs.environment(config))
+        made = Made(_software(order["software"]), datafiles.of_trial(config))
+        voice.sign = lambda report: made.told(report, config)
         module, function = order["entry"].split(":")
         entry = getattr(importlib.import_module(module), function)
-        entry(config, Seat(**order["seat"]), voice)
+        entry(config, _remembering(Seat(**order["seat"]), made), voice)
     except BaseException as error:
         traceback.print_exc()
         voice.say(**describe(error))
@@ -120,6 +138,17 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
     sys.stderr.flush()
     flush_c_output()
     os._exit(code)  # nothing is worth the seconds that TensorFlow takes to unwind
+
+
+def _software(facts: Mapping[str, Any]) -> str:
+    """The fingerprint of what this process has loaded: what its nursery had, or, started by itself, what lies there."""
+    return fingerprint.digest(facts if facts.get("code") else preload.loaded(facts))
+
+
+def _remembering(seat: Seat, made: Made) -> Seat:
+    """Windows that other code or other data have shown say nothing of these."""
+    history = seat.history and str(paths.history_of(Path(seat.history), made.software, made.data_files))
+    return dataclasses.replace(seat, history=history)
 
 
 def flush_c_output() -> None:
@@ -147,6 +176,7 @@ def _be_first_to_go() -> None:
 
 def start_from_nothing(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
     """Become a new Python process that imports everything under the order's environment, and then `main`."""
+    order = {**order, "software": {**order["software"], "code": ""}}  # it imports the files as they are now
     order_fd = os.memfd_create("order", 0)  # survives what comes
     os.write(order_fd, json.dumps(order).encode())
     for fd in (channel_fd, beat_fd):

@@ -6,6 +6,7 @@ that ended for a reason of its own; among several the gravest kind, then the lea
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from workers import contract, usage
@@ -32,7 +33,7 @@ def outcome(ends: Sequence[RankEnd], granted: Sequence[contract.Granted]) -> con
         return contract.TrialOutcome(
             status="completed",
             measurement=contract.Measurement(ranks=reports),
-            granted=tuple(granted),
+            granted=tuple(_as_measured(place, reports) for place in granted),
             usage=usage.combine([end.usage for end in ends if end.usage]),
         )
     end = culprit(ends)
@@ -48,6 +49,14 @@ def outcome(ends: Sequence[RankEnd], granted: Sequence[contract.Granted]) -> con
         log=end.log,
         granted=tuple(granted),
     )
+
+
+def _as_measured(place: contract.Granted, reports: Sequence[contract.RankReport]) -> contract.Granted:
+    """With what the rank itself says that it ran and read: its node's files may be others by now."""
+    own = next((report for report in reports if report.rank == place.rank), None)
+    if own is None or not own.software:
+        return place
+    return dataclasses.replace(place, software=own.software, data_files=own.data_files)
 
 
 def culprit(ends: Sequence[RankEnd]) -> RankEnd | None:

@@ -14,11 +14,13 @@ strays     repeats that don't agree with the others, ranks that hold up theirs
 from sweeps.analysis.axes import effects, interactions
 from sweeps.analysis.curves import batch_curve, decode_curve, knees
 from sweeps.analysis.means import (
+    APART,
     CONFIDENCE,
     FIGURES,
     FINGERPRINTS,
     SHARES,
     TO_TARGET,
+    apart,
     best,
     cells,
     half_width,
@@ -36,6 +38,7 @@ from sweeps.analysis.strays import outliers, stragglers
 from sweeps.analysis.target import convergence
 
 __all__ = [
+    "APART",
     "CONFIDENCE",
     "FIGURES",
     "FINGERPRINTS",
@@ -43,6 +46,7 @@ __all__ = [
     "SHARES",
     "TO_TARGET",
     "Pick",
+    "apart",
     "batch_curve",
     "best",
     "cells",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from sweeps.analysis.means import FINGERPRINTS, cells, varied
+from sweeps.analysis.means import apart, cells, varied
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ def _measured(trials: pd.DataFrame, figure: str) -> tuple[pd.DataFrame, list[str
     table = cells(trials)
     table = table[table[figure] > 0]
     axes = [axis for axis in varied(trials) if table[axis].nunique(dropna=False) > 1]
-    return table, axes + [side for side in FINGERPRINTS if table[side].nunique() > 1]
+    return table, axes + apart(table)
 
 
 def _values(column: pd.Series) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import nan
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.means import FINGERPRINTS, cells, varied
+from sweeps.analysis.means import apart, cells, varied
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +94,7 @@ def _lines(trials: pd.DataFrame, axis: str) -> tuple[pd.DataFrame, list[str]]:
     table = cells(trials)
     table = table[table["images_per_s"].notna()]
     by = [name for name in varied(trials) if name != axis]
-    by += [side for side in FINGERPRINTS if table[side].nunique() > 1]
+    by += apart(table)
     tops = table.groupby(by, sort=False, dropna=False)["images_per_s"] if by else table["images_per_s"]
     top = tops.transform("max") if by else tops.max()
     made = table.assign(of_best=table["images_per_s"] / top)

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONFIDENCE = 0.95
-FINGERPRINTS = ("hardware", "software")  # trials on unlike machines, or of unlike programs, are never averaged
+FINGERPRINTS = ("hardware", "software")
+# Trials on unlike machines, of unlike programs, on other files or with their ranks otherwise on nodes: never averaged.
+APART = (*FINGERPRINTS, "data_files", "arrangement")
 SHARES = ("input_share", "comm_share", "compute_share")
 TO_TARGET = ("epochs_to_target", "hours_to_target", "train_hours_to_target")
 COSTS = ("gpu_hours_per_epoch", "joules_per_image")
@@ -49,16 +51,16 @@ def varied(trials: pd.DataFrame) -> list[str]:
 
 
 def cells(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row a cell, and for each pair of fingerprints one of its own: its parameters, each figure's mean with its
-    interval, how many repeats, the outcomes.
+    """One row a cell, and one of its own for each machine, program, set of files and arrangement on nodes that its
+    trials had: its parameters, each figure's mean with its interval, how many repeats, the outcomes.
 
     `n` counts the repeats that completed, `reached` those among them that came to the target, `withheld` those whose
     window has no interval or one that means nothing. What it took to get to the target is the mean over those that did:
-    read it beside `reached`. `nodes` is empty where repeats were not all on as many.
+    read it beside `reached`.
     """
     trials = plain(trials)
-    trials = trials.assign(**{side: _known(trials, side) for side in FINGERPRINTS})
-    key = ["cell", *FINGERPRINTS]
+    trials = trials.assign(**{side: _known(trials, side) for side in APART})
+    key = ["cell", *APART]
     grouped = trials.groupby(key, sort=False)
     table = grouped[parameters(trials)].first()
     completed = trials[trials["outcome"] == "completed"].groupby(key)
@@ -66,7 +68,7 @@ def cells(trials: pd.DataFrame) -> pd.DataFrame:
         table[count] = completed[figure].count().reindex(table.index, fill_value=0)
     table["withheld"] = _withheld(trials).groupby([trials[name] for name in key], sort=False).sum().astype(int)
     if "nodes" in trials:
-        nodes = completed["nodes"]
+        nodes = completed["nodes"]  # of stores of earlier versions, which tell no arrangement, there may be several
         table["nodes"] = nodes.first().where(nodes.nunique() == 1)
     for figure in FIGURES:
         spread, n = completed[figure].std(), completed[figure].count()
@@ -130,9 +132,23 @@ def _withheld(trials: pd.DataFrame) -> pd.Series:
 
 
 def _known(trials: pd.DataFrame, side: str) -> pd.Series:
-    """Each trial's fingerprint; a trial that never ran anywhere counts with the others of its cell."""
+    """Each trial's; one that never ran anywhere counts with the others of its cell. What is not known of a trial that
+    did run is like nothing else."""
+    if side not in trials:  # a frame that somebody else has made
+        return trials["cell"].map(lambda _: "")
     known = trials[side].where(trials[side] != "")
-    return known.fillna(known.groupby(trials["cell"]).transform("first")).fillna("")
+    others = known.groupby(trials["cell"]).transform("first")
+    has_run = (trials["outcome"] == "completed") & (side not in FINGERPRINTS)
+    told = known.where(known.notna() | has_run, others)
+    return told.where(told.notna(), "")
+
+
+def apart(table: pd.DataFrame) -> list[str]:
+    """What tells a table's cells apart beside their parameters: machines and programs where there are several, files
+    and arrangements where one cell has several."""
+    sides = [side for side in FINGERPRINTS if len({*table[side]} - {""}) > 1]
+    per_cell = table.groupby("cell")[[side for side in APART if side not in FINGERPRINTS]].nunique()
+    return sides + [side for side in per_cell if (per_cell[side] > 1).any()]
 
 
 def _counted(outcomes: pd.Series) -> str:

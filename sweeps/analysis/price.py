@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import nan
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.means import FINGERPRINTS, cells, plain, varied
+from sweeps.analysis.means import FINGERPRINTS, apart, cells, plain, varied
 from sweeps.feasibility import INFERRED
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def pareto(table: pd.DataFrame, maximise: Sequence[str], minimise: Sequence[str]
 
 
 def frontier(trials: pd.DataFrame) -> pd.DataFrame:
-    """The largest batch that fits, a row for each combination of the other parameters that vary.
+    """The largest batch that fits, a row for each combination of the other parameters that vary, and of what else tells
+    cells apart.
 
     `too_large` is the smallest that was infeasible beyond it, `kind` why; NaN where the largest tried does fit, and
     `batch_size` NaN where none does.
@@ -58,7 +59,7 @@ def frontier(trials: pd.DataFrame) -> pd.DataFrame:
 
     trials = plain(trials)
     table = cells(trials)
-    others = [name for name in varied(trials) if name != "batch_size"]
+    others = [name for name in varied(trials) if name != "batch_size"] + apart(table)
     is_infeasible = trials["outcome"] == "infeasible"
     kinds = trials[is_infeasible].groupby("cell")["kind"].first()
     rows = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sweeps.analysis.means import FINGERPRINTS, cells, parameters
+from sweeps.analysis.means import APART, cells, parameters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,8 @@ def ratios(trials: pd.DataFrame, axis: str, base: object, figure: str = "images_
     `ratio` and its interval are empty where that cell was not measured.
     """
     table = cells(trials)
-    same = [name for name in (*parameters(trials), *FINGERPRINTS) if name != axis]
+    goes_along = {"gpus": "arrangement", "placement": "arrangement", "data": "data_files"}.get(axis)
+    same = [name for name in (*parameters(trials), *APART) if name not in (axis, goes_along)]
     is_base = table[axis] == base
     under = table[is_base].drop_duplicates(same).set_index(same)[[figure, f"{figure}_ci"]]
     joined = table[~is_base].join(under, on=same, rsuffix="_base")

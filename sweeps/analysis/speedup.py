@@ -25,7 +25,7 @@ def scaling(trials: pd.DataFrame, is_strong: bool = False) -> pd.DataFrame:
     table = cells(trials)
     table["global_batch"] = table["batch_size"] * table["gpus"]
     varies = ("gpus", "placement", "batch_size" if is_strong else "global_batch")
-    same = [name for name in (*parameters(trials), "global_batch", *FINGERPRINTS) if name not in varies]
+    same = [name for name in (*parameters(trials), "global_batch", *FINGERPRINTS, "data_files") if name not in varies]
     single = table[table["gpus"] == 1].drop_duplicates(same).set_index(same)[["images_per_s", "images_per_s_ci"]]
     joined = table.join(single, on=same, rsuffix="_1")
     rate, ci = joined["images_per_s"], joined["images_per_s_ci"]
@@ -43,9 +43,8 @@ def _split(table: pd.DataFrame, same: list[str]) -> None:
     """Efficiency as that inside a node × that between nodes."""
     nodes = table["nodes"] if "nodes" in table else table["gpus"].where(table["gpus"] == 1)
     nodes = nodes.where(table["gpus"] > 1, 1.0).where(table["images_per_s"].notna())
-    local = (
-        (table["gpus"] / nodes).where(table["gpus"] % nodes == 0).astype(float)
-    )  # uneven nodes have no single node to compare
+    is_even = (table["gpus"] % nodes == 0) & ~table["arrangement"].str.contains("+", regex=False)
+    local = (table["gpus"] / nodes).where(is_even).astype(float)  # uneven nodes have no single node to compare
     of_local = table.assign(local=local)
     figures = ["images_per_s", "images_per_s_ci", "efficiency", "efficiency_ci"]
     inside = of_local[nodes == 1].assign(local=lambda found: found["gpus"].astype(float))

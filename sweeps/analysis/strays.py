@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.means import FINGERPRINTS, plain, varied
+from sweeps.analysis.means import APART, plain, varied
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,14 +23,14 @@ def outliers(trials: pd.DataFrame, figure: str = "images_per_s") -> pd.DataFrame
     trials = plain(trials)
     known = trials[(trials["outcome"] == "completed") & (trials[figure] > 0)].reset_index(drop=True)
     log = np.log(known[figure])
-    of_cell = log.groupby([known[name] for name in ("cell", *FINGERPRINTS)], dropna=False)
+    of_cell = log.groupby([known[name] for name in ("cell", *APART)], dropna=False)
     n = of_cell.transform("size")
     others = of_cell.transform(_median_of_others)
     apart = (log - others).where(n > 1)
     usual = max(NORMAL_MAD * float(apart.abs().median()), LEAST / FAR) if apart.notna().any() else np.nan
     table = known[["trial", "cell", *varied(known), "repeat", figure]].copy()
     table["ratio"], table["distance"], table["of_two"] = np.exp(apart), apart.abs() / usual, n == 2
-    farthest = table["distance"].groupby([known[name] for name in ("cell", *FINGERPRINTS)], dropna=False)
+    farthest = table["distance"].groupby([known[name] for name in ("cell", *APART)], dropna=False)
     is_far = (table["distance"] > FAR) & ((table["distance"] == farthest.transform("max")) | table["of_two"])
     return table[is_far].sort_values("distance", ascending=False, kind="stable").reset_index(drop=True)
 

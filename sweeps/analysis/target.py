@@ -23,7 +23,7 @@ def convergence(trials: pd.DataFrame) -> pd.DataFrame:
     table = cells(trials)
     table = table[(table["reached"] > 0) & table["epochs_to_target"].notna()]
     table = table.assign(global_batch=table["batch_size"] * table["gpus"])
-    by = [name for name in (*varied(trials), *FINGERPRINTS) if name not in GROWS_WITH]
+    by = [name for name in (*varied(trials), *FINGERPRINTS, "data_files") if name not in GROWS_WITH]
     table = table.sort_values(["global_batch", "gpus"], kind="stable")
     base = table.drop_duplicates(by).set_index(by)
     figures = [

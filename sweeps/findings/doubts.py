@@ -4,8 +4,8 @@ of either protocol
   single repeat   a figure without an interval
   wide interval   a figure that is known too loosely to be used
   mixed sources   simulated or cached figures among fresh ones
-  pooled          more than one machine, or more than one software
-  mixed nodes     repeats of a cell that ran on different numbers of nodes
+  pooled          more than one machine, or more than one software, or a cell with more than one set of files
+  mixed nodes     repeats of a cell whose ranks sat on nodes in different ways
 of throughput
   mixed scaling   some GPU counts keep the batch of a GPU and others that of all: neither weak nor strong scaling
   untuned base    a speed-up over one GPU at a setting that is not its best, or the only one that was tried
@@ -70,7 +70,7 @@ def _measured(trials: pd.DataFrame) -> pd.DataFrame:
 
 def _common(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
     yield from _pooled(table)
-    yield from _nodes(measured)
+    yield from _nodes(measured, table)
     yield from _sources(measured)
     yield from _single(table)
 
@@ -84,10 +84,22 @@ def _pooled(table: pd.DataFrame) -> Iterator[Finding]:
             both = tuple(several[several > 1].index)
             how = f"; {len(both)} cells have figures of several" if both else ", each with cells of its own"
             yield doubt("pooled", f"{len(prints)} {side} fingerprints ({shown}){how}: a difference may be theirs", both)
+    several = table.groupby("cell")["data_files"].nunique()
+    if those := tuple(several[several > 1].index):
+        folders = ", ".join(sorted({*table.loc[table["cell"].isin(those), "data"]}))
+        says = f"{len(those)} cells have figures of several sets of files in {folders}: a difference may be theirs"
+        yield doubt("pooled", says, those)
 
 
-def _nodes(measured: pd.DataFrame) -> Iterator[Finding]:
-    """`spread` takes the nodes that there are, and some may have gone meanwhile."""
+def _nodes(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
+    """Stores of earlier versions tell no arrangement; there `spread` took the nodes that were left."""
+    ways = table.groupby("cell")["arrangement"].unique()
+    ways = ways[ways.map(len) > 1]
+    if len(ways):
+        says = f"the repeats of {len(ways)} cells sat on nodes in several ways, and are not pooled"
+        first = " and ".join(way or "one not known" for way in ways.iloc[0])
+        yield doubt("mixed nodes", f"{says} ({first}, such as {ways.index[0]})", tuple(ways.index))
+        return
     if "nodes" not in measured:
         return
     several = measured.groupby("cell")["nodes"].agg(["min", "max"])

@@ -24,7 +24,7 @@ def section(study: Study) -> Section | None:
     has_joules = bool(known[JOULES].notna().any())
     if len(known) < 3 or study.is_convergence or known["gpus"].nunique() == 1:
         return None
-    sides = [side for side in analysis.FINGERPRINTS if side in study.axes]
+    sides = [side for side in analysis.APART if side in study.axes]
     groups = [group for _, group in known.groupby(sides, sort=False)] if sides else [known]
     panels, rows = [], []
     for alike in groups:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sweeps import tables
+from sweeps import plan, tables
 from sweeps.report import layout
 from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table
 from sweeps.report.study import Study
@@ -70,15 +70,21 @@ def _best(study: Study, best: pd.DataFrame) -> list[Block]:
 
 
 def _with_one(study: Study, cells: pd.DataFrame) -> pd.DataFrame:
-    """One rank has only one place: its cells stand at the begin of every placement's line."""
+    """One rank has only one place: its cells stand at the begin of every placement's line. So do those of more ranks
+    in the lines of all placements that come to the same on the sweep's nodes."""
     import pandas as pd
 
     if "placement" not in study.axes:
         return cells
-    single = cells[cells["gpus"] == 1]
+    alike = [plan.places_alike(study.plan, *row) for row in cells[["gpus", "placement"]].itertuples(index=False)]
     several = cells[cells["gpus"] > 1]
-    copies = [single.assign(placement=place) for place in dict.fromkeys(several["placement"])]
-    return pd.concat([*copies, several])
+    copies = [
+        cells[[place in places or gpus == 1 for places, gpus in zip(alike, cells["gpus"], strict=True)]].assign(
+            placement=place
+        )
+        for place in dict.fromkeys(several["placement"])
+    ]
+    return pd.concat(copies) if copies else several
 
 
 def _all(study: Study, counts: list[int]) -> list[Block]:

@@ -72,7 +72,7 @@ class Study:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        return Plan(self.facts.spec, self.facts.trials)
+        return Plan(self.facts.spec, self.facts.trials, nodes=self.facts.nodes)
 
     @property
     def is_convergence(self) -> bool:
@@ -104,16 +104,15 @@ class Study:
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
-        """A row a cell and pair of fingerprints, in the file's order, with its efficiency, its step and its kind."""
+        """The table of `analysis.cells` in the file's order, with its efficiency, its step and its kind."""
         if self.trials.empty:
             made = [f"{figure}_ci" for figure in analysis.FIGURES]
             return self.trials.reindex(
                 columns=[*self.trials, "n", "reached", "withheld", "outcomes", "efficiency", *made]
             )
         table = analysis.scaling(self.trials, self.is_strong)
-        step_ms = self.trials[self.trials["outcome"] == "completed"].groupby("cell")["step_ms_mean"].mean()
         kinds = self.trials[self.trials["kind"] != ""].groupby("cell")["kind"].first()
-        table["step_ms"] = table["cell"].map(step_ms)
+        table["step_ms"] = table["step_ms_mean"]
         table["kind"] = table["cell"].map(kinds).fillna("")
         return overview.in_order(table, self.plan).reset_index(drop=True)
 
@@ -127,9 +126,9 @@ class Study:
 
     @functools.cached_property
     def axes(self) -> list[str]:
-        """What tells the cells apart: the axes that vary, then unlike machines or programs."""
+        """What tells the cells apart: the axes that vary, then unlike machines, programs, files or arrangements."""
         known = [name for name in self.plan.axes if name in self.cells and self.cells[name].nunique(dropna=False) > 1]
-        return [*known, *(side for side in analysis.FINGERPRINTS if len({*self.cells[side]} - {""}) > 1)]
+        return [*known, *(analysis.apart(self.cells) if len(self.cells) else ())]
 
     def values(self, axis: str) -> list[Any]:
         """The values of an axis, in its order."""

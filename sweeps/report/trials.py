@@ -107,7 +107,10 @@ def _cached(frame: pd.DataFrame) -> list[Block]:
     cached = frame[frame["cached_from"] != ""]
     rows = [(at, len(alike), _listed(list(alike["name"]))) for at, alike in cached.groupby("cached_from")]
     columns = ("measured by", "trials", "which")
-    note = "Same cell, same hardware, same software: not measured again. `--fresh` measures them anew."
+    note = (
+        "Same cell, hardware, software and files, and ranks on nodes in the same way: not measured again. `--fresh`"
+        " measures them anew."
+    )
     title = "Taken from earlier sweeps"
     return [Table("ends-cached", title, columns, tuple(rows), frozenset({"trials"}), note)] if rows else []
 

@@ -6,7 +6,9 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
 import re
+import shutil
 import socket
 import statistics
 import time
@@ -19,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.hosts import Host
+from tests.cluster.hosts import ROOT, Host
 from tests.cluster.launched import Laptop
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(480)]
@@ -160,6 +162,50 @@ def test_two_sweeps_at_once_share_the_hosts(laptop: Laptop) -> None:
     ]  # never on one host together
     first, second = ([at for _, at, _, name in held if name == which] for which in names)
     assert min(second) < max(first)  # and not one after the other
+
+
+def kinds(laptop: Laptop, file: Path) -> Counter[str]:
+    """How the trials of a sweep come to their figures: `cached`, or in no special way."""
+    name = laptop.sweep("submit", file).strip()
+    until(laptop, name, is_complete)
+    return Counter(one["outcome"]["kind"] for one in entries(laptop, name, "trial"))
+
+
+def test_hosts_are_served_nothing_that_other_code_has_measured(
+    laptop: Laptop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No git comes to them: what counts is what runs there."""
+    file = sweep(laptop, "reused", repeats=1)
+    assert kinds(laptop, file) == {"": 4}
+    assert kinds(laptop, file) == {"cached": 4}
+    for name in ("sweeps", "workers", "references"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setitem(laptop.environment, "PYTHONPATH", str(tmp_path))
+    (tmp_path / "sweeps/gantt.py").write_text((tmp_path / "sweeps/gantt.py").read_text() + "# it runs in no rank\n")
+    assert kinds(laptop, file) == {"cached": 4}
+    loop = tmp_path / "workers/throughput.py"
+    loop.write_text(loop.read_text().replace("work.steps += 1", "work.steps += 1; time.sleep(0.002)", 1))
+    assert kinds(laptop, file) == {"": 4}
+    ran = [entry for n in ("", "-2", "-3", "-4") for entry in entries(laptop, f"reused{n}", "trial")]
+    software = [(one["outcome"]["cached"] or one["outcome"]["granted"][0])["software"] for one in ran]
+    assert len({*software[:12]}) == len({*software[12:]}) == 1
+    assert software[0] != software[-1]
+    assert {tuple(one["config"]["arrangement"]) for one in ran} == {(1,), (1, 1)}
+
+
+def test_hosts_are_served_nothing_that_was_measured_on_other_files(laptop: Laptop) -> None:
+    folder = laptop.home.parent / "shared/images"
+    made = f"data make {folder} --images 64 --shards 4 --size 32x32 --classes 10"
+    laptop.head.run(f"cd ~/ray-sweeps && .venv/bin/python -m sweeps.cli {made}")
+    file = sweep(laptop, "read", repeats=1)
+    file.write_text(file.read_text().replace("[8, 16]", "8") + f"data: {folder}\n")
+    assert kinds(laptop, file) == {"": 2}
+    assert kinds(laptop, file) == {"cached": 2}
+    shard = next(folder.glob("train-*"))
+    os.utime(shard, (shard.stat().st_atime, shard.stat().st_mtime + 60))
+    assert kinds(laptop, file) == {"": 2}
+    told = [entry["data"] for entry in entries(laptop, "read-3", "node")]
+    assert len({data[str(folder)] for data in told}) == 1  # both see the same files
 
 
 def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Laptop) -> None:

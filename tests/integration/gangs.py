@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,9 +15,11 @@ from pathlib import Path
 from tests.unit.records import config
 from workers import contract
 from workers.keeper import Order, RankEnd, keep
+from workers.paths import history_of
 from workers.rank import Seat
 from workers.ring import Rendezvous
 
+ROOT = Path(__file__).parents[2]
 KEY = f"test-{os.getpid()}"  # of the fixture `nursery`
 BAD_RANKS = "tests.integration.bad_ranks:run"
 IMPATIENT = contract.Deadlines(nursery_s=60, ring_s=3, build_s=60, step_s=2)  # with those that are meant to stand still
@@ -25,6 +29,13 @@ def end_of(order: Order, nursery: str, is_called_off: Callable[[], bool] = lambd
     *_, end = keep(order, nursery, is_called_off)
     assert isinstance(end, RankEnd)
     return end
+
+
+def history(log: Path) -> Path:
+    """The file in which a gang here leaves what its windows have shown of data that is no files."""
+    command = [sys.executable, "-c", "from workers import fingerprint as f; print(f.digest(f.software()))"]
+    software = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return history_of(log / "history.json", software, "")
 
 
 def gang(size: int, log: Path, entry: str = BAD_RANKS, nursery: str = KEY, **fields: object) -> list[RankEnd]:

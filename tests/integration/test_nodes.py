@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import ledger
+from sweeps import ledger, rows
 from sweeps.ledger import TrialRecord
 from tests.integration.clusters import Cluster, eventually, said
 
@@ -110,10 +110,17 @@ def test_ranks_sit_on_uneven_nodes_as_their_placement_asks(cluster: Cluster) -> 
     for name, cpus in (("a", 1), ("b", 2), ("c", 1)):
         cluster.join(name, cpus)
     assert cluster.driver("run", "small.yaml").wait(300) == 0, said()
-    trials = {trial.config.placement: nodes_of(trial) for trial in ledger.read("small").trials}
-    both = [cluster.id("b")] * 2
-    assert trials["pack"] == trials["1x2"] == both
-    assert len(set(trials["spread"])) == len(set(trials["2x1"])) == 2
+    trials = {trial.config.placement: trial for trial in ledger.read("small").trials}
+    assert trials.keys() == {"pack", "spread"}
+    assert "left out: 1 cells: 2x1 is spread here; 1 cells: 1x2 is pack here" in said()
+    assert nodes_of(trials["pack"]) == [cluster.id("b")] * 2
+    assert len(set(nodes_of(trials["spread"]))) == 2
+    assert [rows.row(trials[word])["arrangement"] for word in ("pack", "spread")] == ["1x2", "2x1"]
+    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 2, placement: [2x1, 1x2]}\n")
+    assert cluster.driver("run", "small.yaml").wait(300) == 0, said()
+    exact = {trial.config.placement: nodes_of(trial) for trial in ledger.read("small-2").trials}
+    assert exact["1x2"] == [cluster.id("b")] * 2
+    assert len(set(exact["2x1"])) == 2
 
 
 def test_a_cluster_that_grows_is_asked_for_the_nodes_of_a_gang(workplace: Path) -> None:

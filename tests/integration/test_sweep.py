@@ -49,7 +49,7 @@ def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: 
     assert not left_behind()
 
     record = ledger.read("small")
-    planned = plan.plan(spec.load(Path("small.yaml"))).trials
+    planned = plan.plan(spec.load(Path("small.yaml")), "small.yaml", record.facts.nodes).trials
     assert [trial.config for trial in record.trials] == list(planned)
     assert len(record.nodes) == 1
     for trial in record.trials:

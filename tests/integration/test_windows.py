@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.bottlenecks import BATCHES_AHEAD, COMPUTE_S, DECODE_S, ENOUGH, HELD_S, ends
-from tests.integration.gangs import gang
+from tests.integration.gangs import gang, history
 from workers import known, storage, verdict
 from workers.contract import CALM_STEPS, Measurement
 from workers.steady import NOTHING, Known
@@ -25,7 +25,7 @@ def measured(log: Path, **fields: object) -> Measurement:
 
 
 def test_a_trial_stops_at_its_interval_and_all_ranks_at_one_step(tmp_path: Path) -> None:
-    known.save(str(tmp_path / "history.json"), CALM)
+    known.save(str(history(tmp_path)), CALM)
     found = measured(tmp_path, ci=0.1, max_steps=300)
     first, second = found.ranks
     assert first.window
@@ -51,7 +51,7 @@ def test_a_fixed_window_has_an_interval_once_earlier_ones_have_earned_it(tmp_pat
     assert window
     assert (window.stopped_by, window.warmup_steps, len(found.ranks[0].steps)) == ("steps", 5, 30)
     assert window.withheld == "too short to know"
-    known.save(str(tmp_path / "history.json"), CALM)
+    known.save(str(history(tmp_path)), CALM)
     window = measured(tmp_path, measured_steps=30, warmup_steps=5).ranks[0].window
     assert window
     assert window.withheld or window.half_width_ms > 0
@@ -71,9 +71,9 @@ def stopped_by(found: Measurement) -> str:
 def test_a_first_window_is_long_and_earns_shorter_ones(tmp_path: Path) -> None:
     first, second = (measured(tmp_path, ci=0.5, max_steps=300, env={COMPUTE_S: "0.02"}) for _ in range(2))
     assert len(first.ranks[0].steps) >= CALM_STEPS - 20
-    history = known.load(str(tmp_path / "history.json"))
-    assert history.steps >= CALM_STEPS
-    if history.calm_steps >= CALM_STEPS:  # on a busy machine a window may have shown a stall
+    shown = known.load(str(history(tmp_path)))
+    assert shown.steps >= CALM_STEPS
+    if shown.calm_steps >= CALM_STEPS:  # on a busy machine a window may have shown a stall
         assert len(second.ranks[0].steps) < CALM_STEPS / 2
 
 
@@ -90,7 +90,7 @@ def test_a_history_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> Non
 
 @BOTH_MODES
 def test_images_per_s_is_what_a_stopwatch_beside_the_loop_says(tmp_path: Path, steps: dict[str, object]) -> None:
-    known.save(str(tmp_path / "history.json"), CALM)
+    known.save(str(history(tmp_path)), CALM)
     found = measured(tmp_path, env={ENOUGH: "80"}, batch_size=16, **steps)
     assert stopped_by(found) == ("steps" if "measured_steps" in steps else "interval")
     counted = len(found.ranks[0].steps)
@@ -100,7 +100,7 @@ def test_images_per_s_is_what_a_stopwatch_beside_the_loop_says(tmp_path: Path, s
 
 @BOTH_MODES
 def test_a_pipeline_of_a_known_rate_gives_that_rate(tmp_path: Path, steps: dict[str, object]) -> None:
-    known.save(str(tmp_path / "history.json"), CALM)
+    known.save(str(history(tmp_path)), CALM)
     found = measured(tmp_path, env={DECODE_S: "0.05", ENOUGH: "80"}, warmup_steps=2 * BATCHES_AHEAD, **steps)
     assert stopped_by(found) == ("steps" if "measured_steps" in steps else "interval")
     assert found.images_per_s == pytest.approx(2 * 8 / 0.05, rel=0.02)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from sweeps.cache import Cache
+from sweeps.cache import Cache, Made
 from sweeps.durations import Durations
 from sweeps.engine import Engine
 from sweeps.feasibility import Feasibility
@@ -17,7 +17,7 @@ from tests.unit.records import config, record
 from workers.contract import TrialConfig, TrialOutcome
 
 FOUR = [Node(f"n{n}", 4, 0) for n in range(4)]
-MADE_OF = {node.name: ("hw", "sw") for node in FOUR}
+MADE_OF = {node.name: Made("hw", "sw", {"/images": "ff"}) for node in FOUR}
 LOST = TrialOutcome(status="lost", kind="node lost", message="gone")
 KILLED = TrialOutcome(status="failed", kind="killed", message="killed", rank=0)
 TOO_LARGE = TrialOutcome(status="infeasible", kind="host memory", message="too large")
@@ -129,9 +129,10 @@ def test_what_is_ruled_out_is_not_run() -> None:
     assert len([trial for trial in ran if trial.batch_size < 32]) == 6
 
 
-def rows(trials: Sequence[TrialConfig], hardware: str = "hw") -> list[dict[str, object]]:
+def rows(trials: Sequence[TrialConfig], hardware: str = "hw", **more: str) -> list[dict[str, object]]:
     same = {"hardware": hardware, "software": "sw", "limited_by": "", "sweep": "earlier", "started_at": 1.7e9}
-    return [{**same, "trial": trial.trial, "figures": {"images_per_s": 123.0}} for trial in trials]
+    on = {"arrangement": "", "data_files": "", **same, **more}
+    return [{**on, "trial": trial.trial, "figures": {"images_per_s": 123.0}} for trial in trials]
 
 
 def test_what_was_measured_on_such_nodes_is_used_again() -> None:
@@ -151,15 +152,68 @@ def test_what_was_measured_on_other_nodes_is_not() -> None:
     assert ran == trials
 
 
+def ran_in(trials: Sequence[TrialConfig], known: list[dict[str, object]]) -> list[TrialConfig]:
+    """The trials that are run all the same."""
+    ran: list[TrialConfig] = []
+    played(engine(trials, cache=Cache(known)), end=ran.append)
+    return ran
+
+
+def test_what_other_code_has_measured_is_not_used_again() -> None:
+    trials = [config(batch_size=8)]
+    assert ran_in(trials, rows(trials)) == []
+    assert ran_in(trials, rows(trials, software="edited")) == trials
+
+
+def test_what_was_measured_with_the_ranks_otherwise_on_nodes_is_not_used_again() -> None:
+    spread = dataclasses.replace(config(gpus=4, placement="spread"), arrangement=(2, 2))
+    assert ran_in([spread], rows([spread], arrangement="2x2")) == []
+    assert ran_in([spread], rows([spread], arrangement="4x1")) == [spread]
+    assert ran_in([spread], rows([spread])) == [spread], "of a store that does not tell"
+    wider = dataclasses.replace(spread, arrangement=(1, 1, 1, 1))
+    assert ran_in([wider], rows([spread], arrangement="2x2")) == [wider]
+
+
+def test_what_was_measured_on_other_files_of_the_same_name_is_not_used_again() -> None:
+    trial = dataclasses.replace(config(), data="/images")
+    assert ran_in([trial], rows([trial], data_files="ff")) == []
+    assert ran_in([trial], rows([trial], data_files="00")) == [trial]
+    unknown = dataclasses.replace(trial, data="/elsewhere")  # no node has told of it
+    assert ran_in([unknown], rows([unknown])) == [unknown]
+
+
+def test_nothing_is_used_again_before_every_node_has_said_what_it_is_made_of() -> None:
+    trial = dataclasses.replace(config(gpus=16, placement="spread"), arrangement=(4, 4, 4, 4))
+    made = engine([trial], cache=Cache(rows([trial], arrangement="4x4")))
+    made.nodes_are(FOUR, {"n0": MADE_OF["n0"]})
+    assert isinstance(made.next(0.0), Start)
+
+
+def test_a_gang_keeps_its_arrangement_when_a_node_goes_and_waits_for_it() -> None:
+    spread = dataclasses.replace(config(gpus=4, placement="spread"), arrangement=(1, 1, 1, 1))
+    made = engine([spread], wait_for_nodes_s=60.0)
+    made.nodes_are(FOUR[:2], MADE_OF)
+    assert made.next(0.0) is None
+    made.nodes_are(FOUR, MADE_OF)
+    start = made.next(30.0)
+    assert isinstance(start, Start)
+    assert [ranks for _, ranks in start.seats] == [1, 1, 1, 1]
+    late = engine([spread], wait_for_nodes_s=0.0)
+    late.nodes_are(FOUR[:2], MADE_OF)
+    lost = late.next(0.0)
+    assert isinstance(lost, TrialRecord)
+    assert "planned as 4x1" in lost.outcome.message
+
+
 def test_where_nodes_differ_the_seats_decide() -> None:
     trials = [config(batch_size=8), config(batch_size=16)]
     made = engine(trials, cache=Cache(rows(trials, hardware="new")))
-    made.nodes_are(FOUR, MADE_OF | {"n0": ("new", "sw")})
+    made.nodes_are(FOUR, MADE_OF | {"n0": Made("new", "sw")})
     cached, again = made.next(0.0), made.next(0.0)  # both on the first node, since the one takes no time there
     assert isinstance(cached, TrialRecord)
     assert isinstance(again, TrialRecord)
     made = engine(trials, cache=Cache(rows(trials, hardware="new")))
-    made.nodes_are(FOUR, MADE_OF | {"n1": ("new", "sw")})
+    made.nodes_are(FOUR, MADE_OF | {"n1": Made("new", "sw")})
     started, cached = made.next(0.0), made.next(0.0)
     assert isinstance(started, Start)
     assert isinstance(cached, TrialRecord)

@@ -31,6 +31,7 @@ SWEEPS_MAY_USE = {
     "workers",
     "workers.checkup",
     "workers.contract",
+    "workers.datafiles",
     "workers.group",
     "workers.paths",
     "workers.schedules",
@@ -91,7 +92,14 @@ def test_imports_follow_the_rules_of_direction(module: str) -> None:
 
 
 def test_what_both_sides_use_needs_only_the_standard_library() -> None:
-    for module in ("workers.contract", "workers.paths", "workers.schedules", "workers.knobs", "workers.toolkit"):
+    for module in (
+        "workers.contract",
+        "workers.datafiles",
+        "workers.paths",
+        "workers.schedules",
+        "workers.knobs",
+        "workers.toolkit",
+    ):
         for name in imports(module):
             assert name.split(".")[0] in {*sys.stdlib_module_names, "workers"}, (module, name)
 

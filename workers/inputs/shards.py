@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+from workers import datafiles
 from workers.rank import Fault
 
 Split = Literal["train", "validation"]
@@ -46,7 +47,7 @@ class Part(NamedTuple):
 
 
 def found(folder: str, split: Split) -> list[str]:
-    return sorted(str(path) for path in Path(folder).glob(f"{split}-*-of-*"))
+    return sorted(str(path) for path in Path(folder).glob(datafiles.pattern(split)))
 
 
 def deal(paths: Sequence[str], rank: int, ranks: int) -> list[Part]:

@@ -53,7 +53,13 @@ CLAIMS = (
         benchmark="launch",
         code=(
             *("workers/group.py", "workers/keeper.py", "workers/nursery.py", "workers/rank.py", "workers/ring.py"),
-            *("workers/seats.py", "sweeps/runner.py", "benchmarks/ours.py", "benchmarks/peers.py"),
+            *(
+                "workers/seats.py",
+                "sweeps/runner.py",
+                "benchmarks/ours.py",
+                "benchmarks/ready.py",
+                "benchmarks/peers.py",
+            ),
         ),
         rows=(
             Row(

@@ -1,0 +1,32 @@
+"""What a rank of ours does in `launch`: what the peers' ranks do. It imports no more than a trial's own rank."""
+
+from __future__ import annotations
+
+import time
+
+from workers.contract import RankReport, StepRecord, TrialConfig
+from workers.rank import Seat, Voice
+from workers.ring import joined
+
+
+def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
+    """A TensorFlow op, an allreduce, the time."""
+    import tensorflow as tf
+
+    voice.beat("ring")
+    with joined(seat) as ring:
+        tf.zeros([]).numpy()
+        ring.barrier()
+        voice.report(
+            RankReport(
+                rank=ring.rank,
+                images=config.batch_size,
+                window_s=1,
+                steps=(StepRecord(step=0, step_ms=1, loss=0),),
+                entered_at=time.time(),
+                build_s=0,
+                peak_memory_mib=0,
+                parameters=0,
+                flops=0,
+            )
+        )

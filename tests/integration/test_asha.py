@@ -91,7 +91,7 @@ def driven(*arguments: str, entry: str = f"{planted_ranks.__name__}:run") -> sub
     """A `sweep` with other ranks than the real ones."""
     drive = (
         "import sys; from sweeps import runner;"
-        f"runner.run.__defaults__ = ('{entry}',);"
+        f"runner.run.__defaults__ = ('{entry}', None);"
         f"from sweeps.cli import main; sys.exit(main({list(arguments)!r}))"
     )
     return subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)

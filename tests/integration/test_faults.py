@@ -109,7 +109,7 @@ def test_a_retry_runs_what_failed_and_nothing_else_into_the_same_runs(
 ) -> None:
     Path("small.yaml").write_text(SHORT + f"space: {{batch_size: [8, {bad_ranks.RAISES}], gpus: 2}}\nrepeats: 1\n")
     drive = (
-        "import sys; from sweeps import runner; runner.run.__defaults__ = ('tests.integration.bad_ranks:run',);"
+        "import sys; from sweeps import runner; runner.run.__defaults__ = ('tests.integration.bad_ranks:run', None);"
         f"from sweeps.cli import main; sys.exit(main(['run', 'small.yaml', '--address', '{cluster.address}']))"
     )
     ran = subprocess.run([sys.executable, "-c", drive], env=os.environ | cluster.environment, check=False)

@@ -115,7 +115,7 @@ def driven(entry: str) -> subprocess.CompletedProcess[str]:
     """`sweep run small.yaml` with other ranks than the real ones."""
     drive = (
         "import sys; from sweeps import runner;"
-        f"runner.run.__defaults__ = ('{entry}',);"
+        f"runner.run.__defaults__ = ('{entry}', None);"
         "from sweeps.cli import main; sys.exit(main(['run', 'small.yaml']))"
     )
     return subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)

@@ -55,7 +55,7 @@ def in_order(batch: list[Start]) -> list[Start]:
 
 def run(text: str, shape: str, order: Callable[[list[Start]], list[Start]] = in_order) -> SweepRecord:
     """Run a sweep file on a simulated cluster without Tune; what runs at a time is computed in this `order`."""
-    planned = plan.plan(spec.parse(text, "hopeless.yaml"), "hopeless.yaml")
+    planned = plan.plan(spec.parse(text, "hopeless.yaml"), "hopeless.yaml", simulated.parse(shape).nodes)
     book = ledger.create(planned, text, (), shape)
     return _run(book, SweepRecord(book.facts, ()), order)
 

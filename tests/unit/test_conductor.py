@@ -12,7 +12,7 @@ from tests.unit import hopeless
 from tests.unit.hopeless import FILE, GOOD, LOW, SLOW
 
 WIDE, NARROW = "nodes=8,gpus=4,gpu=v100", "nodes=1,gpus=4,gpu=v100"
-LOSSY = "nodes=1,gpus=4,gpu=v100,loss=50%,seed=1"
+LOSSY = "nodes=1,gpus=4,gpu=v100,loss=50%,seed=2"
 MANY = FILE.replace("{method: asha, grace: 4, reduction: 2}", "grid").replace("epochs: 90", "epochs: 3")
 
 

@@ -132,7 +132,10 @@ CLAIMS = (
     ),
     Claim(
         benchmark="packing",
-        code=("sweeps/packing.py", "sweeps/shape.py", "benchmarks/bound.py", "benchmarks/tune_order.py"),
+        code=(
+            *("sweeps/packing.py", "sweeps/shape.py", "sweeps/engine.py", "sweeps/durations.py"),
+            *("sweeps/search.py", "sweeps/feasibility.py", "benchmarks/bound.py", "benchmarks/tune_order.py"),
+        ),
         rows=(
             Row(
                 claim="makespan of 500 mixed gangs over its lower bound, on 4, 8 and 32 GPUs, in random order",

@@ -221,7 +221,7 @@ def _compare(table: Table, ask: Ask, name: str) -> int:
         raise InputError("--measured", [Mistake(name, "must be a sweep with protocol: throughput", spec.protocol)])
     trials = [rows.row(trial) for trial in record.trials if not trial.outcome.cached]
     planned = {trial.cell for trial in record.facts.trials}
-    held = reproduction.reproduce(table, spec, trials, planned, ask.tolerance)
+    held = reproduction.reproduce(table, spec, trials, planned, ask.tolerance, record.facts.nodes)
     cluster = simulated.parse(where) if where else None
     unlike = list(setups.aspects(table, held, spec, record.nodes, cluster))
     fit = list(_fit(held, where))

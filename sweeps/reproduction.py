@@ -25,10 +25,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sweeps import plan
-from sweeps.analysis import FINGERPRINTS
+from sweeps.analysis import APART
 from sweeps.analysis.noise import moderated
 from sweeps.errors import shown
 from sweeps.publication import Row, Table, usual
+from sweeps.shape import Node
 from sweeps.space import Uniform
 from sweeps.spec import SweepSpec
 from workers.contract import TrialConfig
@@ -38,6 +39,12 @@ VERDICTS: tuple[Verdict, ...] = ("holds", "differs", "open", "not measured")
 CONFIDENCE = 0.95
 WIDEST = 0.10  # half of an interval that still tells something
 LEAST_VARIANCE = 1e-18
+APART_IN_WORDS = {
+    "hardware": "hardware fingerprints",
+    "software": "software fingerprints",
+    "data_files": "sets of files",
+    "arrangement": "arrangements on nodes",
+}
 NEVER_ANOTHER = ("model", "gpus")  # a figure of another network, or of another number of GPUs, is another figure
 
 
@@ -102,8 +109,8 @@ class _Asked:
     has_interval: bool = True
 
 
-def cell_of(settings: Mapping[str, Any], spec: SweepSpec) -> TrialConfig | str:
-    """The cell of a sweep that answers these settings; or why there is none.
+def cell_of(settings: Mapping[str, Any], spec: SweepSpec, nodes: Sequence[Node] = ()) -> TrialConfig | str:
+    """The cell of a sweep, planned for these nodes, that answers these settings; or why there is none.
 
     Where the sweep holds an axis to one other value, that value stands in, and counts as a difference.
     """
@@ -120,16 +127,22 @@ def cell_of(settings: Mapping[str, Any], spec: SweepSpec) -> TrialConfig | str:
             point[name] = points[0]
         else:
             return f"the sweep leaves out {name} {shown(wanted)}"
-    made = plan.cell_at(spec, point)
+    made = plan.cell_at(spec, point, nodes)
     return f"the sweep leaves it out: {made}" if isinstance(made, str) else made
 
 
 def reproduce(
-    table: Table, spec: SweepSpec, trials: Iterable[Mapping[str, Any]], planned: Collection[str], tolerance: float
+    table: Table,
+    spec: SweepSpec,
+    trials: Iterable[Mapping[str, Any]],
+    planned: Collection[str],
+    tolerance: float,
+    nodes: Sequence[Node] = (),
 ) -> tuple[Held, ...]:
-    """Each row judged by the trials, rows as `rows.row` makes them; `planned` are the cells that had a place."""
-    configs = [cell_of(row.settings, spec) for row in table.rows]
-    alone = [cell_of(row.alone, spec) if row.figure == "speedup" else "" for row in table.rows]
+    """Each row judged by the trials, rows as `rows.row` makes them, of a sweep planned for these nodes; `planned` are
+    the cells that had a place."""
+    configs = [cell_of(row.settings, spec, nodes) for row in table.rows]
+    alone = [cell_of(row.alone, spec, nodes) if row.figure == "speedup" else "" for row in table.rows]
     needed = {config.cell: config for config in (*configs, *alone) if isinstance(config, TrialConfig)}
     measured = _measured(needed, trials, planned)
     found = [_of(config, measured) for config in configs]
@@ -206,7 +219,7 @@ def _cell(config: TrialConfig, trials: Sequence[Mapping[str, Any]], is_planned: 
     if not done:
         return Cell(config=config, why=_why_none(config, trials, is_planned))
     rates = [float(trial["images_per_s"]) for trial in done]
-    machines = {side: tuple(sorted({trial[side] for trial in done} - {""})) for side in FINGERPRINTS}
+    machines = {side: tuple(sorted({str(trial.get(side) or "") for trial in done} - {""})) for side in APART}
     mean, n = statistics.fmean(rates), len(rates)
     nodes = {int(trial["nodes"]) for trial in done if trial.get("nodes")}
     made = Cell(
@@ -217,7 +230,7 @@ def _cell(config: TrialConfig, trials: Sequence[Mapping[str, Any]], is_planned: 
         software=machines["software"],
     )
     if several := [side for side, prints in machines.items() if len(prints) > 1]:
-        why = f"its repeats ran with {len(machines[several[0]])} {several[0]} fingerprints: not averaged"
+        why = f"its repeats ran with {len(machines[several[0]])} {APART_IN_WORDS[several[0]]}: not averaged"
         return dataclasses.replace(made, mean=math.nan, why=why)
     if n < 2:
         return made

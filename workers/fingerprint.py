@@ -31,7 +31,7 @@ PROJECT = "ray-sweeps"
 PACKAGE = Path(__file__).parent
 ROOT = PACKAGE.parent
 PACKAGES = ("tensorflow", "keras", "horovod", "ray", "mlflow", "numpy")
-NVIDIA_PACKAGES = ("nvidia-cuda-runtime-cu12", "nvidia-cudnn-cu12", "nvidia-nccl-cu12")
+NVIDIA_PACKAGES = ("nvidia-cuda-runtime-cu12", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-nccl-cu12")
 NCCL_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda/lib64")
 # Classes that Horovod's library has if, and only if, it was built with what they need. Their names stand near its
 # beginning, before its code.
@@ -41,7 +41,10 @@ HOROVOD_BUILT = {
     "mpi": b"MPIAllreduceE",
     "cuda": b"GPUOpContextE",
 }
-VARIABLES = (*knobs.READ_LATE, "TF_", "XLA_")
+VARIABLES = (
+    *(*knobs.READ_LATE, "TF_", "XLA_", "GLOO_", "UCX_", "OMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "KERAS_BACKEND"),
+    *("NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "LD_PRELOAD", "MALLOC_"),
+)
 OF_TERRAFORM = ("TF_VAR_", "TF_TOKEN_", "TF_CLI_")  # not TensorFlow's, and often secret
 NAMES_WITHIN = 8 << 20  # bytes
 GIT_PATIENCE_S = 2.0

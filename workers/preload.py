@@ -5,8 +5,8 @@ becomes of the files: an edit in the middle of a sweep changes nothing that runs
 its own (`knobs.needs_own_process`) loads the files as they are when it starts, and has a fingerprint of its own: if
 they were edited meanwhile its trial is told apart from the others.
 
-Files that change while they are loaded are noticed; but for this module and what it needs to notice it, which come a
-moment before.
+Files that change while they are loaded are noticed: the fingerprint that was taken first, before anything heavy came,
+must be that of the files when all is loaded. A moment before it this module comes, and what it needs to take one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EditedError(Exception):
 
 def loaded(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Import what a rank needs; return the facts of its software with what was imported."""
-    before = fingerprint.code()
+    before = facts.get("code") or fingerprint.code()
     for module in MODULES:
         importlib.import_module(module)
     if fingerprint.code() != before:

@@ -87,8 +87,8 @@ def repeats(trials: pd.DataFrame, table: pd.DataFrame, figure: str) -> list[Any]
     import numpy as np
 
     trials = plain(trials)
-    key = ["cell", *FINGERPRINTS]
-    trials = trials.assign(**{side: _known(trials, side) for side in FINGERPRINTS})
+    key = ["cell", *APART]
+    trials = trials.assign(**{side: _known(trials, side) for side in APART})
     done = trials[(trials["outcome"] == "completed") & trials[figure].notna()]
     found = {at: group[figure].to_numpy(float) for at, group in done.groupby(key, sort=False)}
     return [found.get(at, np.empty(0)) for at in zip(*(table[name] for name in key), strict=True)]

@@ -33,12 +33,14 @@ from sweeps.errors import InputError
 from sweeps.ledger import TrialRecord
 from sweeps.publication import Table
 from sweeps.reproduction import Held, Spread
+from sweeps.shape import Node
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup
 from tests.examples import examples
 from tests.unit.records import record
 from workers.contract import TrialConfig
 
+NODES = (Node("n0", cpus=8, gpus=4), Node("n1", cpus=8, gpus=4))  # as a sweep that runs is planned for some
 PUBLISHED = [one.name for one in publication.listed() if not one.why_not]
 OWN = """\
 system,model,device,batch_size,gpus,precision,images_per_s,images_per_s_ci,repeats
@@ -66,12 +68,13 @@ def held(found: Table, factors: Mapping[int, float], tolerance: float = 0.05, no
     asked = sweep_of(found)
     trials = []
     for row in found.rows:
-        config = reproduction.cell_of(row.settings, asked)
+        config = reproduction.cell_of(row.settings, asked, NODES)
         assert isinstance(config, TrialConfig)
+        assert config.cell in {trial.cell for trial in plan.plan(asked, "own", NODES).trials}
         if row.line in factors:
             rate = row.value * factors[row.line]
             trials += planted(config, [rate * (1 - noise), rate, rate * (1 + noise)])
-    return reproduction.reproduce(found, asked, trials, {trial["cell"] for trial in trials}, tolerance)
+    return reproduction.reproduce(found, asked, trials, {trial["cell"] for trial in trials}, tolerance, NODES)
 
 
 def verdicts(found: tuple[Held, ...]) -> dict[int, tuple[str, str]]:
@@ -183,6 +186,17 @@ def test_an_interval_too_wide_to_tell_and_a_single_repeat_are_open() -> None:
     (alone, *_) = reproduction.reproduce(found, asked, planted(config, [1000.0]), set(), 0.05)
     assert alone.rate
     assert (alone.rate.verdict, alone.rate.why) == ("open", "a single repeat has no interval")
+
+
+@pytest.mark.parametrize("column", ["data_files", "arrangement"])
+def test_repeats_on_other_files_or_arranged_otherwise_are_not_averaged(column: str) -> None:
+    found, asked = table(), sweep_of(table())
+    config = reproduction.cell_of(found.rows[0].settings, asked)
+    assert isinstance(config, TrialConfig)
+    trials = [*planted(config, [1000.0, 1010.0], **{column: "a"}), *planted(config, [2000.0, 2010.0], **{column: "b"})]
+    (one, *_) = reproduction.reproduce(found, asked, trials, set(), 0.05)
+    assert one.rate is None or one.rate.verdict != "holds"
+    assert "not averaged" in one.why
 
 
 def test_the_table_s_own_interval_counts_as_well() -> None:

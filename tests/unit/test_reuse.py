@@ -360,6 +360,8 @@ def test_a_row_tells_where_its_ranks_really_sat_and_what_they_read() -> None:
 @pytest.mark.parametrize("column", ["software", "data_files", "arrangement"])
 def test_repeats_that_were_not_measured_alike_have_rows_of_their_own(column: str) -> None:
     trials = frame(repeats([100.0, 102.0], **{column: "old"}), repeats([50.0, 51.0, 52.0], **{column: "new"}))
+    behind = analysis.repeats(trials, analysis.cells(trials), "images_per_s")
+    assert sorted(sorted(values) for values in behind) == [[50.0, 51.0, 52.0], [100.0, 102.0]]
     table = analysis.cells(trials).set_index(column)
     assert table["n"].to_dict() == {"old": 2, "new": 3}
     assert table["images_per_s"].to_dict() == {"old": 101.0, "new": 51.0}

@@ -48,11 +48,13 @@ def _rows(record: SweepRecord, axes: Sequence[str]) -> list[dict[str, Any]]:
     cells = cells[cells["images_per_s"] > 0]
     configs = {trial.config.cell: trial.config for trial in record.trials}
     settings = _settings(record.facts.spec)
-    apart = [side for side in analysis.APART if cells[side].nunique() > 1]
+    are_several = len(cells[[*analysis.FINGERPRINTS]].drop_duplicates()) > 1
+    others = [side for side in analysis.APART[2:] if cells.groupby("cell")[side].nunique().max() > 1]  # files, seats
     made = []
     for cell in cells.to_dict("records"):
         prints = {side: cell[side] for side in analysis.FINGERPRINTS}
-        system = "/".join(filter(None, (cell[side] for side in apart))) or prints["hardware"]
+        system = "/".join(filter(None, prints.values())) if are_several else prints["hardware"]
+        system = "/".join([system, *(cell[side] or "not known" for side in others)])
         at = {axis: plan.value(configs[cell["cell"]], axis) for axis in axes}
         nodes = "" if cell["nodes"] != cell["nodes"] else int(cell["nodes"])
         own = {"source": record.facts.name, "system": system, **prints}

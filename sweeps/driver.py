@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 
-from sweeps import cost, errors, ledger, plan, rungs, search, shape, space, tables
+from sweeps import cost, errors, ledger, plan, rungs, screen, search, shape, space, tables
 from sweeps.cache import Cache
 from sweeps.engine import NODES_MAY_COME_BACK_S, Engine
 from sweeps.errors import InputError, Mistake, RefusedError
@@ -78,8 +77,8 @@ def drive(
     spec = parse(text, str(file), overrides)
     planned = plan.plan(spec, str(file))
     _check(spec, str(file), terms)
-    console = Console(stderr=True)
-    console.print(f"[bold]{spec.name}[/]: {escape(plan.summary(planned))}", highlight=False, soft_wrap=True)
+    console = screen.beside()
+    console.print(screen.named(spec.name, plan.summary(planned)))
     with _earlier(terms) as earlier, _site(terms, console) as site:
         _await_nodes(planned, site, console)
         planned = _for_nodes(planned, site.nodes, str(file), console)
@@ -97,7 +96,7 @@ def _for_nodes(sketch: Plan, nodes: Sequence[Node], place: str, console: Console
     planned = plan.plan(sketch.spec, place, nodes)
     if planned.left_out != sketch.left_out:
         count = f"{planned.most} trials on {shape.described(nodes)}"
-        console.print(escape(f"{count}; {plan.left_out(planned)}"), highlight=False, soft_wrap=True)
+        console.print(f"{count}; {plan.left_out(planned)}")
     return planned
 
 
@@ -107,9 +106,9 @@ def resume(name: str, terms: Terms) -> int:
     facts = record.facts
     planned = Plan(facts.spec, facts.trials, nodes=facts.nodes)
     done = [trial for trial in record.trials if trial.outcome.status not in AGAIN]
-    console = Console(stderr=True)
+    console = screen.beside()
     count = f"{planned.most - len(done)} of {planned.most}" if facts.trials else f"after {len(done)}, more"
-    console.print(f"[bold]{name}[/]: {count} trials are left", highlight=False)
+    console.print(screen.named(name, f"{count} trials are left"))
     terms = dataclasses.replace(terms, simulate=facts.simulated)
     if facts.trials and len(done) >= len(facts.trials):
         return _told(facts, planned, [], Path(f"results/{name}"), "", console, terms)
@@ -133,8 +132,8 @@ def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
         ended = ", ".join(sorted({trial.outcome.status for trial in record.trials})) or "in no way yet"
         rule = f"must be how a trial of {name} ended ({ended})"
         raise InputError("retry", [Mistake("--status", rule, ",".join(statuses))])
-    console, file = Console(stderr=True), Path(f"results/{name}")
-    console.print(f"[bold]{name}[/]: {len(again)} trials once more", highlight=False)
+    console, file = screen.beside(), Path(f"results/{name}")
+    console.print(screen.named(name, f"{len(again)} trials once more"))
     terms = dataclasses.replace(terms, simulate=facts.simulated)
     with _site(terms, console) as site:
         planned = Plan(facts.spec, again, nodes=facts.nodes)
@@ -190,7 +189,7 @@ def _nodes(spec: SweepSpec, terms: Terms) -> Sequence[Node]:
     if terms.simulate:
         return simulated.parse(terms.simulate).nodes
     if terms.address:
-        with _site(terms, Console(stderr=True)) as site:
+        with _site(terms, screen.beside()) as site:
             return site.nodes
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     return [Node("here", os.cpu_count() or 1, gpus)] if gpus or spec.device == "cpu" else []
@@ -236,11 +235,11 @@ def _earlier(terms: Terms) -> Iterator[Callable[[Collection[str]], Future[list[d
 def _site(terms: Terms, console: Console) -> Iterator[Site]:
     """Where the trials run. Ray starts in any case: a simulated cluster's trials are Tune's as well."""
     if terms.address:
-        console.print(f"[dim]connecting to Ray at {terms.address} …[/]")
+        console.print(f"connecting to Ray at {terms.address} …", style="dim")
         # A cluster asks for its token since Ray 2.60; a client sends it if told so before it imports Ray.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     else:
-        console.print("[dim]starting Ray on this machine …[/]")
+        console.print("starting Ray on this machine …", style="dim")
     from sweeps import cluster
 
     if terms.simulate:
@@ -273,12 +272,12 @@ def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Cons
     if is_begun and planned.nodes and not terms.skips_impossible and _held(planned, planned.nodes):
         for why, those in refused.items():
             line = f"! {len(those)} trials wait for nodes to come back: {why}"
-            console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
+            console.print(line, style="yellow")
         return planned
     if not terms.skips_impossible:
         raise InputError(place, impossible(refused))
     for why, those in refused.items():
-        console.print(f"[yellow]! {len(those)} trials are skipped: {escape(why)}[/]", highlight=False, soft_wrap=True)
+        console.print(f"! {len(those)} trials are skipped: {why}", style="yellow")
     out = {config.trial for those in refused.values() for config in those}
     left = tuple(config for config in planned.trials if config.trial not in out)
     if planned.trials and not left:
@@ -311,7 +310,7 @@ def impossible(
 def _ask_for_nodes(refused: dict[str, list[TrialConfig]], site: Site, console: Console) -> None:
     largest = max((config for trials in refused.values() for config in trials), key=lambda config: config.gpus)
     rank = {"GPU": 1.0} if largest.device == "gpu" else {"CPU": float(largest.cores_per_worker)}
-    console.print(f"[dim]waiting for nodes that hold {largest.gpus} ranks …[/]")
+    console.print(f"waiting for nodes that hold {largest.gpus} ranks …", style="dim")
     site.ask_for([rank] * largest.gpus)
 
 
@@ -352,9 +351,9 @@ def _conduct(
     herald = Herald(book.facts, book.paths, engine)
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
     meters = [Meter(book.facts, engine)] if terms.address and not terms.simulate else []
-    console.print(f"[dim]results in {book.paths.folder}[/]", highlight=False, soft_wrap=True)
+    console.print(f"results in {book.paths.folder}", style="dim")
     for line in _evidence(planned.trials or _some(planned), terms):
-        console.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
+        console.print(line, style="dim")
     refusals: list[RefusedError] = []
     is_complete = False
     try:
@@ -376,7 +375,7 @@ def _conduct(
         count = f"{left} of {progress.done} trials"
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
     spent = f"{engine.spent.gpu_hours:.3g} {cost.unit(spec)}"
-    console.print(f"[dim]spent {spent}[/]", highlight=False)
+    console.print(f"spent {spent}", style="dim")
     why: Stopped = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
     return _told(book.facts, planned, refusals, file, why, console, terms)
 
@@ -390,11 +389,9 @@ def _rungs(spec: SweepSpec) -> Rungs | None:
 
 def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why: str) -> None:
     """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will."""
-    console.print(f"[red]{why}[/]", highlight=False, soft_wrap=True)
+    console.print(why, style="red")
     console.print(
         f"  to go on on it, or on another: {terms.me} resume {name} --address HOST:PORT",
-        highlight=False,
-        soft_wrap=True,
     )
     tracker.close(is_complete=False)
     os._exit(errors.REFUSED)
@@ -417,13 +414,13 @@ def _told(
     if records:
         _conclude(facts, planned, records, file, terms, refusals, stopped)
     for refusal in refusals:
-        console.print(f"[red]{refusal}[/]", highlight=False, soft_wrap=True)
+        console.print(str(refusal), style="red")
     if refusals:
-        console.print(f"  once that is mended: {terms.me} sync {facts.name}", highlight=False)
+        console.print(f"  once that is mended: {terms.me} sync {facts.name}")
         return errors.REFUSED
     ended = [record for record in records if record.outcome.status != "cancelled"]
     if stopped:
-        console.print(f"stopped after {len(ended)} trials: {stopped}", highlight=False)
+        console.print(f"stopped after {len(ended)} trials: {stopped}")
         return INTERRUPTED
     is_sound = all(record.outcome.status in ("completed", "infeasible", "pruned") for record in records)
     return errors.DONE if is_sound else errors.SOME_FAILED

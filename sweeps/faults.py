@@ -16,7 +16,16 @@ from workers.contract import TrialOutcome
 
 Cause = Literal["node", "unknown", "own"]
 RETRIES: dict[Cause, int] = {"node": 3, "unknown": 1, "own": 0}
-UNKNOWN = ("killed", "exited", "stalled", "nursery gone", "no nursery", "no rendezvous", "trial actor lost")
+UNKNOWN = (
+    "killed",
+    "exited",
+    "stalled",
+    "ring broken",  # of every rank, and none has a reason of its own: what lies between them did it
+    "nursery gone",
+    "no nursery",
+    "no rendezvous",
+    "trial actor lost",
+)
 IN_A_ROW = 3  # bad ends of different trials before a node is set aside
 
 

@@ -8,7 +8,6 @@ from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -79,7 +78,7 @@ class Progress(Observer):
     def tried_again(self, record: TrialRecord) -> None:
         self._running.pop(record.config.trial, None)
         why = explained(record).strip()
-        self._console.print(f"[yellow]! {escape(why)}\n    tried again[/]", highlight=False, soft_wrap=True)
+        self._console.print(f"! {why}\n    tried again", style="yellow")
 
     def ended(self, record: TrialRecord) -> None:
         self._running.pop(record.config.trial, None)
@@ -91,14 +90,14 @@ class Progress(Observer):
         if not self._console.is_terminal:
             print(line, file=self._console.file)
         elif record.outcome.status not in QUIETLY:
-            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+            self._console.print(line)
 
     def spent(self, so_far: Spent) -> None:
         self._spent = so_far
         self._trials = so_far.trials
 
     def warned(self, message: str) -> None:
-        self._console.print(f"[yellow]! {escape(message)}[/]", highlight=False, soft_wrap=True)
+        self._console.print(f"! {message}", style="yellow")
 
     @property
     def left_s(self) -> float | None:

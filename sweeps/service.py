@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from sweeps import errors, ledger, pack, plan, reading, relayed, spec
+from sweeps import errors, ledger, pack, plan, reading, relayed, screen, spec
 from sweeps.errors import InputError, Mistake, RefusedError
 from workers.paths import written_whole
 
@@ -55,19 +55,19 @@ def submit(file: Path, overrides: tuple[str, ...], url: str, options: Sequence[s
 
 def drive(arguments: Sequence[str], name: str, url: str, me: str, sweep: Path | None = None, text: str = "") -> int:
     """The same for any command that drives a sweep; `text` is that of its file."""
-    console = Console(stderr=True)
+    console = screen.beside()
     job = f"sweep-{name}-{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory(prefix="sweep-pack-") as folder, _client(url) as client:
         files = pack.pack(Path(folder), sweep, text)
         size_kb = sum((Path(folder) / path).stat().st_size for path in files) / 1024
-        console.print(f"[dim]packed {len(files)} files, {size_kb:.0f} KB: {_listed(files)}[/]", highlight=False)
+        console.print(f"packed {len(files)} files, {size_kb:.0f} KB: {_listed(files)}", style="dim")
         _start(client, job, ["python", "-m", "sweeps.cli", *arguments], _who(), folder)
         found = _named(client, job)
         if found is None:
             return _did_not_begin(client, job, console)
     print(found)
-    console.print(f"  status  {me} status {found} -f --address {url}", highlight=False, soft_wrap=True)
-    console.print(f"  stop    {me} stop {found} --address {url}", highlight=False, soft_wrap=True)
+    console.print(f"  status  {me} status {found} -f --address {url}")
+    console.print(f"  stop    {me} stop {found} --address {url}")
     return errors.DONE
 
 
@@ -195,7 +195,7 @@ def _named(client: JobSubmissionClient, job: str) -> str | None:
 def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> int:
     told = _of_ours(client.get_job_logs(job)).strip()
     info = client.get_job_info(job)
-    console.print(told or info.message, highlight=False, soft_wrap=True, markup=False)
+    console.print(told or info.message)
     code = info.driver_exit_code
     return code if code in (errors.WRONG_INPUT, errors.SOME_FAILED) else errors.REFUSED
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sweeps import cost, errors, ledger, plan
+from sweeps import cost, errors, ledger, plan, screen
 from sweeps.engine import Engine
 from sweeps.ledger import SweepFacts, TrialRecord
 from sweeps.observer import Observer, Spent
@@ -207,7 +206,7 @@ def follow(ask: Callable[[], Bulletin]) -> Iterator[Bulletin]:
 
 def render(bulletins: Iterator[Bulletin], me: str) -> int:
     """As a live view on a terminal; elsewhere the last one."""
-    console = Console(width=None if os.isatty(1) else 120)
+    console = screen.answers(120)
     told: Bulletin | None = None
     if console.is_terminal:
         with Live(console=console, refresh_per_second=2, transient=True) as live:

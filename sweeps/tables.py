@@ -8,9 +8,9 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
 from rich.table import Table
 
+from sweeps import screen
 from sweeps.errors import InputError, Mistake
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def show(frame: pd.DataFrame, form: Format, title: str = "") -> None:
     elif form == "json":
         print(frame.to_json(orient="records", date_format="iso", indent=2))
     else:
-        Console(soft_wrap=False, width=None if sys.stdout.isatty() else 200).print(_table(frame, title))
+        screen.answers().print(_table(frame, title))
 
 
 def show_rows(rows: list[dict[str, Any]], form: Format, title: str = "") -> None:
@@ -50,7 +50,7 @@ def show_rows(rows: list[dict[str, Any]], form: Format, title: str = "") -> None
     table = _empty(list(rows[0]) if rows else [], title)
     for row in rows:
         table.add_row(*(cell(value) for value in row.values()))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    screen.answers().print(table)
 
 
 def _empty(columns: list[str], title: str) -> Table:

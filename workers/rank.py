@@ -27,6 +27,8 @@ from workers import contract, datafiles, fingerprint, knobs, paths, preload
 
 PRECEDENCE = -10  # as a niceness
 BEAT = struct.Struct("<qq")  # index of the phase, steps done
+# How a rank hears that another has gone: from Horovod, or through TensorFlow from what carries its reductions.
+RING_BROKEN = ("HorovodInternalError", "Horovod has been shut down", "/gloo/", "ncclCommGetAsyncError")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,7 +198,7 @@ def describe(error: BaseException) -> dict[str, str]:
         return {"what": "failed", "kind": error.kind, "message": message}
     if isinstance(error, MemoryError):
         return {"what": "infeasible", "kind": "host memory", "message": message}
-    if name == "HorovodInternalError" or "Horovod has been shut down" in str(error):
+    if any(sign in f"{name} {error}" for sign in RING_BROKEN):
         return {"what": "echo", "kind": "ring broken", "message": message}
     return {"what": "failed", "kind": "raised", "message": f"{name}: {message}"}
 

@@ -84,7 +84,7 @@ def _with_one(study: Study, cells: pd.DataFrame) -> pd.DataFrame:
         )
         for place in dict.fromkeys(several["placement"])
     ]
-    return pd.concat(copies) if copies else several
+    return pd.concat(copies, ignore_index=True) if copies else several
 
 
 def _all(study: Study, counts: list[int]) -> list[Block]:

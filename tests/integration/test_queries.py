@@ -409,7 +409,7 @@ def test_many_writers_and_a_reader_on_one_file(store: str) -> None:
 
 def test_a_sweep_has_one_view_and_one_note_however_often_it_is_written(store: str) -> None:
     for _ in range(2):
-        tracking.sync(record(), "## Found")
+        tracking.sync(record(), note.Conclusion("## Found", "[]"))
     tracking.sync(record("small-2"))
     client = MlflowClient()
     tags = client.get_experiment_by_name("small").tags

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import verdict
+from workers import rank, verdict
 from workers.contract import Granted, RankReport, StepRecord
 from workers.keeper import RankEnd
 
@@ -94,3 +95,25 @@ def test_the_outcome_does_not_depend_on_the_order_of_the_ends(made: list[RankEnd
     shuffled = sorted(made, key=lambda _: random.random())  # type: ignore[attr-defined]
     assert verdict.outcome(shuffled, ()) == first
     assert first.status != "completed"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        type("HorovodInternalError", (RuntimeError,), {})("Connection closed by peer"),
+        type("UnknownError", (Exception,), {})(
+            "{{function_node __inference_<lambda>_807}} [/src/third_party/compatible17_gloo/gloo/transport/tcp/"
+            "pair.cc:589] Read error [127.0.0.1]:50395: Connection reset by peer"
+        ),
+        type("UnknownError", (Exception,), {})("ncclCommGetAsyncError failed: remote process exited"),
+        RuntimeError("Horovod has been shut down. This was caused by an exception on one of the ranks"),
+    ],
+)
+def test_that_another_rank_has_gone_is_no_fault_of_this_one(error: Exception) -> None:
+    assert rank.describe(error)["what"] == "echo"
+
+
+def test_a_rank_that_stalled_is_the_cause_though_the_others_heard_its_connections_break() -> None:
+    said = rank.describe(type("UnknownError", (Exception,), {})("[gloo/gloo/transport/tcp/pair.cc:589] reset by peer"))
+    ends = [end(0, "failed", "stalled", step=8), end(1, said["what"], said["kind"], step=8, message=said["message"])]
+    assert verdict.outcome(ends, []).kind == "stalled"

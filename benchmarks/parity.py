@@ -2,11 +2,12 @@
 
 Two ranks each, JPEG input, the demo's network, as an ordinary user: nobody may raise its priority, and the niceness of
 all ranks is read back and equal. Ours is a sweep in the default mode; its figure is the `images_per_s` that its ledger
-holds. Both gangs train in this one run, in turns: a trial of ours from its launch to its result, then the plain loop
-for about as long as that trial's window. While one's turn lasts, every process of the other is stopped (SIGSTOP), for
-ours the driver, Ray and the keepers too. A trial is held against the mean of the plain turns before and behind it, so
-that a drift of the machine touches both alike. The figures are the median ratio, and the ratios' geometric mean with
-its 95% interval.
+holds. Both train in this one run, in turns: a trial of ours from its launch to its result, then the plain loop from its
+launch until it has trained for about as long as that trial's window. Each turn is a gang of its own on either side: how
+fast a gang trains has much of its launch in it, and one that trained throughout would lend its luck to every ratio.
+While the plain loop trains, every process of ours is stopped (SIGSTOP): the driver, Ray and the keepers too. A trial is
+held against the mean of the plain turns before and behind it, so that a drift of the machine touches both alike. The
+figures are the median ratio, and the ratios' geometric mean with its 95% interval.
 
     python benchmarks/parity.py [TRIALS]
 """
@@ -18,6 +19,7 @@ import ctypes
 import json
 import math
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -36,7 +38,7 @@ from workers import contract
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
-SETTLE_S = 0.4
+WARM_STEPS = 50
 SHORTEST_TURN_S = 2.0
 PR_CAPBSET_DROP, CAP_SYS_NICE = 24, 23
 SWEEP = """
@@ -137,28 +139,27 @@ class Ours(Side):
 
 
 class Plain(Side):
-    """The plain loop, which trains for ever and notes each step."""
+    """The plain loop, which trains and notes each step until it is ended."""
 
-    def __init__(self, folder: Path, config: Path, images: int) -> None:
-        patient = ["--gloo-timeout-seconds", 3600]  # it stands still for as long as a trial of ours takes
-        launch = [BIN / "horovodrun", "-np", 2, *patient, sys.executable, HERE / "plain.py", config, folder]
+    def __init__(self, folder: Path, config: Path) -> None:
+        launch = [BIN / "horovodrun", "-np", 2, sys.executable, HERE / "plain.py", config, folder]
         super().__init__(folder, launch, TMPDIR=str(folder))  # TensorFlow leaves files there
-        self._images = images  # of a step
-        while odometer.read(folder)[0] < 50:
-            self.check()
-            time.sleep(0.2)
-        self.signal(signal.SIGSTOP)
 
-    def turn(self, seconds: float) -> float:
-        """Images/s of the steps that lie wholly in the turn, less its first moments."""
-        self.signal(signal.SIGCONT)
-        time.sleep(SETTLE_S)
-        first, began = odometer.read(self.folder)
-        time.sleep(seconds)
-        last, ended = odometer.read(self.folder)
-        self.check()
-        self.signal(signal.SIGSTOP)
-        return (last - first) * self._images / (ended - began)
+
+def plain_turn(folder: Path, config: Path, images: int, seconds: float) -> tuple[float, set[int]]:
+    """Images/s of a plain gang with so many images a step, once it is warm; and the niceness of its ranks."""
+    plain = Plain(folder, config)
+    while odometer.read(folder)[0] < WARM_STEPS:
+        plain.check()
+        time.sleep(0.2)
+    plain.note_niceness()
+    first, began = odometer.read(folder)
+    time.sleep(seconds)
+    last, ended = odometer.read(folder)
+    plain.check()
+    plain.end()
+    shutil.rmtree(folder)
+    return (last - first) * images / (ended - began), plain.niceness
 
 
 def main(trials: int) -> int:
@@ -172,24 +173,27 @@ def main(trials: int) -> int:
         (folder / "parity.yaml").write_text(text)
         trial = plan.plan(spec.parse(text, "parity")).trials[0]
         (folder / "config.json").write_text(json.dumps(contract.to_json(trial)))
-        plain = Plain(folder / "plain", folder / "config.json", trial.global_batch)
+
+        def plain_beside(window_s: float) -> float:
+            seconds = max(window_s, SHORTEST_TURN_S)
+            rate, niceness = plain_turn(folder / "plain", folder / "config.json", trial.global_batch, seconds)
+            assert len(niceness) == 1, niceness
+            assert mine.niceness == niceness, (mine.niceness, niceness)
+            return rate
+
         mine = Ours(folder / "ours", folder / "parity.yaml")
         _, window_s = mine.turn()  # the first starts actors, and imports what the others share
-        plain.note_niceness()
-        assert len(plain.niceness) == 1, plain.niceness
-        assert mine.niceness == plain.niceness, (mine.niceness, plain.niceness)
-        print(f"niceness of all ranks: {plain.niceness}")
+        before = plain_beside(window_s)
+        print(f"niceness of all ranks: {mine.niceness}")
         print(f"{'images/s':<10}{'ours':>10}{'plain':>10}{'ratio':>9}{'window':>9}")
-        before = plain.turn(max(window_s, SHORTEST_TURN_S))
         for n in range(trials):
             rate, window_s = mine.turn()
-            after = plain.turn(max(window_s, SHORTEST_TURN_S))
+            after = plain_beside(window_s)
             ratios.append(rate / statistics.fmean((before, after)))
             print(f"trial {n + 1:<4}{rate:>10,.0f}{after:>10,.0f}{ratios[-1]:>9.3f}{window_s:>7.1f} s", flush=True)
             rates.append(rate)
             plain_rates.append(after)
             before = after
-        plain.end()
         mine.end()
     logarithms = [math.log(ratio) for ratio in ratios]
     half = analysis.half_width(statistics.stdev(logarithms), len(logarithms))

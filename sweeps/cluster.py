@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import ray
 from ray import _raylet
 from ray._private import worker
-from ray.autoscaler import sdk
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweeps import broom, guard, steward
@@ -53,7 +52,7 @@ SELDOM = {
 }
 
 
-# What other sweeps have; see steward.Ask, but with the names of nodes.
+# What other sweeps have; see steward.Member.ask, but with the names of nodes.
 Ask = Callable[[dict[str, float], Sequence[Need]], dict[str, float]]
 
 
@@ -112,8 +111,8 @@ class Cluster:
 
     def __init__(self, is_our_own: bool) -> None:
         self._is_our_own = is_our_own
+        self._member = steward.Member()
         self._looked_at = -math.inf
-        self._has_asked = False
         self._nodes: list[Node] = []
         self._ids: dict[str, str] = {}  # Ray's, by name, of those that are there
         self._all_ids: dict[str, str] = {}  # of those that have gone too
@@ -149,8 +148,8 @@ class Cluster:
 
     def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
         """Have a cluster that grows by itself grow to hold these at once."""
-        sdk.request_resources(bundles=list(bundles))
-        self._has_asked = bool(bundles)
+        if not self._is_our_own:
+            self._member.want(bundles)
 
     def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
         nodes = [node.name for node in self.nodes]
@@ -162,17 +161,19 @@ class Cluster:
         if self._is_our_own:
             yield None
             return
-        with steward.joined(terms) as joined:
 
-            def ask(busy: dict[str, float], needs: Sequence[Need]) -> dict[str, float]:
-                nodes = {node.name: node.gpus for node in self.nodes}
-                ids = {name: self.id(name) for name in nodes}
-                wanted = [tuple(frozenset(ids[name] for name in part & ids.keys()) for part in need) for need in needs]
-                used = {ids[name]: seconds for name, seconds in busy.items() if name in ids}
-                taken = joined(used, wanted, {ids[name]: gpus for name, gpus in nodes.items()})
-                return {name: taken[node] for name, node in ids.items() if node in taken}
+        def ask(busy: dict[str, float], needs: Sequence[Need]) -> dict[str, float]:
+            nodes = {node.name: node.gpus for node in self.nodes}
+            ids = {name: self.id(name) for name in nodes}
+            wanted = [tuple(frozenset(ids[name] for name in part & ids.keys()) for part in need) for need in needs]
+            used = {ids[name]: seconds for name, seconds in busy.items() if name in ids}
+            taken = self._member.ask(terms, used, wanted, {ids[name]: gpus for name, gpus in nodes.items()})
+            return {name: taken[node] for name, node in ids.items() if node in taken}
 
+        try:
             yield ask
+        finally:
+            self._member.leave()
 
     @contextlib.contextmanager
     def guarded(self, gone: Callable[[str], None]) -> Iterator[None]:
@@ -182,8 +183,7 @@ class Cluster:
 
     def close(self) -> None:
         """The cluster may shrink again."""
-        if self._has_asked:
-            self.ask_for([])
+        self._member.leave()
 
     @staticmethod
     def _new_name(node: dict[str, Any], taken: Collection[str]) -> str:

@@ -256,8 +256,11 @@ def _await_nodes(planned: Plan, site: Site, console: Console) -> None:
     refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
     give_up = time.monotonic() + 60 * (planned.spec.wait_for_nodes_min or 0)
     if refused and time.monotonic() < give_up:
-        _ask_for_nodes(refused, site, console)
+        largest = max((config for trials in refused.values() for config in trials), key=lambda config: config.gpus)
+        rank = {"GPU": 1.0} if largest.device == "gpu" else {"CPU": float(largest.cores_per_worker)}
+        console.print(f"waiting for nodes that hold {largest.gpus} ranks …", style="dim")
         while refused and time.monotonic() < give_up:
+            site.ask_for([rank] * largest.gpus)  # again and again: whoever keeps it may have been lost
             time.sleep(1.0)
             refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
 
@@ -305,13 +308,6 @@ def impossible(
         return ", ".join(f"{gpus} {placement}" for gpus, placement in sorted(shapes))
 
     return [Mistake("space.gpus", f"{why}; {cure}", asked(trials)) for why, trials in refused.items()]
-
-
-def _ask_for_nodes(refused: dict[str, list[TrialConfig]], site: Site, console: Console) -> None:
-    largest = max((config for trials in refused.values() for config in trials), key=lambda config: config.gpus)
-    rank = {"GPU": 1.0} if largest.device == "gpu" else {"CPU": float(largest.cores_per_worker)}
-    console.print(f"waiting for nodes that hold {largest.gpus} ranks …", style="dim")
-    site.ask_for([rank] * largest.gpus)
 
 
 def _conduct(

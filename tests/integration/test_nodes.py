@@ -131,7 +131,29 @@ def test_a_cluster_that_grows_is_asked_for_the_nodes_of_a_gang(workplace: Path) 
         (trial,) = ledger.read("small").trials
         assert trial.outcome.status == "completed"
         assert len(set(nodes_of(trial))) == 2
-        request = "ray.experimental.internal_kv._internal_kv_get(b'autoscaler_resource_request').decode()"
-        assert json.loads(growing.ask(request)) == []  # it may shrink again
+        assert asked_for(growing) == []  # it may shrink again
     finally:
         growing.close()
+
+
+def test_a_cluster_is_asked_for_what_the_sweeps_that_live_need_in_sum(workplace: Path) -> None:
+    growing = Cluster(cpus=0, grows_by=1)  # never by as many nodes as these want
+    try:
+        drivers = []
+        for gpus in (3, 4):
+            file = Path(f"large-{gpus}.yaml")
+            file.write_text(SHORT + f"space: {{batch_size: 8, gpus: {gpus}}}\nwait_for_nodes_min: 10\n")
+            drivers.append(growing.driver("run", str(file)))
+        assert eventually(lambda: len(asked_for(growing)) == 7), said()
+        drivers[0].kill()
+        assert eventually(lambda: len(asked_for(growing)) == 4), said()  # the first one's go, and no more
+        drivers[1].kill()
+        assert eventually(lambda: asked_for(growing) == []), said()  # though nobody is left who would say so
+        assert eventually(lambda: growing.ask("ray.util.list_named_actors(all_namespaces=True)") == [])
+    finally:
+        growing.close()
+
+
+def asked_for(growing: Cluster) -> list[object]:
+    request = "(ray.experimental.internal_kv._internal_kv_get(b'autoscaler_resource_request') or b'[]').decode()"
+    return list(json.loads(growing.ask(request)))

@@ -111,7 +111,7 @@ def test_a_reduction_alone_reduces_as_much_as_a_step(
 ) -> None:
     """Of a step without all but its reduction `overlap_share` is told: Horovod counts what it reduced in each, the flag
     with which a trial that stops by itself does so among it."""
-    file, most = tmp_path / "timeline.json", 16
+    file, most = tmp_path / "timeline.json", 24
     steps = {"measured_steps": 0, "max_steps": most, "min_window": most} if by_itself else {"measured_steps": most}
     asked = {"batch_size": 16, "warmup_steps": 1, "explain": True, "reduction": reduction, "compression": compression}
     ends = gang(2, tmp_path, "workers.train:run", env={"HOROVOD_TIMELINE": str(file)}, **asked | steps)

@@ -3,8 +3,14 @@ them may be named.
 
 A share is what a step loses when the part is taken away, over the step itself: input_share = (T − T without input) / T,
 comm_share = (T − T without reduction) / T, compute_share = T without both / T. Shares below zero are noise and shown as
-they are. Gradients that are reduced beside the backward pass cost only what of it sticks out; overlap_share is the
-rest: what the reduction takes alone, over T, less comm_share.
+they are. Gradients that are reduced beside the backward pass cost only what of it sticks out.
+
+overlap_share is computing with the reduction beside it: what the reduction takes alone less what of it sticks out, over
+T. What sticks out is looked for in steps without input, where there is one: what hides behind a wait for input hides
+behind no computing. A step loses more than that when its reduction is taken away: its ranks no longer wait for each
+other, which comm_share holds and overlap_share must not. So here a step without reduction is as long as that of the
+slowest rank, step by step, as if ranks still waited. What ranks do together, each ends when the last has come: there
+the mean over the ranks counts, since the longest times would be too long by what single steps of theirs scatter.
 
 T and the times without a part are taken by turns, in rounds (`workers.explain`). What all of a round share, such as the
 pace of the machine, falls out of the ratio; a share's 95% interval is a t-interval of what the rounds differ by.
@@ -16,17 +22,19 @@ the report all come from there.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from workers.contract import Measurement, TrialConfig
+from workers.contract import Measurement, TrialConfig, Without
 
 Part = Literal["input", "comm", "compute"]
 NAMES: dict[Part, str] = {"input": "input", "comm": "communication", "compute": "computing"}
 CLEARLY = 0.1  # a wait worth a name
-Rounds = Sequence[Sequence[float]]
+Rounds = Sequence[Sequence[float]]  # milliseconds of each step of each round's block
+Means = Sequence[float]  # milliseconds of a step, by round
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,17 +62,15 @@ class Share:
         return self.value - other.value > math.hypot(self._within, other._within)
 
 
+NOTHING = Share(0.0, 0.0)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shares:
     input: Share
     comm: Share
     compute: Share
-    reduction: Share = Share(0.0, 0.0)  # alone
-
-    @property
-    def overlap(self) -> float:
-        """Of the reduction, what hides behind the rest of the step."""
-        return self.reduction.value - self.comm.value
+    overlap: Share = NOTHING  # a part of computing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,27 +87,48 @@ def shares(measured: Measurement, config: TrialConfig) -> Shares | None:
     can_wait = config.gpus > 1 or config.data != "synthetic"
     if not config.explain or (can_wait and not taken):
         return None
-    times = {part: slowest([rank.without_ms[part] for rank in measured.ranks]) for part in taken}
+    ranks = [rank.without_ms for rank in measured.ranks]
+    times = {part: slowest([of[part] for of in ranks]) for part in taken}
+    whole = times.get("nothing", [])
     bare = times.get("both") or times.get("comm") or times.get("input")
-    nothing = Share(0.0, 0.0)
     return Shares(
-        input=_lost(times["nothing"], times["input"]) if "input" in times else nothing,
-        comm=_lost(times["nothing"], times["comm"]) if "comm" in times else nothing,
-        compute=_kept(times["nothing"], bare) if bare else Share(1.0, 0.0),
-        reduction=_kept(times["nothing"], times["compute"]) if "compute" in times else nothing,
+        input=_lost(whole, times["input"]) if "input" in times else NOTHING,
+        comm=_lost(whole, times["comm"]) if "comm" in times else NOTHING,
+        compute=_share(bare, whole) if bare else Share(1.0, 0.0),
+        overlap=_overlap(ranks) if "compute" in times else NOTHING,
     )
 
 
-def slowest(ranks: Sequence[Rounds]) -> Rounds:
-    """The rounds of the rank that takes longest: the others wait for it."""
-    return max(ranks, key=lambda rounds: statistics.fmean(map(statistics.fmean, rounds)))
+def slowest(ranks: Sequence[Rounds]) -> Means:
+    """Of the rank that takes longest: the others wait for it."""
+    return max(([statistics.fmean(block) for block in rounds] for rounds in ranks), key=statistics.fmean)
 
 
-def _kept(whole: Rounds, without: Rounds) -> Share:
+def together(ranks: Sequence[Rounds]) -> Means:
+    """Of what ranks do together, over all of them."""
+    return [statistics.fmean(itertools.chain(*blocks)) for blocks in zip(*ranks, strict=True)]
+
+
+def waiting(ranks: Sequence[Rounds]) -> Means:
+    """Of steps that ranks take alone, if each waited for the others at the end of each step."""
+    return [statistics.fmean(map(max, zip(*blocks, strict=True))) for blocks in zip(*ranks, strict=True)]
+
+
+def _overlap(ranks: Sequence[Mapping[Without, Rounds]]) -> Share:
+    def of(part: Without) -> list[Rounds]:
+        return [times[part] for times in ranks]
+
+    has_input = "both" in ranks[0]
+    alone, reduced = together(of("compute")), together(of("input" if has_input else "nothing"))
+    bare = waiting(of("both" if has_input else "comm"))
+    hidden = [one - (step - without) for one, step, without in zip(alone, reduced, bare, strict=True)]
+    return _share(hidden, together(of("nothing")))
+
+
+def _share(parts: Means, wholes: Means) -> Share:
     """A ratio of means; each round's residual from it is a value of the t-interval."""
     from workers.student import quantile
 
-    wholes, parts = ([statistics.fmean(block) for block in rounds] for rounds in (whole, without))
     step_ms = statistics.fmean(wholes)
     ratio = statistics.fmean(parts) / step_ms
     n = len(wholes)
@@ -111,9 +138,8 @@ def _kept(whole: Rounds, without: Rounds) -> Share:
     return Share(ratio, quantile(n - 1) * statistics.stdev(residuals) / math.sqrt(n))
 
 
-def _lost(whole: Rounds, without: Rounds) -> Share:
-    kept = _kept(whole, without)
-    return Share(1 - kept.value, kept.half_width)
+def _lost(wholes: Means, without: Means) -> Share:
+    return _share([whole - part for whole, part in zip(wholes, without, strict=True)], wholes)
 
 
 def verdict(found: Shares) -> Verdict:
@@ -164,10 +190,22 @@ def sentence(found: Verdict, ranks: int, decode_threads: int = 0) -> str:
 
 def of_cell(cell: Any) -> Verdict | None:
     """The verdict on a row of cells: the mean shares of its repeats. None where they were not looked for."""
-    parts = {part: Share(float(cell[f"{part}_share"]), float(cell[f"{part}_share_ci"])) for part in NAMES}
+    parts = {part: share_of(cell, part) for part in NAMES}
     if any(math.isnan(share.value) for share in parts.values()):
         return None
     return verdict(Shares(**parts))
+
+
+def share_of(cell: Any, part: Part | Literal["overlap"]) -> Share:
+    return Share(float(cell[f"{part}_share"]), float(cell[f"{part}_share_ci"]))
+
+
+def overlapped(share: Share) -> str:
+    """For a cell of a table; a number alone only where its interval leaves zero."""
+    if math.isnan(share.value):
+        return "–"
+    is_shown = share == NOTHING or share.low > 0 or share.high < 0
+    return _shown(share) if is_shown else f"open: {_shown(share)}"
 
 
 def _shown(share: Share) -> str:

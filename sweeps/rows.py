@@ -46,6 +46,7 @@ METRICS = {
     "compute_share": "share/compute",
     "compute_share_ci": "share/compute_ci",
     "overlap_share": "share/overlap",
+    "overlap_share_ci": "share/overlap_ci",
     "joules_per_image": "joules_per_image",
     "read_mib": "data/read_mib",
     "allreduce_mib_per_s": "ranks/allreduce_mib_per_s",
@@ -170,11 +171,10 @@ def _shares(measured: Measurement, config: TrialConfig) -> dict[str, float]:
     found = limits.shares(measured, config)
     if not found:
         return {}
-    parts = {"input_share": found.input, "comm_share": found.comm, "compute_share": found.compute}
-    figures = {name: share.value for name, share in parts.items()}
-    return (
-        figures | {f"{name}_ci": share.half_width for name, share in parts.items()} | {"overlap_share": found.overlap}
-    )
+    figures: dict[str, float] = {}
+    for part, share in vars(found).items():
+        figures |= {f"{part}_share": share.value, f"{part}_share_ci": share.half_width}
+    return figures
 
 
 def _steps(measured: Measurement) -> dict[str, float]:

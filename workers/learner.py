@@ -118,14 +118,21 @@ class Learner:
         import tensorflow as tf
 
         reduced = self._ring.average([v.value for v in self.network.trainable_variables])
+        reduced.append(self._asked(self._ring))
         return tf.add_n([tf.reshape(one, [-1])[0] for one in reduced])  # TensorFlow leaves out what nobody looks at
+
+    def _asked(self, ring: Ring) -> Any:
+        """How many ranks have asked to stop, over the ring; where none can ask nothing is reduced."""
+        import tensorflow as tf
+
+        return ring.sum_of(self._is_asked) if self._can_be_asked else tf.zeros([])
 
     def _learn(self, ring: Ring, images: Any, labels: Any, weights: Any) -> Any:
         import tensorflow as tf
 
         gradients, told = self._gradients(images, labels, weights)
         with tf.control_dependencies(gradients[:1]):  # the last to appear: what is asked travels with it
-            asked = ring.sum_of(self._is_asked) if self._can_be_asked else tf.zeros([])
+            asked = self._asked(ring)
         self._scaled.apply(ring.average(gradients))
         return tf.concat([told, [asked]], axis=0)
 

@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 FINGERPRINTS = ("hardware", "software")
 # Trials on unlike machines, of unlike programs, on other files or with their ranks otherwise on nodes: never averaged.
 APART = (*FINGERPRINTS, "data_files", "arrangement")
-SHARES = ("input_share", "comm_share", "compute_share")
+SHARES = ("input_share", "comm_share", "compute_share", "overlap_share")
 TO_TARGET = ("epochs_to_target", "hours_to_target", "train_hours_to_target")
 COSTS = ("gpu_hours_per_epoch", "joules_per_image")
 MEMORY = ("peak_memory_mib", "peak_device_memory_mib")

@@ -88,6 +88,12 @@ class Bars:
     note: str = ""
 
 
+def widths(shares: Sequence[float]) -> list[float]:
+    """Of a bar's parts: one below zero is drawn as none, and together they fill the bar."""
+    drawn = [max(share, 0.0) for share in shares]
+    return [share / (sum(drawn) or 1.0) for share in drawn]
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     name: str

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sweeps.report import drawing, page
-from sweeps.report.chart import Bars, Chart, Section, Table, written
+from sweeps.report.chart import Bars, Chart, Section, Table, widths, written
 
 INK, MUTED, RULE = "#16191d", "#59636e", "#dfe3e8"
 TOLD_APART = ("#0072b2", "#d55e00", "#00805c", "#b3528a", "#b07d00", "#3d9bd1", "#4a4a4a", "#8f3b1b")
@@ -20,7 +20,7 @@ COLOURS = {  # those of the page by day
     "--muted": MUTED,
 }
 SIGNS = "osD^vP"
-PARTS = ("#0072b2", "#b07d00", "#d55e00", "#dfe3e8")
+PARTS = ("#0072b2", "#3d9bd1", "#b07d00", "#d55e00", "#dfe3e8")
 DOTS_PER_INCH = 200
 
 
@@ -119,11 +119,11 @@ def _bars(place: Any, bars: Bars) -> None:
     names = [", ".join(axes) for axes, *_ in bars.rows]
     begin = [0.0] * len(names)
     for n, part in enumerate(bars.parts):
-        shares = [row[1][n] for row in bars.rows]
-        place.barh(names, shares, left=begin, color=PARTS[n], label=part)
-        begin = [a + b for a, b in zip(begin, shares, strict=True)]
+        wide = [widths(row[1])[n] for row in bars.rows]
+        place.barh(names, wide, left=begin, color=PARTS[n], label=part)
+        begin = [a + b for a, b in zip(begin, wide, strict=True)]
     place.invert_yaxis()
     place.set_xlim(0, 1)
     place.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     place.tick_params(labelsize=7)
-    place.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8, frameon=False)
+    place.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8, frameon=False)

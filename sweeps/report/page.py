@@ -14,10 +14,10 @@ from importlib.resources import files
 
 from sweeps.report import drawing
 from sweeps.report.answer import Answer
-from sweeps.report.chart import Bars, Block, Chart, Section, Table, Text, written
+from sweeps.report.chart import Bars, Block, Chart, Section, Table, Text, widths, written
 
 FEW = 200  # rows of a long table that are shown at first
-PARTS = ("--c0", "--c4", "--c1", "--rule")  # colours of a bar's parts
+PARTS = ("--c0", "--c5", "--c4", "--c1", "--rule")  # colours of a bar's parts
 TINTS = {"fits": "fits", "too": "unfit", "infeasible": "unfit", "failed": "broke", "lost": "broke", "–": "none"}
 WATERMARK = "SIMULATED"
 
@@ -183,9 +183,9 @@ def _bars(bars: Bars) -> str:
     for axes, shares, words, total in bars.rows:
         told = ", ".join(f"{part} {word}" for part, word in zip(bars.parts, words, strict=True))
         segments = "".join(
-            f'<i class="p{n}" style="width:{100 * max(share, 0):.1f}%;background-color:var({PARTS[n]})"></i>'
-            for n, share in enumerate(shares)
-            if share > 0.002
+            f'<i class="p{n}" style="width:{100 * width:.1f}%;background-color:var({PARTS[n]})"></i>'
+            for n, width in enumerate(widths(shares))
+            if width > 0.002
         )
         cells = "".join(f"<td>{escape(axis)}" for axis in axes)
         body.append(

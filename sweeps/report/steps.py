@@ -11,8 +11,8 @@ from sweeps.report.study import Study
 if TYPE_CHECKING:
     import pandas as pd
 
-PARTS = ("computing", "waiting for input", "waiting for communication", "overlapped")
-FIGURES = ("compute_share", "input_share", "comm_share")
+PARTS = ("computing alone", "overlapped", "waiting for input", "waiting for communication", "waiting for both")
+FIGURES = ("compute_share", "overlap_share", "input_share", "comm_share")
 MOST = 40
 
 
@@ -22,23 +22,11 @@ def section(study: Study) -> Section | None:
     if study.is_convergence or not waits.any():
         return None
     shown = known.loc[known["images_per_s"].nlargest(MOST).index].sort_index()
-    rows = []
-    for _, row in shown.iterrows():
-        shares = [float(row[figure]) for figure in FIGURES]
-        shares.append(max(0.0, 1 - sum(shares)))
-        words = [tables.percent(float(row[figure]), float(row[f"{figure}_ci"])) for figure in FIGURES]
-        whole = sum(max(share, 0) for share in shares)
-        rows.append(
-            (
-                tuple(tables.cell(row[axis]) for axis in study.axes),
-                tuple(max(share, 0) / whole for share in shares),
-                (*words, f"{shares[-1]:.0%}"),
-                f"{row['step_ms']:.4g}",
-            )
-        )
     lead = (
         "A part's share is what a step loses when the part is taken away, so only what is exposed counts. "
-        "What parts hide behind each other is overlapped."
+        "**Waiting for both** is what a step loses only when input and reduction are both taken away. "
+        "**Overlapped** (`overlap_share`) is computing with the reduction beside it, the rest of which is "
+        f"**computing alone**. {_overlaps(study, known)}"
     )
     most = known.loc[(known["comm_share"] + known["input_share"]).idxmax()]
     waits = f"{most['comm_share']:.0%} communication, {most['input_share']:.0%} input"
@@ -51,25 +39,52 @@ def section(study: Study) -> Section | None:
         tuple(map(study.word, study.axes)),
         PARTS,
         "step, ms",
-        tuple(rows),
+        tuple(_bar(study, row) for _, row in shown.iterrows()),
         f"A share below zero is noise and drawn as none; the words of a bar have it as it was.{left}",
     )
     return Section("steps", "Step time", lead, (bars, _verdicts(study, shown)))
+
+
+def _bar(study: Study, row: pd.Series) -> tuple[tuple[str, ...], tuple[float, ...], tuple[str, ...], str]:
+    compute, *others = (float(row[figure]) for figure in FIGURES)
+    in_all, *words = (tables.percent(float(row[figure]), float(row[f"{figure}_ci"])) for figure in FIGURES)
+    overlap, *waits = others
+    alone, both = compute - overlap, 1 - compute - sum(waits)
+    return (
+        tuple(tables.cell(row[axis]) for axis in study.axes),
+        (alone, *others, both),
+        (f"{alone:.0%} (of {in_all} computing)", *words, f"{both:.0%}"),
+        f"{row['step_ms']:.4g}",
+    )
+
+
+def _overlaps(study: Study, cells: pd.DataFrame) -> str:
+    """In how many cells it is shown; nothing where nobody reduces."""
+    reducing = cells[cells["gpus"] > 1]
+    if reducing.empty:
+        return ""
+    shown = reducing["overlap_share"] - reducing["overlap_share_ci"] > 0
+    return f"Its interval lies above zero in {shown.sum()} of {len(shown)} cells on several {study.rank}s."
 
 
 def _verdicts(study: Study, cells: pd.DataFrame) -> Table:
     """What limits each cell, in the words of the console and of a trial's tag."""
     verdicts = [(cell, limits.of_cell(cell)) for _, cell in cells.iterrows()]
     rows = tuple(
-        (*(tables.cell(cell[axis]) for axis in study.axes), limits.in_short(verdict))
+        (
+            *(tables.cell(cell[axis]) for axis in study.axes),
+            limits.overlapped(limits.share_of(cell, "overlap")),
+            limits.in_short(verdict),
+        )
         for cell, verdict in verdicts
         if verdict
     )
     note = (
         "A wait is named if it is a tenth of a step or more, its interval leaves zero, and the other wait behind; "
-        "computing, where both waits are less than a tenth for sure. The rest is open."
+        "computing, where both waits are less than a tenth for sure; an overlap, where its interval leaves zero. "
+        "The rest is open."
     )
-    columns = (*map(study.word, study.axes), "limited by")
+    columns = (*map(study.word, study.axes), "overlapped", "limited by")
     return Table(
         "steps-limits", "What limits each cell", columns, rows, study.numeric(()), note, is_sortable=len(rows) > 12
     )

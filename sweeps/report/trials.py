@@ -25,6 +25,7 @@ FIGURES = {  # by column; those that no trial has are left out
     "step_ms_p95": "p95",
     "input_share": "input",
     "comm_share": "comm",
+    "overlap_share": "overlapped",
     "gpu_hours_per_epoch": "GPU-hours an epoch",
     "joules_per_image": "joules an image",
     "peak_memory_mib": "host MiB, a rank",
@@ -65,7 +66,9 @@ def _word(study: Study, figure: str) -> str:
 def _figure(name: str, value: float) -> str:
     if isinstance(value, float) and math.isnan(value):
         return ""
-    return f"{value:.1%}" if name in ("top1", "input_share", "comm_share") else tables.cell(float(value))
+    return (
+        f"{value:.1%}" if name in ("top1", "input_share", "comm_share", "overlap_share") else tables.cell(float(value))
+    )
 
 
 def ends(study: Study) -> Section | None:

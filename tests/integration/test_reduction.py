@@ -57,6 +57,14 @@ def reductions(timeline: Path) -> Counter[str]:
     return Counter(names[event["pid"]] for event in events if event["ph"] == "B" and event["name"] == "ALLREDUCE")
 
 
+def sent(timeline: Path) -> dict[str, str]:
+    """The format and shape in which each tensor was reduced."""
+    events = written(timeline)
+    names = named(events)
+    told = [event for event in events if event["ph"] == "E" and "args" in event]
+    return {names[event["pid"]]: f"{event['args']['dtype']} {event['args']['shape']}" for event in told}
+
+
 def trained(folder: Path, **fields: object) -> tuple[Timeline, float]:
     """Horovod's timeline of a trial on two ranks, and the median step in milliseconds."""
     file = folder / "timeline.json"
@@ -89,16 +97,39 @@ def test_reductions_begin_before_the_last_gradient_is_there(tmp_path: Path) -> N
     assert sum(lead > 0 for lead in found.lead_us) > STEPS / 2  # grouped, it is none of them
 
 
-def test_a_reduction_alone_reduces_as_much_as_a_step(tmp_path: Path) -> None:
-    """Of a step without all but its reduction `overlap_share` is told: Horovod counts what it reduced in each."""
-    file, steps = tmp_path / "timeline.json", 16
-    asked: dict[str, object] = {"batch_size": 16, "warmup_steps": 1, "measured_steps": steps, "explain": True}
-    ends = gang(2, tmp_path, "workers.train:run", env={"HOROVOD_TIMELINE": str(file)}, **asked)
+@pytest.mark.parametrize(
+    ("reduction", "compression", "by_itself"),  # any two of the three in every combination
+    [
+        ("overlapped", "none", False),
+        ("overlapped", "fp16", True),
+        ("grouped", "none", True),
+        ("grouped", "fp16", False),
+    ],
+)
+def test_a_reduction_alone_reduces_as_much_as_a_step(
+    tmp_path: Path, reduction: str, compression: str, by_itself: bool
+) -> None:
+    """Of a step without all but its reduction `overlap_share` is told: Horovod counts what it reduced in each, the flag
+    with which a trial that stops by itself does so among it."""
+    file, most = tmp_path / "timeline.json", 24
+    steps = {"measured_steps": 0, "max_steps": most, "min_window": most} if by_itself else {"measured_steps": most}
+    asked = {"batch_size": 16, "warmup_steps": 1, "explain": True, "reduction": reduction, "compression": compression}
+    ends = gang(2, tmp_path, "workers.train:run", env={"HOROVOD_TIMELINE": str(file)}, **asked | steps)
     assert [end.what for end in ends] == ["measured"] * 2, ends
-    a_block = explain.SETTLING + explain.FEWEST
-    whole, alone = 1 + steps + 1 + ROUNDS * a_block, 1 + ROUNDS * a_block
-    counts = Counter(reductions(file).values())
-    assert counts[whole + alone] > 10, counts
+    report = ends[0].report
+    assert report
+    assert report.window
+    a_part = ROUNDS * (explain.SETTLING + explain.FEWEST)
+    whole = report.window.warmup_steps + len(report.steps) + 1 + a_part  # one of them to see how long a step takes
+    alone = 1 + a_part  # one to build it
+    counts, formats = reductions(file), sent(file)
+    in_steps, in_alone = (
+        Counter(formats[name] for name, count in counts.items() if count in (times, whole + alone))
+        for times in (whole, alone)
+    )
+    assert sum(in_steps.values()) > 10
+    assert in_steps == in_alone
+    assert (counts["flag"] == whole + alone) is by_itself
 
 
 def test_grouped_reductions_begin_after_the_last_gradient(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -52,16 +52,73 @@ def test_a_share_is_what_a_step_loses_when_the_part_is_taken_away() -> None:
     found = limits.shares(measured(*[constant(nothing=10, input=6, comm=9, both=5, compute=1)] * 2), trial())
     assert found
     assert (found.input.value, found.comm.value, found.compute.value) == pytest.approx((0.4, 0.1, 0.5))
-    assert found.overlap == pytest.approx(0)
+    assert found.overlap.value == pytest.approx(0)
     assert found.input.half_width == pytest.approx(0)
 
 
 def test_what_a_reduction_takes_alone_and_a_step_does_not_lose_with_it_is_overlap() -> None:
-    """Input of 10 ms beside 4 ms of computing and 2 of reduction: taking the reduction away saves nothing."""
-    found = limits.shares(measured(*[constant(nothing=10, input=6, comm=10, both=4, compute=2)] * 2), trial())
+    """8 ms of computing and 4 of reduction, of which 2 stick out."""
+    found = limits.shares(measured(*[constant(nothing=10, comm=8, compute=4)] * 2), trial(data="synthetic"))
+    assert found
+    assert (found.comm.value, found.compute.value, found.overlap.value) == pytest.approx((0.2, 0.8, 0.2))
+    assert found.overlap.half_width == pytest.approx(0)
+
+
+def test_what_hides_behind_a_wait_for_input_is_no_overlap() -> None:
+    """Input of 10 ms beside 4 ms of computing and then 2 of reduction: taking the reduction away saves nothing, but
+    none of it runs beside the computing."""
+    planted_ms = constant(nothing=10, input=6, comm=10, both=4, compute=2)
+    found = limits.shares(measured(planted_ms, planted_ms), trial())
     assert found
     assert (found.input.value, found.comm.value, found.compute.value) == pytest.approx((0.4, 0.0, 0.4))
-    assert found.overlap == pytest.approx(0.2)
+    assert found.overlap.value == pytest.approx(0)
+
+
+def stepping(
+    rng: np.random.Generator, ranks: int, jitter: float, hidden_ms: float, *, has_input: bool
+) -> list[dict[Without, list[list[float]]]]:
+    """What each rank's clock shows of 100 ms of computing, 80 before its gradients are there and 20 to apply them, each
+    of a length of its own at each rank and step, and 30 ms of reduction, of which so much runs beside the computing."""
+
+    def drawn(mean_ms: float, steps: int) -> np.ndarray[Any, Any]:
+        sigma = jitter * math.sqrt(mean_ms * 100) / mean_ms  # of both parts together: `jitter` of 100 ms
+        return mean_ms * rng.lognormal(-(sigma**2) / 2, sigma, (ranks, steps))
+
+    def block(part: Without) -> np.ndarray[Any, Any]:
+        computes, reduces = part != "compute", part not in ("comm", "both")
+        steps = explain.SETTLING + explain.FEWEST
+        backward, update = (drawn(ms, steps) * computes for ms in (80.0, 20.0))
+        ends = [np.zeros(ranks)]  # at a barrier
+        for n in range(steps):
+            there = ends[-1] + backward[:, n]
+            out_ms = 30.0 - hidden_ms * computes
+            ends.append((there.max() + out_ms if reduces else there) + update[:, n])
+        return np.diff(ends, axis=0).T[:, explain.SETTLING :]
+
+    blocks: list[Without] = ["nothing", "comm", *(["input", "both"] if has_input else []), "compute"]  # type: ignore[list-item]
+    rounds = {part: [block(part) for _ in range(ROUNDS)] for part in blocks}
+    return [{part: [times[rank].tolist() for times in rounds[part]] for part in blocks} for rank in range(ranks)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "jitter", "hidden_ms", "has_input"),
+    [(2, 0.1, 20.0, False), (4, 0.05, 20.0, True), (8, 0.01, 0.0, False), (8, 0.1, 0.0, False), (8, 0.1, 20.0, False)],
+)
+def test_ranks_that_jitter_leave_overlap_as_it_is(ranks: int, jitter: float, hidden_ms: float, has_input: bool) -> None:
+    """The mean of many trials is the planted share to within what they scatter, and their intervals hold it."""
+    rng = np.random.default_rng(5)
+    asked = trial(data="images" if has_input else "synthetic", gpus=ranks)
+    told, whole_ms = [], []
+    for _ in range(300):
+        times = stepping(rng, ranks, jitter, hidden_ms, has_input=has_input)
+        found = limits.shares(measured(*times), asked)
+        assert found
+        told.append((found.overlap.value, found.overlap.half_width))
+        whole_ms += limits.together([of["nothing"] for of in times])
+    value, half = np.array(told).T
+    planted_share = hidden_ms / np.mean(whole_ms)
+    assert abs(value.mean() - planted_share) < 3.5 * value.std() / math.sqrt(len(value))
+    assert np.mean(abs(value - planted_share) <= half) >= 0.92
 
 
 def test_the_slowest_rank_counts() -> None:
@@ -242,6 +299,43 @@ def test_repeats_that_differ_more_than_their_rounds_say_less() -> None:
     assert found["input_share"] == pytest.approx(0.3)
     assert found["input_share_ci"] == pytest.approx(4.3027 * 0.2 / math.sqrt(3), rel=1e-3)
     assert verdict_of(found) == "open: input 30% ± 50%"
+
+
+def test_overlap_has_its_interval_in_a_row_and_over_the_repeats_of_a_cell() -> None:
+    asked = trial(data="synthetic", explain=True)
+    told = measured(*[constant(nothing=10, comm=8) | {"compute": [[4.0], [5.0], [6.0], [6.0], [5.0], [4.0]]}] * 2)
+    made = record(asked)
+    repeats = [
+        rows.row(
+            dataclasses.replace(
+                made,
+                config=dataclasses.replace(asked, repeat=n),
+                outcome=dataclasses.replace(made.outcome, measurement=told),
+            )
+        )
+        for n in range(3)
+    ]
+    own = 2.5706 * 0.1 * math.sqrt(4 / 5) / math.sqrt(6)
+    assert (repeats[0]["overlap_share"], repeats[0]["overlap_share_ci"]) == pytest.approx((0.3, own), rel=1e-3)
+    found = analysis.cells(planted.frame(repeats)).iloc[0]
+    assert (found["overlap_share"], found["overlap_share_ci"]) == pytest.approx((0.3, own / math.sqrt(3)), rel=1e-3)
+    assert limits.overlapped(limits.share_of(found, "overlap")) == "30% ± 5%"
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (Share(0.3, 0.05), "30% ± 5%"),
+        (Share(0.04, 0.05), "open: 4% ± 5%"),
+        (Share(-0.04, 0.05), "open: -4% ± 5%"),
+        (Share(-0.1, 0.05), "-10% ± 5%"),
+        (Share(0.3, math.nan), "open: 30%"),
+        (NOTHING, "0%"),
+        (Share(math.nan, math.nan), "–"),
+    ],
+)
+def test_an_overlap_is_named_only_when_its_interval_leaves_zero(share: Share, words: str) -> None:
+    assert limits.overlapped(share) == words
 
 
 def test_a_cell_that_nobody_looked_at_has_no_verdict() -> None:

@@ -82,6 +82,9 @@ def test_shares_come_out_as_the_model_has_them() -> None:
     of_step = step(config, KINDS["v100"], [4, 4], 40)
     assert found["comm_share"] == pytest.approx(1 - of_step.without("comm") / of_step.step_ms, abs=0.03)
     assert found["input_share"] == pytest.approx(1 - of_step.without("input") / of_step.step_ms, abs=0.03)
+    hidden_ms = of_step.reduction_ms - of_step.exposed_ms
+    assert hidden_ms > 0.1 * of_step.step_ms
+    assert found["overlap_share"] == pytest.approx(hidden_ms / of_step.step_ms, abs=0.03)
     assert str(found["limited_by"])
 
 

@@ -191,7 +191,7 @@ def _apart(study: Study, best: Best) -> Finding:
 def _open(study: Study, best: Best) -> Iterator[str]:
     pick, rivals, others = best.pick, best.rivals, len(best.table) - 1
     if best.unlike:
-        yield f"Which cell is best is open: they have **{best.measured_with}**, and a lead may be that of these."
+        yield f"Which cell is best is open: the cells have **{best.measured_with}**, and a lead may be that of these."
     if len(pick.singles) == len(best.table):
         yield "Which cell is best is open: **every cell has a single repeat**, and no interval."
     elif pick.top in pick.singles:

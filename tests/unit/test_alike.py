@@ -122,7 +122,7 @@ def test_the_fastest_cell_is_not_called_so_among_cells_that_were_not_measured_al
     assert "leads cells that were not measured alike: 34" in found.answer.says
     assert found.answer.sureness == "open"
     (apart,) = [one for one in found.notes if one.rule == "told apart"]
-    assert apart.says.startswith(f"Which cell is best is open: they have **{WORDS[side]}")
+    assert apart.says.startswith(f"Which cell is best is open: the cells have **{WORDS[side]}")
     assert apart.sureness == "open"
     assert WORDS[side] in next(one.says for one in found.doubts if one.rule == "pooled")
     again = {step.word: step for step in next_steps.of(study, found, Situation(file="x.yaml"))}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from sweeps import errors, plan, predict, space, tables
-from sweeps.analysis import FINGERPRINTS, plain
+from sweeps.analysis import cells, conditions, named, plain
 from sweeps.errors import InputError, Mistake
 from sweeps.reading import read
 from sweeps.spec import parse
 
 SHOWN = 5
+UNPLANNED = (
+    "the store should tell for which nodes {0} was planned, but an earlier version wrote it: the file is planned for no"
+    " nodes, so cells that {0} has measured may count as not measured; `sweep sync {0}`, where its ledger lies, tells"
+    " the store"
+)
 WORTH = 0.95  # of an interval, that a trial must narrow it to
 
 
@@ -20,16 +26,20 @@ def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format
     from sweeps import query
 
     spec = parse(read(file), str(file), overrides)
-    planned = plan.plan(spec, str(file))
     trials = plain(query.trials(sweep))
-    cells = [*planned.cells.values()] or [*plan.grid(spec)]
+    nodes = query.sweep(sweep)["nodes"]
+    planned = plan.plan(spec, str(file), nodes)
+    configs = [*planned.cells.values()] or [*plan.grid(spec, nodes)]
     models = predict.fit(trials)
     if not models:
         rule = f"must have {predict.FEWEST_CELLS} cells with images/s, and say on how many nodes"
         raise InputError("plan --next", [Mistake(sweep, rule, f"{(trials['images_per_s'] > 0).sum()} trials with one")])
-    if several := [side for side in FINGERPRINTS if trials[side].replace("", None).nunique() > 1]:
-        raise InputError("plan --next", [Mistake(sweep, f"must have one {several[0]} fingerprint", "several")])
-    shapes = predict.shapes(cells, trials)
+    table = cells(trials)
+    if several := conditions(table):
+        raise InputError("plan --next", [Mistake(sweep, "must have been measured alike", named(table, several))])
+    if not nodes:
+        print(UNPLANNED.format(sweep), file=sys.stderr)
+    shapes = predict.shapes(configs, trials)
     found = predict.next_trials(trials, shapes)
     axes = [axis for axis in [*planned.axes] if axis in found] or ["batch_size", "gpus"]
     made = found[["cell", *axes, "nodes", "is_measured", "tells", "opens", "predicts", "within", "then"]]

@@ -8,10 +8,11 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sweeps import rows
 from workers import contract
 from workers.contract import WITHOUT_JPEGS, Cached, TrialConfig, TrialOutcome
 
-# Of the hardware and the software of a node, and of the files of a trial there; or of several nodes joined by `+`.
+# Of a node's hardware and software, and of the files of a trial there; of a gang, each as `rows.joined` has it.
 Fingerprints = tuple[str, str, str]
 
 
@@ -33,36 +34,35 @@ def made(node: Mapping[str, Any]) -> Made:
     return Made(node["hardware"]["digest"], node["software"]["digest"], node.get("data", {}))
 
 
-def joined(nodes: Iterable[Fingerprints]) -> Fingerprints:
-    """Of a trial that runs on these nodes."""
-    hardware, software, files = ("+".join(sorted({*side} - {""})) for side in zip(*nodes, strict=True))
+def joined(nodes: Sequence[tuple[Fingerprints, int]]) -> Fingerprints:
+    """Return those of a trial with so many ranks on each of these nodes."""
+    hardware, software, files = (rows.joined((of[side], ranks) for of, ranks in nodes) for side in range(3))
     return hardware, software, files
 
 
 class Cache:
     """What earlier sweeps have measured of the cells of this one."""
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, measured: Iterable[Mapping[str, Any]] = ()) -> None:
         """Rows of completed trials as `sweeps.trials` has them; of equal ones the last is taken."""
         self._found: dict[tuple[str, str, Fingerprints], Mapping[str, Any]] = {
             (row["trial"], row["arrangement"], (row["hardware"], row["software"], row["data_files"])): row
-            for row in rows
+            for row in measured
         }
         self._trials = {trial for trial, _, _ in self._found}
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def outcome(self, config: TrialConfig, nodes: Sequence[Fingerprints]) -> TrialOutcome | None:
-        """What the trial came to on such nodes, whichever of them."""
+    def outcome(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
+        """What the trial came to with so many ranks on each of such nodes, whichever of them."""
         if config.trial not in self._trials or not nodes:
             return None
-        here = joined(nodes)
-        if not all(hardware and software for hardware, software, _ in nodes):
+        if not all(hardware and software for (hardware, software, _), _ in nodes):
             return None  # one of them has not said what it is made of
-        if config.data not in WITHOUT_JPEGS and not all(files for _, _, files in nodes):
+        if config.data not in WITHOUT_JPEGS and not all(files for (_, _, files), _ in nodes):
             return None  # nobody knows whether it is the same data
-        row = self._found.get((config.trial, contract.arranged(config.arrangement), here))
+        row = self._found.get((config.trial, contract.arranged(config.arrangement), joined(nodes)))
         return _again(row) if row else None
 
 

@@ -1,8 +1,10 @@
 """One sweep against another, cell by cell. Pure.
 
 Cells match where all parameters agree that vary on either side. What each side holds to one value, but not to the same
-one, is the difference under study. Cells whose ranks sat on nodes in other ways, or that read other files of the same
-name, are not compared unless placement, GPUs or data are what is under study.
+one, is the difference under study. So are hardware and software where no fingerprint is on both sides. Cells that were
+not measured alike otherwise (`analysis.alike`), as where a side has the other's software in some cells only, are not
+compared: on other hardware, with other software, with their ranks otherwise on nodes, or on other files of the same
+name, unless placement, GPUs or data are what is under study.
 
 A ratio is B ÷ A of the means of logarithms; its interval holds for all cells together at 95% (Bonferroni). The interval
 is the verdict: faster or slower where it leaves 1, no difference seen where it holds 1. A procedure in steps, such as
@@ -21,7 +23,7 @@ import math
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from sweeps.analysis import CONFIDENCE, FINGERPRINTS, parameters, plain, varied
+from sweeps.analysis import APART, CONFIDENCE, FINGERPRINTS, STUDIED_BY, cells, named, parameters, plain, unlike, varied
 from sweeps.analysis.noise import moderated
 from sweeps.errors import InputError, Mistake, shown
 from sweeps.references import PUBLISHED
@@ -41,7 +43,7 @@ FIGURES = {  # is more of it better?
     "train_hours_to_target": False,
 }
 CACHED = "cached"  # the kind of a trial that was not run, since an earlier one stands for it
-PLACED = ("gpus", "placement")  # by which ranks sit on nodes as they do
+WORDS = {"hardware": "hardware", "software": "software", "data_files": "files of data", "arrangement": "nodes x ranks"}
 ONLY_IN = {side: f"only in {side}" for side in "AB"}
 OWN = ("a", "b", "n_a", "n_b", "ratio", "ratio_low", "ratio_high", "p", "verdict", "why")
 
@@ -69,6 +71,7 @@ class Comparison:
     axes: tuple[str, ...]  # by which cells matched, those that vary
     cells: pd.DataFrame  # the axes, then OWN
     differs: dict[str, tuple[str, str]]  # what each side holds to a value of its own
+    unlike: dict[str, str]  # side to what its cells have several of, where that is under study
     crossovers: tuple[Crossover, ...]
     lost: int  # cells that have a figure in A, and were tried in B without one
 
@@ -107,15 +110,27 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, figure: str = "images_per_s") -> C
     else:
         merged = of_a.merge(of_b, how="cross", suffixes=("_a", "_b"))
     axes = [name for name in keys if name in merged]
-    under_study = {name for name in (*PLACED, "data") if name in differs}
+    under_study = {side for side in APART if side in differs or {*STUDIED_BY[side]} & {*differs}}
     rows = [_row(cell, under_study) for cell in merged.to_dict("records")]
     table = pd.concat(
         [merged[axes], pd.DataFrame(rows, columns=[*OWN, "var", "df", "per"], index=merged.index)], axis=1
     )
     _judge(table, FIGURES[figure])
     lost = int(((table["n_a"] > 0) & (table["n_b"] == 0) & table["why"].str.startswith("B: ")).sum())
-    table = table.sort_values(axes, kind="stable", key=_sortable).reset_index(drop=True)[[*axes, *OWN]]
-    return Comparison(figure, tuple(axes), table, differs, tuple(_crossovers(table, axes)), lost)
+    table["made"] = [
+        str([cell[f"{name}_{side}"] for name in FINGERPRINTS for side in "ab"]) for cell in merged.to_dict("records")
+    ]
+    table = table.sort_values(axes, kind="stable", key=_sortable).reset_index(drop=True)
+    crossovers = tuple(_crossovers(table, axes))
+    mixed = {name: words for name, side in (("A", a), ("B", b)) if (words := _mixed(side, under_study))}
+    return Comparison(figure, tuple(axes), table[[*axes, *OWN]], differs, mixed, crossovers, lost)
+
+
+def _mixed(side: pd.DataFrame, under_study: Collection[str]) -> str:
+    """What the cells of a side have several of, though it is what is compared with the other side's."""
+    several = [name for name in under_study if name in side and side[name].nunique() > 1]
+    table = cells(side) if several else side
+    return named(table, [name for name in unlike(table) if name in several]) if several else ""
 
 
 def _with_variables(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -144,9 +159,10 @@ def _matched(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tup
     differs = {}
     for name in (*both, *FINGERPRINTS):
         mine, its = (sorted({shown(value) for value in side[name].dropna()} - {""}) for side in (a, b))
-        if name not in is_varied and mine != its and (mine or its):
+        is_held = not {*mine} & {*its} if name in FINGERPRINTS else name not in is_varied and mine != its
+        if is_held and (mine or its):
             differs[name] = ", ".join(mine) or "none", ", ".join(its) or "none"
-    for name, of in (("arrangement", PLACED), ("data_files", ("data",))):
+    for name, of in ((side, STUDIED_BY[side]) for side in APART if side not in FINGERPRINTS):
         mine, its = (sorted({*side[name]} - {""}) if name in side else [] for side in (a, b))
         if len(mine) == len(its) == 1 and mine != its and any(one in differs for one in of):
             differs[name] = mine[0], its[0]
@@ -169,15 +185,19 @@ def _side(trials: pd.DataFrame, keys: list[str], figure: str) -> pd.DataFrame:
             | {
                 "logs": np.log(known[figure].to_numpy(float)),
                 "outcomes": _told(cell),
-                "machines": [sorted({*known[side]} - {""}) for side in FINGERPRINTS],
-                "arrangement": sorted({*known["arrangement"]}) if "arrangement" in known else [],
-                "data_files": sorted({*known["data_files"]}) if "data_files" in known else [],
+                **{name: _kinds(known, name) for name in APART},
                 "is_cached": bool((known["kind"] == CACHED).any()),
                 "is_published": is_published,
             }
         )
-    told = ("logs", "outcomes", "machines", "arrangement", "data_files", "is_cached", "is_published")
+    told = ("logs", "outcomes", *APART, "is_cached", "is_published")
     return pd.DataFrame(rows, columns=[*own, *told])
+
+
+def _kinds(known: pd.DataFrame, name: str) -> list[str]:
+    """What the trials of a cell were measured with; a machine that is not known is none."""
+    found = {*known[name]} if name in known else set()
+    return sorted(found - {""} if name in FINGERPRINTS else found)
 
 
 def _placed(trials: pd.DataFrame) -> pd.DataFrame:
@@ -223,10 +243,6 @@ def _obstacle(cell: dict[str, Any], n: list[int], under_study: Collection[str]) 
     for side, count in zip("ab", n, strict=True):
         if not count:
             return f"{side.upper()}: {cell[f'outcomes_{side}']}, no figure"
-    for name, place in zip(FINGERPRINTS, range(len(FINGERPRINTS)), strict=True):
-        for side in "ab":
-            if len(several := cell[f"machines_{side}"][place]) > 1:
-                return f"{side.upper()} has {len(several)} {name} fingerprints: choose with @{several[0][:12]}"
     if why := _unlike(cell, under_study):
         return why
     if (cell["is_cached_a"] or cell["is_cached_b"]) and {*cell["logs_a"]} & {*cell["logs_b"]}:
@@ -241,17 +257,18 @@ def _obstacle(cell: dict[str, Any], n: list[int], under_study: Collection[str]) 
 
 def _unlike(cell: dict[str, Any], under_study: Collection[str]) -> str:
     """Why the two sides were not measured alike; empty where they were, as far as is known of either."""
-    if cell["is_published_a"] or cell["is_published_b"]:
-        return ""
-    for name, of, words in (("arrangement", PLACED, "nodes x ranks"), ("data_files", ("data",), "files of data")):
+    is_published = cell["is_published_a"] or cell["is_published_b"]
+    for name in FINGERPRINTS if is_published else APART:
         sides = {side: cell[f"{name}_{side}"] for side in "ab"}
         for side, found in sides.items():
+            if len(found) > 1 and name in FINGERPRINTS:
+                return f"{side.upper()} has {len(found)} {name} fingerprints: choose with @{found[0]}"
             if len(found) > 1:
                 ways = " and ".join(way or "unknown" for way in found)
-                return f"{side.upper()} has several {words}: {ways}"
-        if sides["a"] != sides["b"] and not {*of} & {*under_study}:
+                return f"{side.upper()} has several {WORDS[name]}: {ways}"
+        if sides["a"] != sides["b"] and name not in under_study and not is_published:
             mine, its = ((found[0] if found else "") or "unknown" for found in sides.values())
-            return f"other {words}: {mine} in A, {its} in B"
+            return f"other {WORDS[name]}: {mine} in A, {its} in B"
     return ""
 
 
@@ -291,10 +308,11 @@ def _crossovers(table: pd.DataFrame, axes: list[str]) -> Iterator[Crossover]:
         if pd.api.types.is_bool_dtype(clear[axis]) or numbers.nunique() < 2:
             continue
         others = [name for name in axes if name != axis and not (axis in ("gpus", "nodes") and name == "nodes")]
+        others.append("made")  # else what changes sides may be the machine
         lines = clear.assign(**{axis: numbers}).dropna(subset=[axis])
-        for _, line in lines.groupby(others, sort=False, dropna=False) if others else [((), lines)]:
+        for _, line in lines.groupby(others, sort=False, dropna=False):
             steps = line.sort_values(axis).to_dict("records")
             for low, high in itertools.pairwise(steps):
                 if low["verdict"] != high["verdict"]:
-                    at = {name: low[name] for name in others if table[name].nunique(dropna=False) > 1}
+                    at = {name: low[name] for name in others[:-1] if table[name].nunique(dropna=False) > 1}
                     yield Crossover(axis, low[axis], high[axis], low["verdict"], high["verdict"], at)

@@ -215,7 +215,7 @@ class Engine:
     def _known(self, config: TrialConfig) -> TrialOutcome | None:
         """What a trial comes to, if that is certain wherever it would run."""
         unlike = {self._made.get(node.name, Made()).of(config) for node in self._nodes}
-        if len(unlike) == 1 and (outcome := self._cache.outcome(config, [*unlike])):
+        if len(unlike) == 1 and (outcome := self._cache.outcome(config, [(one, config.gpus) for one in unlike])):
             return outcome
         inference = self._feasible.inferred(config)
         return feasibility.outcome(inference) if inference else None
@@ -242,9 +242,9 @@ class Engine:
                 if inference := self._feasible.inferred(config):
                     self._settle(config, feasibility.outcome(inference))
 
-    def _made_of(self, config: TrialConfig, seats: Seats) -> list[Fingerprints]:
-        """Of all nodes that it would run on; of none where one has not said."""
-        known = [self._made[node].of(config) for node, _ in seats if node in self._made]
+    def _made_of(self, config: TrialConfig, seats: Seats) -> list[tuple[Fingerprints, int]]:
+        """Of all nodes that it would run on, with its ranks there; of none where one has not said."""
+        known = [(self._made[node].of(config), ranks) for node, ranks in seats if node in self._made]
         return known if len(known) == len(seats) else []
 
     def to_blame(self, record: TrialRecord) -> set[str]:

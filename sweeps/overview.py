@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis, limits, tables
+from sweeps.analysis.picking import NOT_SHOWN
 from sweeps.plan import Plan, rank
 from sweeps.space import shown
 
@@ -69,18 +71,22 @@ def _times(found: pd.DataFrame, figure: str) -> list[str]:
 
 
 def front(trials: pd.DataFrame, planned: Plan) -> list[str]:
-    """Throughput against its cost, in lines: the cells that no other beats in both. Empty where one wins outright."""
+    """Throughput against its cost, in lines: the cells that no other that was measured alike beats in both. Empty where
+    one wins outright."""
     found = analysis.cells(trials)
     if planned.spec.protocol != "throughput" or found["gpus"].nunique() == 1:
         return []
     hours = "GPU-hours" if planned.spec.device == "gpu" else "rank-hours"
-    lines = [f"Throughput against {hours} for an epoch of ImageNet, where no cell beats another in both:"]
-    for _, alike in found.groupby([*analysis.FINGERPRINTS], sort=False, observed=True):
+    sides = analysis.conditions(found)
+    each = f", of cells with the same {' and '.join(side.replace('_', ' ') for side in sides)}" if sides else ""
+    lines = [f"Throughput against {hours} for an epoch of ImageNet, where no cell beats another in both{each}"]
+    lines[0] += f" ({NOT_SHOWN}):"
+    for _, alike in found.groupby(sides or (lambda row: 0), sort=False):
         unbeaten = analysis.pareto(alike, ["images_per_s"], ["gpu_hours_per_epoch"])
         for _, cell in unbeaten.iterrows() if len(unbeaten) > 1 else ():
             rate = tables.plus_minus(cell["images_per_s"], cell["images_per_s_ci"])
             cost = tables.plus_minus(cell["gpu_hours_per_epoch"], cell["gpu_hours_per_epoch_ci"])
-            lines.append(f"  {_named(cell, planned)}: {rate} images/s, {cost} {hours}")
+            lines.append(f"  {_named(cell, planned, sides)}: {rate} images/s, {cost} {hours}")
     return lines if len(lines) > 1 else []
 
 
@@ -107,6 +113,8 @@ def in_order(found: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     return found
 
 
-def _named(cell: Any, planned: Plan) -> str:
-    axes = [*planned.axes] or ["batch_size", "gpus"]
-    return ", ".join(f"{axis} {shown(cell.get(axis, ''))}" for axis in axes)
+def _named(cell: Any, planned: Plan, sides: Sequence[str]) -> str:
+    axes = [*([*planned.axes] or ["batch_size", "gpus"]), *sides]
+    return ", ".join(
+        f"{axis.replace('_', ' ') if axis in sides else axis} {shown(cell.get(axis, ''))}" for axis in axes
+    )

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeps import analysis, arrays, database, expression, ledger, mirror, remote, rows, tracking
+from sweeps import analysis, arrays, database, expression, ledger, mirror, remote, rows, shape, tracking
 from sweeps.errors import InputError, Mistake, without_password
 from sweeps.expression import ExpressionError
 from sweeps.tabular import TAGS
@@ -128,7 +128,8 @@ def is_there() -> bool:
 
 
 def sweep(name: str) -> dict[str, Any]:
-    """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note."""
+    """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note, and the
+    nodes that it was planned for: none where an earlier version wrote it."""
     uri = tracking.store_name()
     table = _in_order(_read(uri, [name], OWN))
     is_it = (arrays.texts(table, "tag:sweep.name") == name) & (arrays.texts(table, "tag:sweep.trial") == "")
@@ -138,11 +139,11 @@ def sweep(name: str) -> dict[str, Any]:
     (found,) = table.slice(len(table) - 1).to_pylist()
     told = {side: arrays.texts(table, f"tag:sweep.{side}")[-1] for side in ("id", "simulated")}
     try:
-        note = remote.tags(uri, found["run"]).get("mlflow.note.content", "")
+        tags = remote.tags(uri, found["run"])
     except Exception as error:
         raise tracking.refused("answer", error) from None
     return {"study": found["experiment"], "status": found["status"], "started_ms": found["started_ms"], **told,
-            "note": note}  # fmt: skip
+            "note": tags.get(tracking.NOTE, ""), "nodes": shape.read(tags.get(tracking.NODES, ""))}  # fmt: skip
 
 
 def list_sweeps(*, store: Names = ()) -> pd.DataFrame:

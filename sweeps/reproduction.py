@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sweeps import plan
-from sweeps.analysis import APART
+from sweeps.analysis import APART, STUDIED_BY
 from sweeps.analysis.noise import moderated
 from sweeps.errors import shown
 from sweeps.publication import Row, Table, usual
@@ -67,6 +67,7 @@ class Cell:
     nodes: int | None = None
     hardware: tuple[str, ...] = ()
     software: tuple[str, ...] = ()
+    data_files: tuple[str, ...] = ()
     why: str = ""
 
 
@@ -228,6 +229,7 @@ def _cell(config: TrialConfig, trials: Sequence[Mapping[str, Any]], is_planned: 
         nodes=nodes.pop() if len(nodes) == 1 else None,
         hardware=machines["hardware"],
         software=machines["software"],
+        data_files=machines["data_files"],
     )
     if several := [side for side, prints in machines.items() if len(prints) > 1]:
         why = f"its repeats ran with {len(machines[several[0]])} {APART_IN_WORDS[several[0]]}: not averaged"
@@ -285,13 +287,24 @@ def _relative(row: Row, cell: Cell | str, under: Cell | str, base: Row | None) -
             return _Asked(printed, rounding, why=f"{whose}{one if isinstance(one, str) else one.why}")
     assert isinstance(cell, Cell)
     assert isinstance(under, Cell)
-    if cell.hardware != under.hardware or cell.software != under.software:
-        return _Asked(printed, rounding, why="what it is over ran on another machine")
+    if unlike := _unlike(cell, under):
+        return _Asked(printed, rounding, why=f"what it is over was measured with other {unlike}")
     ratio = cell.mean / under.mean
     spreads = [one.spread for one in (cell, under) if one.spread]
     published = [_published(row), *([_published(base)] if base else [])]
     half_width = ratio * math.hypot(cell.half_width / cell.mean, under.half_width / under.mean)
     return _Asked(printed, rounding, (*spreads, *published), ratio, half_width, has_interval=len(spreads) == 2)
+
+
+def _unlike(cell: Cell, other: Cell) -> str:
+    """In what two cells were not measured alike, in words (`analysis.alike`)."""
+    configs = cell.config, other.config
+    differ = [side for side in ("hardware", "software", "data_files") if getattr(cell, side) != getattr(other, side)]
+    return " and ".join(
+        side.replace("_", " ")
+        for side in differ
+        if all(plan.value(configs[0], name) == plan.value(configs[1], name) for name in STUDIED_BY[side])
+    )
 
 
 def _judged(asked: Sequence[_Asked | None], tolerance: float) -> list[Claim | None]:

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 from sweeps import limits
@@ -66,6 +66,7 @@ PARAMS = {f.name: str(f.type) for f in dataclasses.fields(TrialConfig) if f.name
 Side = Literal["hardware", "software"]
 SIDES: tuple[Side, ...] = get_args(Side)  # of a fingerprint
 WHERE = (*SIDES, "data_files", "arrangement")  # what trials must share to be pooled, beside their cell
+UNKNOWN = "unknown"  # in place of the digest of a node that has not said it, beside others'
 NOT_PINNED = "not: "  # begins the words on ranks that may run anywhere
 SYSTEM = "system/"  # begins the name of a reading of the nodes
 VARIABLE = "env."  # begins the name of a parameter that is an environment variable
@@ -230,11 +231,26 @@ def _epochs(epochs: Sequence[EpochRecord], reached_target: bool) -> dict[str, fl
     return figures
 
 
-def fingerprint(record: TrialRecord, side: Side) -> str:
-    """Of the nodes that a trial ran on; those of unlike nodes joined by `+`."""
-    if record.outcome.cached:
-        return str(getattr(record.outcome.cached, side))
-    return "+".join(sorted({getattr(place, side) for place in record.outcome.granted} - {""}))
+def joined(nodes: Iterable[tuple[str, int]]) -> str:
+    """Say the digest and the number of ranks of each node: `aaaa` where all are alike, else `aaaa*1x3+bbbb*1x1`, with
+    nodes x ranks behind each digest; empty where nothing is known of any.
+
+    Earlier versions joined the digests alone (`aaaa+bbbb`), so that a gang of 3 + 1 ranks was called as one of 1 + 3.
+    This says them otherwise: what they wrote of unlike nodes equals nothing that is written now.
+    """
+    seats = Counter(nodes)
+    known = sorted({digest for digest, _ in seats})
+    if len(known) < 2:
+        return "".join(known)
+    alike = {one: [ranks for (digest, ranks), n in seats.items() if digest == one for _ in range(n)] for one in known}
+    return "+".join(
+        f"{digest or UNKNOWN}*{form}" for digest, each in alike.items() for form in contract.arranged(each).split("+")
+    )
+
+
+def digests(text: str) -> list[str]:
+    """Return the digests that are joined there, in this form or an earlier one."""
+    return list(dict.fromkeys(part.partition("*")[0] for part in text.split("+")))
 
 
 def where(record: TrialRecord) -> dict[str, str]:
@@ -243,13 +259,12 @@ def where(record: TrialRecord) -> dict[str, str]:
     if cached := record.outcome.cached:
         return {name: str(getattr(cached, name)) for name in WHERE}
     places = record.outcome.granted
-    files = "+".join(sorted({place.data_files for place in places} - {""}))
-    ranks = Counter(place.node_id or place.node for place in places).values()
-    return {
-        **{side: fingerprint(record, side) for side in SIDES},
-        "data_files": files,
-        "arrangement": contract.arranged(ranks),
-    }
+    nodes = [place.node_id or place.node for place in places]
+    told = {}
+    for name in (*SIDES, "data_files"):
+        found = Counter(zip(nodes, (getattr(place, name) for place in places), strict=True))
+        told[name] = joined((digest, ranks) for (_, digest), ranks in found.items())
+    return told | {"arrangement": contract.arranged(Counter(nodes).values())}
 
 
 def arrangement(gpus: int, nodes: float, placement: str) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sweeps import rows
 from sweeps.ledger import TrialRecord
 from workers.contract import Granted
 
@@ -64,8 +65,8 @@ class Sameness:
         cached, places = record.outcome.cached, record.outcome.granted
         if record.outcome.status != "completed":
             return
-        software = cached.software.split("+") if cached else [place.software for place in places]
-        files = cached.data_files.split("+") if cached else [place.data_files for place in places]
+        software = rows.digests(cached.software) if cached else [place.software for place in places]
+        files = rows.digests(cached.data_files) if cached else [place.data_files for place in places]
         for kind, found in (("", software), (record.config.data, files)):
             self._measured.setdefault(kind, Counter()).update({*found} - {""})
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import operator
 from bisect import bisect_left
 from collections import Counter
@@ -165,6 +166,20 @@ def check_capacity(
         if why := impossible(config, nodes, most_nodes):
             refused.setdefault(why, []).append(config)
     return refused
+
+
+def written(nodes: Iterable[Node]) -> str:
+    """Return all that a plan needs of nodes, as JSON: how many are alike in what they have."""
+    alike = Counter((node.cpus, node.gpus, node.kind) for node in nodes)
+    return json.dumps(
+        [{"nodes": n, "cpus": cpus, "gpus": gpus, "kind": kind} for (cpus, gpus, kind), n in alike.items()]
+    )
+
+
+def read(text: str) -> tuple[Node, ...]:
+    """Return the nodes that are written so, with names of no meaning."""
+    kinds = [kind for kind in json.loads(text or "[]") for _ in range(kind["nodes"])]
+    return tuple(Node(f"node-{n}", kind["cpus"], kind["gpus"], kind["kind"]) for n, kind in enumerate(kinds))
 
 
 def described(nodes: Iterable[Node]) -> str:

@@ -59,6 +59,8 @@ def on_machine(found: pd.DataFrame, digest: str, place: str) -> pd.DataFrame:
     known = {side: sorted({*found[side].dropna()} - {""}) for side in FINGERPRINTS}
     chosen = [side for side in FINGERPRINTS if here[side].any()] if digest else []
     fits = [print_ for side in chosen[:1] for print_ in known[side] if print_.startswith(digest)]
+    if digest in fits:  # that of unlike nodes may begin with it
+        fits, here = [digest], {side: found[side] == digest for side in FINGERPRINTS}
     if len(fits) != 1:
         words = "; ".join(f"{side}: {', '.join(prints) or 'none'}" for side, prints in known.items())
         raise InputError("diff", [Mistake(place, f"must begin one fingerprint of the sweep ({words})", digest)])
@@ -80,6 +82,8 @@ def show(found: Comparison, names: tuple[str, str], form: tables.Format) -> None
     print(f"B against A, {found.figure}\n  A  {a}\n  B  {b}")
     for name, (mine, its) in found.differs.items():
         print(f"  {name}: {mine} | {its}")
+    for side, words in found.unlike.items():
+        print(f"  {side}'s cells have {words}: how they differ from each other may be that of these")
     both = found.cells[~found.cells["why"].isin(comparison.ONLY_IN.values())]
     if len(both):
         tables.show(_written(both, found.axes), "table")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sweeps import note, rows, savedview
+from sweeps import note, rows, savedview, shape
 from sweeps.errors import RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.note import Conclusion
@@ -30,6 +30,7 @@ RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "checkpoint_s", "top1", "top5")
 NOTE = "mlflow.note.content"
 FINDINGS = "sweep.findings"
+NODES = "sweep.nodes"  # that the sweep was planned for: on them its cells are those that its trials have
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
 ALWAYS = ("batch_size", "gpus")  # what charts are drawn over, across sweeps as well
 TIMEOUT_S = 20
@@ -62,7 +63,7 @@ class Store:
         self._runs = self._existing_runs()
         self._unsure: set[str] = set()  # trials whose run the store may have made without our hearing of it
         self._described: set[str] = set()
-        tags = {NOTE: note.of(facts)}
+        tags = {NOTE: note.of(facts), **self._nodes()}
         self._parent = self._runs.get("") or self._made("", facts.name, facts.created_at, tags)
 
     def log(self, record: TrialRecord) -> None:
@@ -137,8 +138,9 @@ class Store:
 
     def conclude(self, found: Conclusion) -> None:
         """Say what was found at the sweep's own run: as its note, and as JSON."""
-        self._client.set_tag(self._parent, NOTE, note.of(self._facts, found.markdown))
-        self._client.set_tag(self._parent, FINDINGS, found.findings)
+        tags = {NOTE: note.of(self._facts, found.markdown), FINDINGS: found.findings, **self._nodes()}
+        for name, text in tags.items():
+            self._client.set_tag(self._parent, name, text)
 
     def show(self) -> None:
         """Write the sweep's saved views. They are for the eye alone: no trial waits for them or is lost with them."""
@@ -150,6 +152,11 @@ class Store:
     def close(self, status: str) -> None:
         self._client.set_terminated(self._parent, status)
         self.show()
+
+    def _nodes(self) -> dict[str, str]:
+        """What the sweep was planned for, if its ledger tells and a tag can hold it."""
+        told = shape.written(self._facts.nodes) if self._facts.nodes else ""
+        return {NODES: told} if told and len(told) <= note.LONGEST else {}
 
     def _experiment_id(self) -> str:
         from mlflow.exceptions import MlflowException

@@ -1,5 +1,6 @@
 """What the trials mean: pure functions from DataFrame to DataFrame, by subject.
 
+alike      which cells may be compared, by what they were measured with
 means      a cell's figure is the mean over its repeats, with an interval
 quotients  one figure over another: precisions, or any two values of an axis
 speedup    over GPU counts, inside a node × between nodes
@@ -11,16 +12,14 @@ picking    which cell is best, as far as that is shown
 strays     repeats that don't agree with the others, ranks that hold up theirs
 """
 
+from sweeps.analysis.alike import APART, FINGERPRINTS, STUDIED_BY, apart, conditions, named, unlike
 from sweeps.analysis.axes import effects, interactions
 from sweeps.analysis.curves import batch_curve, decode_curve, knees
 from sweeps.analysis.means import (
-    APART,
     CONFIDENCE,
     FIGURES,
-    FINGERPRINTS,
     SHARES,
     TO_TARGET,
-    apart,
     best,
     cells,
     half_width,
@@ -44,12 +43,14 @@ __all__ = [
     "FINGERPRINTS",
     "FRONTIER",
     "SHARES",
+    "STUDIED_BY",
     "TO_TARGET",
     "Pick",
     "apart",
     "batch_curve",
     "best",
     "cells",
+    "conditions",
     "convergence",
     "costs",
     "decode_curve",
@@ -59,6 +60,7 @@ __all__ = [
     "half_width",
     "interactions",
     "knees",
+    "named",
     "outliers",
     "parameters",
     "pareto",
@@ -71,5 +73,6 @@ __all__ = [
     "repeats",
     "scaling",
     "stragglers",
+    "unlike",
     "varied",
 ]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from sweeps.analysis.means import apart, cells, varied
+from sweeps.analysis.alike import apart
+from sweeps.analysis.means import cells, varied
 
 if TYPE_CHECKING:
     import pandas as pd

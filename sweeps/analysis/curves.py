@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import nan
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.means import apart, cells, varied
+from sweeps.analysis.alike import apart
+from sweeps.analysis.means import cells, varied
+from sweeps.analysis.quotients import ratio_ci
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,8 +18,8 @@ ENOUGH = 0.95  # of the best rate, at the knee
 def knees(curve: pd.DataFrame, axis: str, by: list[str], enough: float = ENOUGH) -> pd.DataFrame:
     """One row a line of the curve: its knee, the smallest value with `enough` of its best rate.
 
-    `is_reached` is false where the largest value tried is the knee: the rate was still rising. `sure` is false where
-    the knee's interval reaches below `enough`.
+    All by means. `is_reached` is false where the largest value tried is the knee: the rate was still rising. `is_sure`
+    is false where the interval of its rate over the best reaches below `enough`, or there is none.
     """
     import pandas as pd
 
@@ -26,7 +28,8 @@ def knees(curve: pd.DataFrame, axis: str, by: list[str], enough: float = ENOUGH)
         line = line.dropna(subset=[axis, "images_per_s"]).sort_values(axis)
         if line.empty:
             continue
-        top = line["images_per_s"].max()
+        best = line.loc[line["images_per_s"].idxmax()]
+        top, top_ci = best["images_per_s"], best["images_per_s_ci"]
         knee = line[line["images_per_s"] >= enough * top].iloc[0]
         rows.append(
             {name: line.iloc[0][name] for name in by}
@@ -34,14 +37,18 @@ def knees(curve: pd.DataFrame, axis: str, by: list[str], enough: float = ENOUGH)
                 "knee": knee[axis],
                 "images_per_s": knee["images_per_s"],
                 "images_per_s_ci": knee["images_per_s_ci"],
-                "best": line.loc[line["images_per_s"].idxmax()][axis],
+                "best": best[axis],
                 "best_images_per_s": top,
                 "is_reached": bool(len(line) > 1 and knee[axis] < line[axis].max()),
-                "is_sure": bool(knee["images_per_s"] - knee["images_per_s_ci"] >= enough * top),
+                "is_sure": bool(knee["images_per_s"] / top - ratio_ci(*_pair(knee), top, top_ci) >= enough),
             }
         )
     columns = [*by, "knee", "images_per_s", "images_per_s_ci", "best", "best_images_per_s", "is_reached", "is_sure"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _pair(cell: pd.Series) -> tuple[float, float]:
+    return float(cell["images_per_s"]), float(cell["images_per_s_ci"])
 
 
 def batch_curve(trials: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
+from sweeps.analysis.alike import APART, FINGERPRINTS, UnlikeWarning, named, unlike
 from workers.contract import ROUNDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CONFIDENCE = 0.95
-FINGERPRINTS = ("hardware", "software")
-# Trials on unlike machines, of unlike programs, on other files or with their ranks otherwise on nodes: never averaged.
-APART = (*FINGERPRINTS, "data_files", "arrangement")
 SHARES = ("input_share", "comm_share", "compute_share", "overlap_share")
 TO_TARGET = ("epochs_to_target", "hours_to_target", "train_hours_to_target")
 COSTS = ("gpu_hours_per_epoch", "joules_per_image")
@@ -143,14 +142,6 @@ def _known(trials: pd.DataFrame, side: str) -> pd.Series:
     return told.where(told.notna(), "")
 
 
-def apart(table: pd.DataFrame) -> list[str]:
-    """What tells a table's cells apart beside their parameters: machines and programs where there are several, files
-    and arrangements where one cell has several."""
-    sides = [side for side in FINGERPRINTS if len({*table[side]} - {""}) > 1]
-    per_cell = table.groupby("cell")[[side for side in APART if side not in FINGERPRINTS]].nunique()
-    return sides + [side for side in per_cell if (per_cell[side] > 1).any()]
-
-
 def _counted(outcomes: pd.Series) -> str:
     """`completed`, or `2 completed, 1 failed` where the repeats differ."""
     counts = outcomes.value_counts()
@@ -158,8 +149,12 @@ def _counted(outcomes: pd.Series) -> str:
 
 
 def best(trials: pd.DataFrame, figure: str = "images_per_s") -> pd.Series:
-    """The cell with the highest mean figure."""
+    """The cell with the highest mean figure; whether its lead is shown, `analysis.pick` tells. Warns where the cells
+    were not measured alike."""
     table = cells(trials).dropna(subset=[figure])
     if table.empty:
         raise ValueError(f"no trial measured {figure}")
+    if sides := unlike(table):
+        says = f"cells that are ranked must have been measured alike, but these have {named(table, sides)}"
+        warnings.warn(f"{says}: a lead may be theirs; choose one with a condition", UnlikeWarning, stacklevel=2)
     return table.loc[table[figure].idxmax()]

@@ -30,6 +30,7 @@ from typing import Any
 from sweeps.analysis.means import CONFIDENCE
 from sweeps.analysis.noise import moderated
 
+NOT_SHOWN = "by means; not shown to differ"  # is said of a lead that was not tested, or is not told at 95%
 SMALLEST_VARIANCE = 1e-18  # of values that are exactly equal
 
 
@@ -50,10 +51,18 @@ class Pick:
         return self.low > 0 and not self.singles
 
 
-def pick(repeats: Sequence[Any], *, is_ratio: bool, is_more_better: bool = True, least_spread: float = 0.0) -> Pick:
+def pick(
+    repeats: Sequence[Any],
+    *,
+    is_ratio: bool,
+    is_more_better: bool = True,
+    least_spread: float = 0.0,
+    picks: int = 1,
+) -> Pick:
     """Pick the best of at least one cell, of which each has the array of its repeats' figures.
 
     `least_spread` is a standard deviation that no cell's repeats can fall below: that of figures in whole numbers.
+    `picks` is how many picks one statement is about, so that they hold together at 95%.
     """
     import numpy as np
 
@@ -73,7 +82,7 @@ def pick(repeats: Sequence[Any], *, is_ratio: bool, is_more_better: bool = True,
     shared, freedom = moderated(own, n[compared] - 1)
     floor = (least_spread / np.abs([np.mean(repeats[place]) if is_ratio else 1.0 for place in compared])) ** 2
     per = np.maximum.reduce([shared, own, floor, np.full_like(own, SMALLEST_VARIANCE)]) / n[compared]
-    tail = (1 - CONFIDENCE) / len(compared)
+    tail = (1 - CONFIDENCE) / (len(compared) * picks)
     half = student.quantile(np.minimum(freedom[0], freedom[1:]), 1 - 2 * tail) * np.sqrt(per[0] + per[1:])
     lead = means[top] - means[others]
     is_open = lead - half <= 0

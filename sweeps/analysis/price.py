@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import nan
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.means import FINGERPRINTS, apart, cells, plain, varied
+from sweeps.analysis.alike import apart, conditions
+from sweeps.analysis.means import cells, plain, varied
 from sweeps.feasibility import INFERRED
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ FRONTIER = ("batch_size", "images_per_s", "images_per_s_ci", "too_large")
 def costs(trials: pd.DataFrame) -> pd.DataFrame:
     """The cells that measured something with what an epoch of ImageNet costs, GPU-hours and joules, cheapest first.
 
-    `is_on_front`: no cell on the same machine is both faster and cheaper. Joules are empty where no power was read.
+    `is_on_front`: by means, no cell that was measured alike is both faster and cheaper. Joules are empty where no power
+    was read.
     """
     from sweeps import rows
 
@@ -27,7 +29,7 @@ def costs(trials: pd.DataFrame) -> pd.DataFrame:
         table[f"joules_per_epoch{ci}"] = table[f"joules_per_image{ci}"] * rows.EPOCH_IMAGES
     unbeaten = [
         place
-        for _, alike in table.groupby([*FINGERPRINTS], sort=False)
+        for _, alike in table.groupby(conditions(table) or (lambda row: 0), sort=False)
         for place in pareto(alike, ["images_per_s"], ["gpu_hours_per_epoch"]).index
     ]
     table["is_on_front"] = table.index.isin(unbeaten)

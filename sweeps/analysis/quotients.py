@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sweeps.analysis.means import APART, cells, parameters
+from sweeps.analysis.alike import APART
+from sweeps.analysis.means import cells, parameters
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.means import FINGERPRINTS, cells, parameters
+from sweeps.analysis.alike import FINGERPRINTS
+from sweeps.analysis.means import cells, parameters
 from sweeps.analysis.quotients import ratio_ci
 
 if TYPE_CHECKING:
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
 
 
 def scaling(trials: pd.DataFrame, is_strong: bool = False) -> pd.DataFrame:
-    """The cells with their speed-up and efficiency against one GPU at the same settings; NaN where that, or for
-    intra and inter the single node, was not measured."""
+    """The cells with their speed-up and efficiency against one GPU at the same settings, the cell `base`; NaN where
+    that, or for intra and inter the single node, was not measured."""
     table = cells(trials)
     table["global_batch"] = table["batch_size"] * table["gpus"]
     varies = ("gpus", "placement", "batch_size" if is_strong else "global_batch")
     same = [name for name in (*parameters(trials), "global_batch", *FINGERPRINTS, "data_files") if name not in varies]
-    single = table[table["gpus"] == 1].drop_duplicates(same).set_index(same)[["images_per_s", "images_per_s_ci"]]
+    single = (
+        table[table["gpus"] == 1].drop_duplicates(same).set_index(same)[["images_per_s", "images_per_s_ci", "cell"]]
+    )
     joined = table.join(single, on=same, rsuffix="_1")
+    table["base"] = joined["cell_1"]
     rate, ci = joined["images_per_s"], joined["images_per_s_ci"]
     of, of_ci = joined["images_per_s_1"], joined["images_per_s_ci_1"]
     is_many = table["gpus"] > 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.means import APART, plain, varied
+from sweeps.analysis.alike import APART
+from sweeps.analysis.means import plain, varied
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.means import FINGERPRINTS, cells, varied
+from sweeps.analysis.alike import FINGERPRINTS
+from sweeps.analysis.means import cells, varied
 from sweeps.analysis.quotients import ratio_ci
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 With `protocol: throughput` it is the cell with the most images/s. With `protocol: convergence` it is the one that takes
 least time to the target, of those whose every repeat came to it; where there is none, the one with the best top-1.
-`analysis.picking` says when a cell may be called the best.
+`analysis.picking` says when a cell may be called the best, `analysis.alike` among which cells that may be said.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sweeps import analysis, limits, tables
 from sweeps.analysis import Pick
+from sweeps.analysis.picking import NOT_SHOWN
 from sweeps.findings.finding import Finding, Rule
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from sweeps.report.study import Study
 
-Figure = Literal["images_per_s", "hours_to_target", "epochs_to_target", "top1"]
+Figure = Literal["images_per_s", "gpu_hours_per_epoch", "hours_to_target", "epochs_to_target", "top1"]
 VERBS: dict[Figure, str] = {
     "images_per_s": "trains fastest",
     "hours_to_target": "reaches the target soonest",
@@ -44,6 +45,24 @@ class Best:
     figure: Figure
     table: pd.DataFrame  # a row each of those that were compared
     pick: Pick
+    unlike: tuple[str, ...] = ()  # in what they were not measured alike, so that a lead may be that of something else
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it is the best for sure, and by itself."""
+        return self.pick.is_shown and not self.unlike
+
+    @property
+    def caption(self) -> str:
+        """What a caption that names it adds; empty where nothing is to be said."""
+        if self.unlike:
+            return f" (by means; the cells have {self.measured_with})"
+        return "" if self.is_shown or self.is_alone else f" ({NOT_SHOWN})"
+
+    @property
+    def measured_with(self) -> str:
+        """Of what there are several among the cells, where it should be one."""
+        return analysis.named(self.table, self.unlike)
 
     @property
     def top(self) -> Any:
@@ -61,8 +80,8 @@ class Best:
     @property
     def repeats(self) -> int:
         """How many repeats each cell should have to tell the best from the nearest other; 0 where that asks for more
-        than is worth it, or it is told."""
-        if self.is_alone or self.pick.is_shown:
+        than is worth it, or would not tell since cells are unlike, or it is told."""
+        if self.is_alone or self.pick.is_shown or self.unlike:
             return 0
         if self.pick.singles:
             return FEWEST_REPEATS
@@ -93,7 +112,7 @@ def by(study: Study, figure: Figure) -> Best | None:
         is_more_better=figure in ("images_per_s", "top1"),
         least_spread=spread,
     )
-    return Best(figure, table, picked)
+    return Best(figure, table, picked, tuple(analysis.unlike(table)))
 
 
 def _short_of_an_end(study: Study) -> pd.DataFrame:
@@ -118,20 +137,21 @@ def told(study: Study, best: Best) -> Iterator[Finding]:
         says = f"It is {words}." if verdict.part else f"What limits it is {words}."
         is_shown: Literal["shown", "open"] = "shown" if verdict.part else "open"
         yield Finding(rule="limit", severity="note", sureness=is_shown, says=says, cells=(top["cell"],))
-    yield from _cheaper(study, top)
+    yield from _cheaper(study, best)
 
 
 def _answer(study: Study, best: Best) -> Finding:
     top, figure = best.top, best.figure
     named = _upper(study.described(top)) or "It"
-    verb = f"{VERBS[figure] if best.pick.is_shown else 'leads, if not clearly'}:"
+    open_ = "leads cells that were not measured alike" if best.unlike else "leads, if not clearly"
+    verb = f"{VERBS[figure] if best.is_shown else open_}:"
     if best.is_alone:
         is_one_of_several = len(study.measured) > 1 and figure == "hours_to_target"
         verb = "alone reached the target with every repeat:" if is_one_of_several else ALONE[figure]
     return Finding(
         rule="best",
         severity="answer",
-        sureness="shown" if best.pick.is_shown else "estimated" if best.is_alone else "open",
+        sureness="shown" if best.is_shown else "estimated" if best.is_alone else "open",
         says=f"{named} {verb} {_value(top, figure)}",
         cells=(top["cell"],),
         evidence=_evidence(best),
@@ -153,7 +173,7 @@ def _apart(study: Study, best: Best) -> Finding:
     """Whether the best cell is told from the others: by how much it leads at least, or what is open."""
     pick, figure = best.pick, best.figure
     cells: tuple[str, ...] = ()
-    if pick.is_shown:
+    if best.is_shown:
         says = f"It is at least {_lead(pick.low, figure)} {AHEAD[figure]} than any other cell."
     else:
         says = " ".join(_open(study, best))
@@ -161,7 +181,7 @@ def _apart(study: Study, best: Best) -> Finding:
     return Finding(
         rule="told apart",
         severity="note",
-        sureness="shown" if pick.is_shown else "open",
+        sureness="shown" if best.is_shown else "open",
         says=says,
         cells=cells,
         evidence=_evidence(best),
@@ -170,6 +190,8 @@ def _apart(study: Study, best: Best) -> Finding:
 
 def _open(study: Study, best: Best) -> Iterator[str]:
     pick, rivals, others = best.pick, best.rivals, len(best.table) - 1
+    if best.unlike:
+        yield f"Which cell is best is open: the cells have **{best.measured_with}**, and a lead may be that of these."
     if len(pick.singles) == len(best.table):
         yield "Which cell is best is open: **every cell has a single repeat**, and no interval."
     elif pick.top in pick.singles:
@@ -188,7 +210,7 @@ def _open(study: Study, best: Best) -> Iterator[str]:
     if best.repeats:
         reason = "" if pick.singles else ", if its lead is what it seems"
         yield f"{'At least' if pick.singles else 'About'} {best.repeats} repeats would tell{reason}."
-    elif len(rivals):
+    elif len(rivals) and not best.unlike:
         yield "They are too near to each other for repeats to tell."
 
 
@@ -234,17 +256,16 @@ def _others(study: Study, best: Best) -> Iterator[Finding]:
         if figure == best.figure or not other or other.is_alone:
             continue
         named, value = _upper(study.described(other.top)), _value(other.top, figure)
-        if other.pick.is_shown:
+        if other.is_shown:
             says = f"{named} {VERBS[figure]}: {value}."
         else:
-            is_single = other.pick.top in other.pick.singles
-            near = len(other.table) - 1 if is_single else len(other.pick.rivals) + len(other.pick.singles)
-            says = f"Which cell {VERBS[figure]} is open: {study.described(other.top)} leads with {value}, not told from"
-            says += f" {near} of the {len(other.table) - 1} others."
+            says = (
+                f"Which cell {VERBS[figure]} is open: {study.described(other.top)} leads with {value}, {_why(other)}."
+            )
         yield Finding(
             rule=RULES[figure],
             severity="note",
-            sureness="shown" if other.pick.is_shown else "open",
+            sureness="shown" if other.is_shown else "open",
             says=says,
             cells=(other.top["cell"],),
             evidence=_evidence(other),
@@ -262,20 +283,38 @@ def _speed_up(study: Study, top: Any) -> Iterator[Finding]:
         yield Finding(rule="speed-up", severity="note", sureness="estimated", says=says, evidence=evidence)
 
 
-def _cheaper(study: Study, top: Any) -> Iterator[Finding]:
-    cost = "gpu_hours_per_epoch"
-    cheapest = study.measured.loc[study.measured[cost].idxmin()]
-    saved = 1 - cheapest[cost] / top[cost]
-    if saved > CLEARLY_CHEAPER:
-        says = (
-            f"An epoch of ImageNet is cheapest with {study.described(cheapest)}:"
-            f" {cheapest[cost]:.3g} {study.rank}-hours instead of {top[cost]:.3g}, **{saved:.0%} less**,"
-            f" at {tables.cell(float(cheapest['images_per_s']))} images/s."
-        )
-        yield Finding(
-            rule="cheaper", severity="note", sureness="estimated", says=says, cells=(cheapest["cell"],),
-            evidence={"saved": float(saved)},
-        )  # fmt: skip
+def _why(best: Best) -> str:
+    """Why it is not shown, as the end of a sentence."""
+    if best.unlike:
+        return f"but the cells have {best.measured_with}"
+    pick, others = best.pick, len(best.table) - 1
+    near = others if pick.top in pick.singles else len(pick.rivals) + len(pick.singles)
+    return f"not told from {near} of the {others} others"
+
+
+def _cheaper(study: Study, fastest: Best) -> Iterator[Finding]:
+    """The cell that costs least, where that is not the fastest one."""
+    found = by(study, "gpu_hours_per_epoch")
+    if not found:
+        return
+    top, cost = found.top, found.figure
+    saved = 1 - float(top[cost]) / float(fastest.top[cost])
+    if saved <= CLEARLY_CHEAPER:
+        return
+    says = (
+        f"{'An' if found.is_shown else 'By means an'} epoch of ImageNet is cheapest with"
+        f" {study.described(top)}: {top[cost]:.3g} {study.rank}-hours instead of {fastest.top[cost]:.3g},"
+        f" **{saved:.0%} less**, at {tables.cell(float(top['images_per_s']))} images/s"
+    )
+    lead = f", and at least {_lead(found.pick.low, cost)} less than any other cell"
+    yield Finding(
+        rule="cheaper",
+        severity="note",
+        sureness="shown" if found.is_shown else "open",
+        says=f"{says}{lead if found.is_shown else f'; {_why(found)}'}.",
+        cells=(top["cell"],),
+        evidence={"saved": saved} | _evidence(found),
+    )
 
 
 def _upper(text: str) -> str:

@@ -4,11 +4,12 @@ of either protocol
   single repeat   a figure without an interval
   wide interval   a figure that is known too loosely to be used
   mixed sources   simulated or cached figures among fresh ones
-  pooled          more than one machine, or more than one software, or a cell with more than one set of files
-  mixed nodes     repeats of a cell whose ranks sat on nodes in different ways
+  pooled          cells that were not measured alike (`analysis.alike`): on several machines, with several programs, or
+                  on several sets of files in one folder
+  mixed nodes     repeats of a cell, or cells that were placed alike, whose ranks sat on nodes in different ways
 of throughput
   mixed scaling   some GPU counts keep the batch of a GPU and others that of all: neither weak nor strong scaling
-  untuned base    a speed-up over one GPU at a setting that is not its best, or the only one that was tried
+  untuned base    a speed-up over one GPU at a setting that is not its best, shown or by means, or the only one tried
 of convergence
   missed target   repeats that did not come to the target, so that a cell's time to it is that of the others
   pruned          repeats that the search stopped, so that a cell's figures are those of what went on
@@ -19,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sweeps.analysis import FINGERPRINTS, cells, plain, scaling, varied
+from sweeps.analysis import apart, cells, named, pick, plain, repeats, scaling, varied
+from sweeps.analysis.picking import NOT_SHOWN
 from sweeps.comparison import CACHED
 from sweeps.findings.finding import Finding, doubt
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 SIMULATED = "simulated"  # begins the fingerprint of a machine that was made up
 CLEARLY = 0.02  # that another setting of one GPU is faster by
 WORKLOAD = ("model", "data", "device", "precision", "image_size", "classes")  # what a fair base has in common
+CONDITIONS = ("hardware", "software", "data_files")  # and was measured on
 WIDE = 0.1  # half of an interval, of its figure
 WIDE_POINTS = 0.01  # of an accuracy
 
@@ -76,19 +79,17 @@ def _common(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _pooled(table: pd.DataFrame) -> Iterator[Finding]:
-    for side in FINGERPRINTS:
-        prints = sorted({*table[side]} - {""})
-        if len(prints) > 1:
-            shown = ", ".join(print_[:12] for print_ in prints[:4]) + ("…" if len(prints) > 4 else "")
-            several = table.groupby("cell")[side].nunique()
-            both = tuple(several[several > 1].index)
+    for side in apart(table):
+        if side != "arrangement":
+            both = _several(table, side)
             how = f"; {len(both)} cells have figures of several" if both else ", each with cells of its own"
-            yield doubt("pooled", f"{len(prints)} {side} fingerprints ({shown}){how}: a difference may be theirs", both)
-    several = table.groupby("cell")["data_files"].nunique()
-    if those := tuple(several[several > 1].index):
-        folders = ", ".join(sorted({*table.loc[table["cell"].isin(those), "data"]}))
-        says = f"{len(those)} cells have figures of several sets of files in {folders}: a difference may be theirs"
-        yield doubt("pooled", says, those)
+            yield doubt("pooled", f"{named(table, [side])}{how}: a difference may be theirs", both)
+
+
+def _several(table: pd.DataFrame, side: str) -> tuple[str, ...]:
+    """The cells that were measured with more than one."""
+    kinds = table.groupby("cell")[side].nunique()
+    return tuple(kinds[kinds > 1].index)
 
 
 def _nodes(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
@@ -100,6 +101,9 @@ def _nodes(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
         first = " and ".join(way or "one not known" for way in ways.iloc[0])
         yield doubt("mixed nodes", f"{says} ({first}, such as {ways.index[0]})", tuple(ways.index))
         return
+    if "arrangement" in apart(table):
+        says = f"{named(table, ['arrangement'])}, each with cells of its own: a difference may be theirs"
+        yield doubt("mixed nodes", says)
     if "nodes" not in measured:
         return
     several = measured.groupby("cell")["nodes"].agg(["min", "max"])
@@ -128,7 +132,7 @@ def _sources(measured: pd.DataFrame) -> Iterator[Finding]:
 
 def _scaling_kinds(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
     """A line over the GPUs has one cell at each count: a grid of batches has many lines, each of its own kind."""
-    by = [name for name in (*varied(measured), *FINGERPRINTS) if name not in ("gpus", "placement", "batch_size")]
+    by = [name for name in (*varied(measured), *CONDITIONS) if name not in ("gpus", "placement", "batch_size")]
     for _, line in table.groupby(by, sort=False, dropna=False):
         batches = line.groupby("gpus")["batch_size"].agg(["min", "max"])
         if len(batches) < 3 or (batches["min"] != batches["max"]).any():
@@ -142,25 +146,44 @@ def _scaling_kinds(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Find
 
 
 def _bases(measured: pd.DataFrame, is_strong: bool) -> Iterator[Finding]:
-    """Each speed-up's one GPU beside the best that one GPU did with the same work."""
+    """Each speed-up's one GPU beside the others that did the same work."""
     table = scaling(measured, is_strong)
-    has_speedup = table[(table["gpus"] > 1) & table["speedup"].notna()]
-    single = table[table["gpus"] == 1]
-    work = [name for name in (*WORKLOAD, *FINGERPRINTS) if name in table]
-    tops = single.groupby(work, dropna=False)["images_per_s"].agg(["max", "count"]).reset_index()
-    compared = has_speedup.merge(tops, on=work, how="left")
-    base = compared["images_per_s"] / compared["speedup"]
-    slow = compared[base < compared["max"] / (1 + CLEARLY)]
-    if len(slow):
-        worst = float((slow["max"] / (slow["images_per_s"] / slow["speedup"])).max())
-        says = (
-            f"{len(slow)} of {len(compared)} speed-ups are over a single GPU that does up to {worst:.2f} times as much"
-        )
-        yield doubt("untuned base", f"{says} at another setting", tuple(slow["cell"]))
-    alone = compared[compared["count"] == 1]
+    compared = table[(table["gpus"] > 1) & table["speedup"].notna()]
+    work = [name for name in (*WORKLOAD, *CONDITIONS) if name in table]
+    singles = table[table["gpus"] == 1].groupby(work, dropna=False, sort=False)
+    slower = {at: found for _, alike in singles for at, found in _slower(measured, alike, work, len(singles)).items()}
+    where = [tuple(row) for row in compared[["base", *work]].astype(str).to_numpy()]
+    for is_shown in (True, False):
+        those = [at in slower and slower[at][1] == is_shown for at in where]
+        if any(those):
+            most = max(slower[at][0] for at, is_it in zip(where, those, strict=True) if is_it)
+            says = (
+                f"{sum(those)} of {len(compared)} speed-ups are over a single GPU that does up to {most:.2f} times as"
+            )
+            says += f" much at another setting{'' if is_shown else f' ({NOT_SHOWN})'}"
+            yield doubt("untuned base", says, tuple(compared["cell"][those]), "shown" if is_shown else "estimated")
+    only = singles["cell"].transform("size") == 1
+    bases = {tuple(row) for row in table.loc[only[only].index, ["cell", *work]].astype(str).to_numpy()}
+    alone = compared[[at in bases for at in where]]
     if len(alone):
         says = f"{len(alone)} speed-ups are over a single GPU that was measured at one setting only"
         yield doubt("untuned base", says, tuple(alone["cell"]))
+
+
+def _slower(
+    measured: pd.DataFrame, alike: pd.DataFrame, work: list[str], picks: int
+) -> dict[tuple[str, ...], tuple[float, bool]]:
+    """The single GPUs that do clearly less than the best of them by means: how many times as much that one does, and
+    whether it is shown that they are not the best."""
+    picked = pick(repeats(measured, alike, "images_per_s"), is_ratio=True, picks=picks)
+    best = float(alike["images_per_s"].max())
+    open_ = {picked.top, *picked.rivals, *picked.singles} if picked.top not in picked.singles else {*range(len(alike))}
+    found = {}
+    for place, row in enumerate(alike[["cell", *work]].astype(str).to_numpy()):
+        times = best / float(alike["images_per_s"].iloc[place])
+        if times > 1 + CLEARLY:
+            found[tuple(row)] = times, place not in open_
+    return found
 
 
 def _single(table: pd.DataFrame) -> Iterator[Finding]:

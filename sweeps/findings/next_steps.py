@@ -139,12 +139,15 @@ def _more(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
         yield from _again(study, at, "", "measures it anew: every figure is of an earlier sweep", " --fresh")
     elif why := outcomes.why_all_withheld(study.trials):
         yield from _longer(study, at, why)
+    elif best.unlike:
+        if "hardware" not in best.unlike:  # else it would run on unlike nodes again
+            yield from _again(study, at, "", f"measures all cells alike: these have {best.measured_with}")
     elif best.repeats:
         told = "its intervals need repeats" if best.pick.singles else "would tell the best from the nearest"
         yield from _again(study, at, f"repeats={max(best.repeats, study.facts.spec.repeats + 1)}", told)
     elif best.is_alone and int(best.top["n"]) == 1:
         yield from _again(study, at, "repeats=3", "a single repeat has no interval")
-    elif best.pick.is_shown and not study.is_convergence:
+    elif best.is_shown and not study.is_convergence:
         yield from _beyond(study, at, int(best.top["batch_size"]))
 
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from sweeps.report.study import Study
 
+NO_NODES = (
+    "an earlier version has not told the store for which nodes the sweep was planned, so placements that came to the"
+    " same there stand beside each other here, and count among the planned trials"
+)
 LEFT_OUT = "curves by epoch, telemetry, the facts and self-tests of nodes, attempts that were tried again"
 
 
@@ -51,6 +55,8 @@ def incomplete(study: Study) -> Iterator[Finding]:
     """What is not here."""
     if study.stored is not None:
         says = f"made from the tracking store alone. **Left out**, for only the sweep's ledger holds it: {LEFT_OUT}"
+        if not study.facts.nodes:
+            says += f". **Planned for no nodes**: {NO_NODES}"
         yield doubt("from the store", says)
     if not study.is_complete:
         planned = f" of {len(study.facts.trials)} planned" if study.facts.trials else ""

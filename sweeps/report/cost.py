@@ -6,6 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from sweeps import analysis, tables
+from sweeps.analysis.picking import NOT_SHOWN
+from sweeps.findings import best
 from sweeps.report.chart import Chart, Mark, Panel, Scale, Section, Series, Table, is_wide
 from sweeps.report.study import Study
 from sweeps.rows import EPOCH_IMAGES
@@ -13,7 +15,7 @@ from sweeps.rows import EPOCH_IMAGES
 if TYPE_CHECKING:
     import pandas as pd
 
-COST = "gpu_hours_per_epoch"
+COST: best.Figure = "gpu_hours_per_epoch"
 JOULES = "megajoules_per_epoch"
 
 
@@ -24,7 +26,7 @@ def section(study: Study) -> Section | None:
     has_joules = bool(known[JOULES].notna().any())
     if len(known) < 3 or study.is_convergence or known["gpus"].nunique() == 1:
         return None
-    sides = [side for side in analysis.APART if side in study.axes]
+    sides = analysis.conditions(known)
     groups = [group for _, group in known.groupby(sides, sort=False)] if sides else [known]
     panels, rows = [], []
     for alike in groups:
@@ -56,8 +58,9 @@ def section(study: Study) -> Section | None:
         ]
     hours = f"{study.rank}-hours for an epoch of ImageNet"
     wide = is_wide(known["images_per_s"])
-    cheapest = known.loc[known[COST].idxmin()]
-    alt = f"Cheapest: {study.described(cheapest)} at {cheapest[COST]:.3g} {study.rank}-hours an epoch."
+    found = best.by(study, COST)
+    assert found
+    alt = f"Cheapest{found.caption}: {study.described(found.top)} at {found.top[COST]:.3g} {study.rank}-hours an epoch."
     chart = Chart(
         "cost-front",
         "Speed against cost",
@@ -65,7 +68,7 @@ def section(study: Study) -> Section | None:
         Scale("images/s", "log" if wide else "linear"),
         Scale(hours, "log" if is_wide(known[COST]) else "linear"),
         tuple(panels),
-        note="Right is faster, down is cheaper. The front compares means as they are.",
+        note=f"Right is faster, down is cheaper. The front is {NOT_SHOWN}.",
     )
     columns = (*map(study.word, study.axes), "images/s", f"{study.rank}-hours an epoch", "time an epoch")
     if has_joules:
@@ -74,7 +77,7 @@ def section(study: Study) -> Section | None:
     table = Table("cost-table", "The front, fastest first", columns, tuple(rows), numeric)
     lead = (
         f"What an epoch of ImageNet (1,281,167 images) costs in {study.rank}-hours, and how fast it goes. "
-        "Cells on the front are beaten by no other in both."
+        f"Cells on the front are beaten by no other in both ({NOT_SHOWN})."
     )
     power = _joules(study, known, sides)
     return Section("cost", "Cost", lead, (chart, *([power] if power else []), table))
@@ -91,7 +94,7 @@ def _joules(study: Study, known: pd.DataFrame, sides: list[str]) -> Chart | None
     return Chart(
         "cost-joules",
         "Speed against energy",
-        f"Least: {study.described(least)} at {least[JOULES]:.3g} MJ an epoch.",
+        f"Least ({NOT_SHOWN}): {study.described(least)} at {least[JOULES]:.3g} MJ an epoch.",
         Scale("images/s", "log" if is_wide(found["images_per_s"]) else "linear"),
         Scale("MJ for an epoch of ImageNet", "log" if is_wide(found[JOULES]) else "linear"),
         tuple(

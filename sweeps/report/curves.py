@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis, tables
+from sweeps.findings import best as leading
 from sweeps.report import layout
 from sweeps.report.chart import Chart, Mark, Scale, Section
 from sweeps.report.study import Study
@@ -55,8 +56,10 @@ def _section(study: Study, axis: str, name: str, title: str, lead: str) -> Secti
     known = cells.dropna(subset=[figure])
     if not panels or known.empty:
         return None
-    best = known.loc[known[figure].idxmax()]
-    alt = f"Best at {study.said(axis, best[axis])}: {tables.cell(float(best[figure]))} images/s."
+    top = leading.by(study, "gpu_hours_per_epoch" if is_each else "images_per_s")  # what a GPU does is what it costs
+    assert top
+    best = known.loc[top.top.name]
+    alt = f"Best{top.caption} at {study.said(axis, best[axis])}: {tables.cell(float(best[figure]))} images/s."
     lead += _knee(study, axis, best)
     up = Scale(f"images/s per {study.rank}" if is_each else "images/s", starts_at_zero=True)
     heading = f"Throughput{f' of each {study.rank}' if is_each else ''} over {study.word(axis)}"
@@ -88,9 +91,9 @@ def _knee(study: Study, axis: str, best: Any) -> str:
     others = [other for other in study.axes if other != axis]
     at = f" ({study.described(best, others)})" if others else ""
     if not knee["is_reached"]:
-        return f" At the best settings{at} it still rises at {study.said(axis, best[axis])}, the most that was tried."
-    sure = "" if knee["is_sure"] else ", as far as the intervals tell"
+        still = f"it still rises at {study.said(axis, best[axis])}, the most that was tried"
+        return f" By means, at the best settings{at}, {still}."
     return (
-        f" At the best settings{at} **{study.said(axis, tables.cell(knee['knee']))}** is enough for"
-        f" {analysis.curves.ENOUGH:.0%} of the most{sure}."
+        f" By means, at the best settings{at}, **{study.said(axis, tables.cell(knee['knee']))}** is enough for"
+        f" {analysis.curves.ENOUGH:.0%} of the most{'' if knee['is_sure'] else '; not shown at 95%'}."
     )

@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from sweeps import analysis, overview, space, tables
+from sweeps import analysis, overview, rows, space, tables
+from sweeps.analysis.picking import NOT_SHOWN
 from sweeps.analysis.target import GROWS_WITH
 from sweeps.ledger import TrialRecord
 from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table, is_wide
@@ -101,6 +102,8 @@ def _groups(study: Study, records: Sequence[TrialRecord]) -> tuple[str, dict[str
 
 
 def _value(record: TrialRecord, axis: str) -> object:
+    if axis in analysis.APART:
+        return rows.where(record)[axis]
     if axis.startswith("env."):
         return record.config.env.get(axis.removeprefix("env."), "")
     return getattr(record.config, axis, "")
@@ -123,7 +126,8 @@ def _curve(
         return None
     ends = [(series.marks[-1].y, series.name) for panel in panels for series in panel.series]
     best = max(ends) if figure == "top1" else min(ends)
-    alt = f"Best at the end: {best[1]}, {f'{best[0]:.1%}' if figure == 'top1' else f'{best[0]:.3g}'}."
+    which = "Highest" if figure == "top1" else "Lowest"
+    alt = f"{which} at the end ({NOT_SHOWN}): {best[1]}, {f'{best[0]:.1%}' if figure == 'top1' else f'{best[0]:.3g}'}."
     across = Scale("training and validation", form="time") if by_hours else Scale("epoch", starts_at_zero=True)
     up = Scale(label, form="percent" if figure == "top1" else "number", starts_at_zero=figure == "top1")
     name = f"learning-{figure}{'-time' * by_hours}"

@@ -6,6 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sweeps import plan, tables
+from sweeps.analysis.picking import NOT_SHOWN
+from sweeps.findings import best as fastest
+from sweeps.findings.best import Best
 from sweeps.report import layout
 from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table
 from sweeps.report.study import Study
@@ -22,9 +25,9 @@ def section(study: Study) -> Section | None:
         return None
     kind = "strong" if study.is_strong else "weak"
     fixed = "that of all of them" if study.is_strong else f"that of each {study.rank}"
-    top = study.measured.loc[study.measured["images_per_s"].idxmax()]
-    best = _same_settings(study, top)
-    blocks: list[Block] = [*_best(study, best)]
+    found = fastest.by(study, "images_per_s")
+    assert found
+    blocks: list[Block] = [*_best(study, found, _same_settings(study, found.top))]
     blocks += _all(study, counts)
     blocks += _parts(study)
     lead = (
@@ -35,7 +38,7 @@ def section(study: Study) -> Section | None:
 
 
 def _same_settings(study: Study, top: Any) -> pd.DataFrame:
-    """The cells that differ from the best in the ranks and where they sit; the better place at each count."""
+    """The cells that differ from the best in the ranks and their place; of each count that with the most images/s."""
     size = "batch_size" if study.is_strong else "global_batch"
     same = [axis for axis in study.axes if axis not in ("gpus", "placement", size)]
     alike = study.measured
@@ -44,7 +47,7 @@ def _same_settings(study: Study, top: Any) -> pd.DataFrame:
     return alike.loc[alike.groupby("gpus")["images_per_s"].idxmax()].sort_values("gpus")
 
 
-def _best(study: Study, best: pd.DataFrame) -> list[Block]:
+def _best(study: Study, found: Best, best: pd.DataFrame) -> list[Block]:
     if len(best) < 2 or best["gpus"].iloc[0] != 1:
         return []
     one = float(best["images_per_s"].iloc[0])
@@ -65,8 +68,9 @@ def _best(study: Study, best: pd.DataFrame) -> list[Block]:
     )
     panel = Panel("", (ideal, Series(named, tuple(marks))))
     lost = " Both scales are logarithmic." if across.kind == "log" else ""
-    note = f"At each count the faster place of the ranks.{lost}" if "placement" in study.axes else lost.strip()
-    return [Chart("scaling-best", "The fastest settings, from one on", alt, across, up, (panel,), note=note)]
+    note = f"At each count the place of the ranks with the higher mean.{lost}" if "placement" in study.axes else lost
+    title = f"The fastest settings{found.caption}, from one on"
+    return [Chart("scaling-best", title, alt, across, up, (panel,), note=note.strip())]
 
 
 def _with_one(study: Study, cells: pd.DataFrame) -> pd.DataFrame:
@@ -109,7 +113,7 @@ def _all(study: Study, counts: list[int]) -> list[Block]:
     if not panels:
         return []
     lowest = known.loc[known["efficiency"].idxmin()]
-    alt = f"Efficiency at {counts}: lowest {lowest['efficiency']:.0%} with {study.described(lowest)}."
+    alt = f"Efficiency at {counts}: lowest ({NOT_SHOWN}) {lowest['efficiency']:.0%} with {study.described(lowest)}."
     line = Series("linear", tuple(Mark(float(gpus), 1.0) for gpus in (scale.ticks[0], scale.ticks[-1])), "ideal")
     panels = tuple(Panel(panel.title, (line, *panel.series)) for panel in panels)
     least = max(0.0, math.floor(10 * float(known["efficiency"].min()) - 1) / 10)

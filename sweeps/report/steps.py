@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweeps import limits, tables
+from sweeps.analysis.picking import NOT_SHOWN
 from sweeps.report.chart import Bars, Section, Table
 from sweeps.report.study import Study
 
@@ -30,8 +31,8 @@ def section(study: Study) -> Section | None:
     )
     most = known.loc[(known["comm_share"] + known["input_share"]).idxmax()]
     waits = f"{most['comm_share']:.0%} communication, {most['input_share']:.0%} input"
-    alt = f"Most waiting: {study.described(most)}, {waits}."
-    left = f" The {MOST} fastest of {len(known)} cells." if len(known) > MOST else ""
+    alt = f"Most waiting ({NOT_SHOWN}): {study.described(most)}, {waits}."
+    left = f" The {MOST} of {len(known)} cells with the most images/s ({NOT_SHOWN})." if len(known) > MOST else ""
     bars = Bars(
         "steps-cells",
         "Step time by cell",

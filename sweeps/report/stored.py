@@ -1,4 +1,5 @@
-"""A sweep as the tracking store alone knows it: its trials, and its file from the note of its own run.
+"""A sweep as the tracking store alone knows it: its trials, and, from its own run, its file (in the note) and the nodes
+that it was planned for.
 
 What only a ledger holds is not there: `findings.outcomes.LEFT_OUT`.
 """
@@ -33,7 +34,8 @@ def of(name: str) -> Study:
         created_at=own["started_ms"] / 1000,
         file=file,
         overrides=overrides,
-        trials=plan.plan(parsed, name).trials,
+        trials=plan.plan(parsed, name, own["nodes"]).trials,
         simulated=own["simulated"],
+        nodes=own["nodes"],
     )
     return Study(facts, (), is_complete=own["status"] == "FINISHED", stored=trials)

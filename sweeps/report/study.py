@@ -30,6 +30,7 @@ WORDS = {  # of axes, as one would say them
     "fusion_mib": "fusion MiB",
     "cycle_ms": "cycle ms",
     "response_cache": "response cache",
+    "data_files": "files",
 }
 TELEMETRY = (  # of a node over time
     "gpu_percent",

@@ -15,9 +15,11 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from sweeps import cli, database, mirror, note, plan, query, remote, rows, savedview, spec, tracking
+from sweeps import cli, database, findings, mirror, note, plan, query, remote, rows, savedview, shape, spec, tracking
 from sweeps.errors import InputError, RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord
+from sweeps.report import stored
+from sweeps.shape import Node
 from tests.unit import records
 from workers.contract import TrialOutcome
 
@@ -277,6 +279,32 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
             f"must have the sweep's file in the note of its run, to be reported without its ledger, but got {got}"
             in said
         )
+
+
+def test_a_sweep_that_only_the_store_knows_has_the_cells_that_it_was_planned_with(store: str) -> None:
+    file = FILE.replace("gpus: [1, 2]", "gpus: [1, 2, 4], placement: [pack, spread]")
+    nodes = [Node("a", 4, 0), Node("b", 4, 0), Node("big", 8, 2, "V100")]
+    planned = plan.plan(spec.parse(file, "small"), "small", nodes)
+    facts = dataclasses.replace(record().facts, file=file, trials=planned.trials, nodes=tuple(nodes))
+    ended = tuple(records.record(config, 100.0) for config in planned.trials)
+    tracking.sync(SweepRecord(facts, ended, is_complete=True))
+    found = stored.of("small")
+    assert found.facts.trials == planned.trials
+    assert {trial.trial for trial in found.facts.trials} == {*query.trials("small")["trial"]}
+    assert plan.places_alike(found.plan, 4, "pack") == plan.places_alike(planned, 4, "pack") == ["pack"]
+    assert shape.described(found.facts.nodes) == shape.described(nodes)
+    assert "Planned for no nodes" not in " ".join(findings.of(found).lines())
+
+
+def test_of_a_store_that_does_not_tell_the_nodes_that_is_said_and_a_sync_tells_them(store: str) -> None:
+    older = record()
+    tracking.sync(older)
+    found = stored.of("small")
+    assert found.facts.nodes == ()
+    assert "Planned for no nodes: an earlier version has not told" in " ".join(findings.of(found).lines())
+    facts = dataclasses.replace(older.facts, nodes=(Node("a", 4, 0),))
+    tracking.sync(dataclasses.replace(older, facts=facts), note.Conclusion("## Found", "[]"))
+    assert query.sweep("small")["nodes"] == (Node("node-0", 4, 0),)
 
 
 def experiment(name: str) -> str:

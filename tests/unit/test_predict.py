@@ -161,6 +161,7 @@ def test_the_smallest_trial_on_two_nodes_is_named_with_its_reason(
     file = tmp_path / "x.yaml"
     file.write_text("{name: x, model: tiny, device: cpu, space: {batch_size: [32, 64], gpus: [1, 2, 4, 8, 16]}}")
     monkeypatch.setattr(query, "trials", lambda name: study([1, 2, 4], noise=0.003))
+    monkeypatch.setattr(query, "sweep", lambda name: {"nodes": ()})
     assert advice.show(file, (), "x", "table") == 0
     said = capsys.readouterr().out
     assert "Next: batch_size 32, gpus 8: 4 of the cells not measured depend on links between nodes" in said

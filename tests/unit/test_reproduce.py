@@ -219,6 +219,24 @@ def test_repeats_on_unlike_machines_are_not_averaged() -> None:
     assert "2 hardware fingerprints" in one.rate.why
 
 
+@pytest.mark.parametrize("column", ["hardware", "software", "data_files"])
+def test_a_relative_figure_is_over_a_cell_that_was_measured_alike(column: str) -> None:
+    found, asked = table(), sweep_of(table())
+
+    def relatives(*made: str) -> list[str]:
+        trials = []
+        for row, what in zip(found.rows, made, strict=True):
+            config = reproduction.cell_of(row.settings, asked)
+            assert isinstance(config, TrialConfig)
+            trials += planted(config, [1000.0, 1010.0], **{column: what})
+        judged = reproduction.reproduce(found, asked, trials, set(), 0.05)
+        return [one.relative.why for one in judged if one.relative]
+
+    words = f"what it is over was measured with other {column.replace('_', ' ')}"
+    assert words in relatives("old", "new", "new")
+    assert words not in relatives("new", "new", "new")
+
+
 def test_a_failed_or_infeasible_row_says_what_became_of_it() -> None:
     found, asked = table(), sweep_of(table())
     config = reproduction.cell_of(found.rows[0].settings, asked)

@@ -10,10 +10,13 @@ import shutil
 import subprocess
 import sys
 import types
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from sweeps import analysis, driver, ledger, plan, query, rows, search, spec
@@ -30,7 +33,7 @@ from tests.unit.planted import trial as row_of
 from tests.unit.records import config, record
 from tests.unit.test_layers import imports, modules
 from workers import contract, datafiles, fingerprint, paths, preload, verdict
-from workers.contract import Granted, TrialConfig
+from workers.contract import Cached, Granted, TrialConfig, TrialOutcome
 from workers.keeper import RankEnd
 from workers.rank import Made
 
@@ -101,11 +104,11 @@ def test_an_edited_copy_is_served_nothing_that_was_measured_before(copy: Path) -
     row = {"trial": trial.trial, "arrangement": "", "hardware": "hw", "software": software(copy), "data_files": ""}
     row |= {"sweep": "earlier", "started_at": 1.7e9, "limited_by": "", "figures": {}}
     known = Cache([row])
-    assert known.outcome(trial, [made(node).of(trial)])
+    assert known.outcome(trial, [(made(node).of(trial), 1)])
     (copy / "docs" / "axes.md").unlink()
-    assert known.outcome(trial, [made(node | {"software": {"digest": software(copy)}}).of(trial)])
+    assert known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).of(trial), 1)])
     (copy / "workers" / "learner.py").write_text((copy / "workers" / "learner.py").read_text() + "# edited\n")
-    assert not known.outcome(trial, [made(node | {"software": {"digest": software(copy)}}).of(trial)])
+    assert not known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).of(trial), 1)])
 
 
 def closure(start: tuple[str, ...], of: Any) -> set[str]:
@@ -355,6 +358,69 @@ def test_a_row_tells_where_its_ranks_really_sat_and_what_they_read() -> None:
     assert (row["arrangement"], row["data_files"], row["software"]) == ("2x2", "ff", "sw")
     assert rows.row(measured(trial, nodes="aaab"))["arrangement"] == "1x3+1x1"
     assert rows.row(measured(trial, nodes="abcd"))["arrangement"] == "4x1"
+
+
+GANGS = st.lists(st.tuples(st.sampled_from(["aaaa", "bbbb", "cccc"]), st.integers(1, 4)), min_size=1, max_size=5)
+
+
+@given(GANGS, GANGS)
+def test_two_gangs_are_called_alike_where_as_many_ranks_sat_on_as_many_nodes_of_each_kind(
+    one: list[tuple[str, int]], other: list[tuple[str, int]]
+) -> None:
+    def seats(gang: list[tuple[str, int]]) -> Any:
+        return Counter(gang) if len({kind for kind, _ in gang}) > 1 else {kind for kind, _ in gang}
+
+    assert (rows.joined(one) == rows.joined(other)) == (seats(one) == seats(other))
+    assert rows.joined(one) == rows.joined(one[::-1])
+    assert rows.digests(rows.joined(one)) == sorted({kind for kind, _ in one})
+
+
+def on_kinds(trial: TrialConfig, *kinds: str) -> TrialRecord:
+    """The ranks that sit on a kind are on one node of it."""
+    made = measured(trial, nodes="".join(kind[0] for kind in kinds), software="sw")
+    places = zip(made.outcome.granted, kinds, strict=True)
+    granted = tuple(dataclasses.replace(place, hardware=kind) for place, kind in places)
+    return dataclasses.replace(made, outcome=dataclasses.replace(made.outcome, granted=granted))
+
+
+def test_three_ranks_on_a_fast_node_and_one_on_a_slow_one_are_not_one_and_three() -> None:
+    trial = config(gpus=4)
+    three, one = on_kinds(trial, "v100", "v100", "v100", "p100"), on_kinds(trial, "v100", "p100", "p100", "p100")
+    found = [rows.row(record) for record in (three, one, on_kinds(trial, "v100", "p100", "v100", "v100"))]
+    assert [row["hardware"] for row in found] == [
+        "p100*1x1+v100*1x3", "p100*1x3+v100*1x1", "p100*1x1+v100*1x3",
+    ]  # fmt: skip
+    assert {row["arrangement"] for row in found} == {"1x3+1x1"}
+    assert {row["software"] for row in found} == {"sw"}
+    assert sorted(analysis.cells(query.frame(found))["n"]) == [1, 2], "they are never averaged"
+
+
+@pytest.mark.parametrize("hardware", ["p100*1x3+v100*1x1", "p100+v100", "v100"])
+def test_what_another_mixture_of_nodes_has_measured_is_not_used_again(hardware: str) -> None:
+    """The second is how earlier versions said it, of any numbers of ranks."""
+    trial = dataclasses.replace(config(gpus=4), arrangement=(3, 1))
+    row = {"trial": trial.trial, "arrangement": "1x3+1x1", "software": "sw", "data_files": ""}
+    row |= {"sweep": "earlier", "started_at": 1.7e9, "limited_by": "", "figures": {}}
+    here = [(("v100", "sw", ""), 3), (("p100", "sw", ""), 1)]
+    assert not Cache([row | {"hardware": hardware}]).outcome(trial, here)
+    assert Cache([row | {"hardware": "p100*1x1+v100*1x3"}]).outcome(trial, here)
+    assert Cache([row | {"hardware": "p100*1x1+v100*1x3"}]).outcome(trial, here[::-1])
+
+
+def test_a_node_that_has_not_said_what_it_is_made_of_is_not_taken_for_one_like_the_others() -> None:
+    trial = config(gpus=4)
+    some = on_kinds(trial, "v100", "v100", "v100", "x")
+    granted = (*some.outcome.granted[:3], dataclasses.replace(some.outcome.granted[3], hardware=""))
+    row = rows.row(dataclasses.replace(some, outcome=dataclasses.replace(some.outcome, granted=granted)))
+    assert row["hardware"] == "unknown*1x1+v100*1x3"
+
+
+def test_a_sweep_that_goes_on_knows_what_cached_gangs_on_unlike_nodes_were_measured_with() -> None:
+    cached = Cached(sweep="old", measured_at=1.0, hardware="hw", software="new*1x1+old*1x3", limited_by="", figures={})
+    done = measured(config(), nodes="a")
+    done = dataclasses.replace(done, outcome=TrialOutcome(status="completed", kind="cached", cached=cached))
+    assert not Sameness((), [done]).met(node("a", "old"))
+    assert Sameness((), [done]).met(node("a", "other"))
 
 
 @pytest.mark.parametrize("column", ["software", "data_files", "arrangement"])

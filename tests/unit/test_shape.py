@@ -19,8 +19,10 @@ from sweeps.shape import (
     idle,
     impossible,
     place,
+    read,
     room,
     slots,
+    written,
 )
 from tests.unit.records import config
 from workers.contract import TrialConfig
@@ -103,6 +105,13 @@ def test_pack_takes_the_fewest_nodes_and_spread_the_most(gpus: int, nodes: list[
     assert len(spread) == min(gpus, sum(map(bool, held)))
     full = [ranks for ranks, most in zip(spread, held, strict=False) if ranks < most]
     assert not full or max(spread) - min(full) <= 1  # uneven only where a node is full
+
+
+@given(GANGS, CLUSTERS)
+def test_nodes_that_are_written_and_read_arrange_every_gang_as_they_did(trial: TrialConfig, nodes: list[Node]) -> None:
+    again = read(written(nodes))
+    assert arrangement(trial, again) == arrangement(trial, nodes)
+    assert len(again) == len(nodes)
 
 
 @given(st.integers(1, 6), st.integers(1, 6), CLUSTERS)

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.rungs import Arrival, Rungs, arrival, equals
-from sweeps.shape import Node
+from sweeps.cache import Made
+from sweeps.rungs import Arrival, Equals, Rungs, arrival, equals
 from tests.unit.simulations import learning
 from workers import contract
 from workers.contract import EpochRecord, TrialConfig
 
-NODES = [Node("a", 8, 4, "v100"), Node("b", 8, 4, "v100"), Node("old", 8, 4, "p100")]
+IMAGES = "data/imagenet"  # what these trials learn
+NEW = Made("v100", "sw", {IMAGES: "ff", "elsewhere": "ee"})
+NODES = {"a": NEW, "b": NEW, "old": dataclasses.replace(NEW, hardware="p100")}
 ACCURACIES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
 
@@ -35,8 +37,9 @@ def rungs() -> Rungs:
     return Rungs(grace=1, reduction=3, epochs=27)
 
 
-def among(config: TrialConfig) -> tuple[str, ...]:
-    return equals(config, (("a", config.gpus),), NODES)
+def among(config: TrialConfig, **made: object) -> Equals:
+    """On a node that is made as node a is, but for this."""
+    return equals(config, (("here", config.gpus),), {"here": dataclasses.replace(NEW, **made)})  # type: ignore[arg-type]
 
 
 def judged(made: Rungs, config: TrialConfig, number: int, top1: float | None, train_s: float = 10.0) -> str:

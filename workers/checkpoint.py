@@ -20,8 +20,10 @@ from workers import contract
 from workers.contract import EpochRecord
 from workers.paths import written_whole
 from workers.rank import Fault
+from workers.ring import Ring, gathered
 
 Made = Mapping[str, str]
+OF_A_RANK = ("software", "data_files")  # each rank has its own
 WORDS = {
     "software": "software or code in workers/",
     "data_files": "files of data",
@@ -40,6 +42,13 @@ class Kept:
     def is_beyond(self, before: Kept | None) -> bool:
         """Whether an attempt has left this one that found the other: more epochs of the same, or its own first ones."""
         return before is None or self.made != before.made or len(self.epochs) > len(before.epochs)
+
+
+def of_gang(ring: Ring, own: Made) -> Made:
+    """Return with what a gang measures, the same at every rank: what ranks have unlike is joined by `+`."""
+    told = gathered(ring, json.dumps([own.get(name, "") for name in OF_A_RANK]))
+    sides = zip(*(json.loads(words) for words in told), strict=True)
+    return {**own, **{name: "+".join(sorted({*side})) for name, side in zip(OF_A_RANK, sides, strict=True)}}
 
 
 def save(path: Path, variables: Sequence[Any], epochs: Sequence[EpochRecord], made: Made) -> None:

@@ -15,7 +15,6 @@ for all, by what all ranks run and read.
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 
@@ -24,15 +23,12 @@ import numpy as np
 from workers import checkpoint, memory, storage
 from workers.contract import EpochRecord, RankReport, reaches_target
 from workers.rank import Seat
-from workers.ring import Ring, gathered
 from workers.work import Work
-
-OF_A_RANK = ("software", "data_files")  # of what a checkpoint was measured with: each rank has its own
 
 
 def converge(work: Work, seat: Seat) -> RankReport:
     config, ring, learner = work.config, work.ring, work.learner
-    saved, made = Path(seat.checkpoint), of_gang(ring, seat.made)
+    saved, made = Path(seat.checkpoint), checkpoint.of_gang(ring, seat.made)
     began = time.perf_counter()
     history, begun_anew = _gone_on(work, saved, made) if ring.rank == 0 else ([], "")
     learner.spread()
@@ -78,13 +74,6 @@ def converge(work: Work, seat: Seat) -> RankReport:
         reached_target=bool(is_reached),
         begun_anew=begun_anew,
     )
-
-
-def of_gang(ring: Ring, own: checkpoint.Made) -> checkpoint.Made:
-    """Return with what a gang measures, the same at every rank: what ranks have unlike is joined by `+`."""
-    told = gathered(ring, json.dumps([own.get(name, "") for name in OF_A_RANK]))
-    sides = zip(*(json.loads(words) for words in told), strict=True)
-    return {**own, **{name: "+".join(sorted({*side})) for name, side in zip(OF_A_RANK, sides, strict=True)}}
 
 
 def _gone_on(work: Work, saved: Path, made: checkpoint.Made) -> tuple[list[EpochRecord], str]:

@@ -105,6 +105,8 @@ class Engine:
         for record in records:
             self._spent += record.gpu_hours
             self._has_earlier_witnesses |= record.outcome.status == "infeasible"
+            if record.outcome.status == "pruned":  # it may be run again, as a base
+                self.attempts[record.config.trial] = record.attempts
             self._learn(record)
 
     def next(self, now: float) -> Start | TrialRecord | None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import threading
+import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sweeps.conductor import Conductor
+from sweeps.findings import outcomes
+from tests.unit.records import converged
 from workers import checkpoint, contract, keeper
 from workers.checkpoint import Kept, Made
-from workers.contract import EpochRecord
+from workers.contract import EpochRecord, Measurement
 from workers.rank import Fault
 from workers.ring import LONGEST_WORD, Solo, gathered
 
@@ -150,3 +154,21 @@ def test_a_note_is_heard_between_epochs_and_is_not_the_rank_s_last_word() -> Non
     assert rest.endswith(b'{"say": "note"')
     ended = keeper._verdict(rest.removesuffix(b'{"say": "note"'), 1)
     assert ended == {"what": "failed", "kind": "raised", "message": "no", "software": "sw", "data_files": "ff"}
+
+
+def test_a_trial_that_begins_anew_is_told_of_while_it_runs_and_once_and_in_the_findings() -> None:
+    trial = converged([0.5])
+    assert trial.outcome.measurement
+    why = "a trial goes on from a checkpoint of …: the trial begins anew"
+    ranks = tuple(dataclasses.replace(rank, begun_anew=why) for rank in trial.outcome.measurement.ranks)
+    outcome = dataclasses.replace(trial.outcome, measurement=Measurement(ranks=ranks))
+    ended = dataclasses.replace(trial, outcome=outcome)
+    told = types.SimpleNamespace(lines=[], warned=lambda line: told.lines.append(line), progressed=lambda *_: None)
+    conductor = Conductor(None, None, [told])  # type: ignore[arg-type, list-item]
+    for _ in range(2):
+        conductor.progressed(trial.config, contract.Progress("step", 1, note=why))
+        conductor._look_at_beginning(ended.config, ranks[0].begun_anew)
+    assert told.lines == [f"{trial.config.trial}: {why}"]
+    (found,) = outcomes.begun_anew(types.SimpleNamespace(records=[ended, trial], trials=[1, 2]))  # type: ignore[arg-type]
+    assert "1 of 2 trials began anew although a checkpoint was there" in found.plain
+    assert not [*outcomes.begun_anew(types.SimpleNamespace(records=[trial], trials=[1]))]  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeps import rows
+from sweeps.ledger import TrialRecord
 from workers import contract
 from workers.contract import WITHOUT_JPEGS, Cached, TrialConfig, TrialOutcome
 
@@ -40,6 +41,22 @@ def joined(nodes: Sequence[tuple[Fingerprints, int]]) -> Fingerprints:
     return hardware, software, files
 
 
+def known(config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> Fingerprints | None:
+    """Of a trial with so many ranks on each of these nodes; None where one of them has not said what it is made of, or
+    nobody knows whether it has the same data."""
+    if not nodes or not all(hardware and software for (hardware, software, _), _ in nodes):
+        return None
+    if config.data not in WITHOUT_JPEGS and not all(files for (_, _, files), _ in nodes):
+        return None
+    return joined(nodes)
+
+
+def of_record(record: TrialRecord) -> Fingerprints:
+    """Of the nodes that a trial ran on; blank as far as its record does not tell."""
+    where = rows.where(record)
+    return where["hardware"], where["software"], where["data_files"]
+
+
 class Cache:
     """What earlier sweeps have measured of the cells of this one."""
 
@@ -56,13 +73,9 @@ class Cache:
 
     def outcome(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
         """What the trial came to with so many ranks on each of such nodes, whichever of them."""
-        if config.trial not in self._trials or not nodes:
+        if config.trial not in self._trials or not (here := known(config, nodes)):
             return None
-        if not all(hardware and software for (hardware, software, _), _ in nodes):
-            return None  # one of them has not said what it is made of
-        if config.data not in WITHOUT_JPEGS and not all(files for (_, _, files), _ in nodes):
-            return None  # nobody knows whether it is the same data
-        row = self._found.get((config.trial, contract.arranged(config.arrangement), joined(nodes)))
+        row = self._found.get((config.trial, contract.arranged(config.arrangement), here))
         return _again(row) if row else None
 
 

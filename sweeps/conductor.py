@@ -59,6 +59,8 @@ class Conductor:
         self._probes: list[dict[str, Any]] = []
         self._spent_again_at = 0.0
         self._pinning_notes: set[str] = set()  # that were told
+        self._begun_anew: set[tuple[str, str]] = set()  # trials, and why, that were told of
+        self._spared: set[str] = set()  # likewise
         self._tested: set[str] = set()  # trials before which nodes were tested
 
     @property
@@ -96,6 +98,7 @@ class Conductor:
             self._away[config.trial] = time.time()
 
     def progressed(self, config: TrialConfig, progress: Progress) -> None:
+        self._look_at_beginning(config, progress.note)
         for observer in self._observers:
             observer.progressed(config, progress)
 
@@ -169,11 +172,14 @@ class Conductor:
 
     def _count(self, record: TrialRecord) -> None:
         self._look_at_pins(record)
+        if measured := record.outcome.measurement:
+            self._look_at_beginning(record.config, measured.ranks[0].begun_anew)
         for line in self._sameness.ended(record):
             self.warn(line)
         if self._write(self._ledger.write, record):
             for observer in self._observers:
                 observer.ended(record)
+            self._look_at_spared()
             self._tell_spent()
 
     def _tell_spent(self) -> None:
@@ -237,6 +243,21 @@ class Conductor:
             if (note := rank.pinning_note) and note not in self._pinning_notes:
                 self._pinning_notes.add(note)
                 self.warn(f"{'ranks are pinned' if rank.pinned else 'ranks are not pinned'}: {note}")
+
+    def _look_at_beginning(self, config: TrialConfig, why: str) -> None:
+        """A trial that begins anew although it has a checkpoint is told of once for each reason."""
+        if why and (config.trial, why) not in self._begun_anew:
+            self._begun_anew.add((config.trial, why))
+            self.warn(f"{config.trial}: {why}")
+
+    def _look_at_spared(self) -> None:
+        for trial, needed_for in self.engine.spared.items():
+            if trial not in self._spared:
+                self._spared.add(trial)
+                self.warn(
+                    f"{trial} was stopped as hopeless, and runs again, to its end: it is the one-GPU base of"
+                    f" {needed_for}, whose efficiency would not be known without it"
+                )
 
     def _judge(self, probe: dict[str, Any], peers: list[dict[str, float]]) -> None:
         before = [one["figures"] for one in self._probes if one["node"] == probe["node"]]

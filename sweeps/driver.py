@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from sweeps import cost, errors, ledger, plan, rungs, screen, search, shape, space, tables
+from sweeps.bases import Bases
 from sweeps.cache import Cache
 from sweeps.engine import NODES_MAY_COME_BACK_S, Engine
 from sweeps.errors import InputError, Mistake, RefusedError
@@ -110,7 +111,7 @@ def resume(name: str, terms: Terms) -> int:
     count = f"{planned.most - len(done)} of {planned.most}" if facts.trials else f"after {len(done)}, more"
     console.print(screen.named(name, f"{count} trials are left"))
     terms = dataclasses.replace(terms, simulate=facts.simulated)
-    if facts.trials and len(done) >= len(facts.trials):
+    if facts.trials and len(done) >= len(facts.trials) and not _are_bases_left(facts.spec, done):
         return _told(facts, planned, [], Path(f"results/{name}"), "", console, terms)
     with _site(terms, console) as site:
         _await_nodes(planned, site, console)
@@ -118,7 +119,7 @@ def resume(name: str, terms: Terms) -> int:
         strategy = functools.partial(search.strategy, planned)
         book = ledger.reopen(record)
         before = _Before(done, record.attempts, [rungs.arrival(noted) for noted in record.rungs])
-        file, same = Path(f"results/{name}"), Sameness(record.nodes, done)
+        file, same = Path(f"results/{name}"), Sameness(record.nodes, done, before.arrivals)
         return _conduct(planned, strategy, before, Cache(), book, site, terms, console, file, same)
 
 
@@ -334,12 +335,13 @@ def _conduct(
     engine = Engine(
         strategy,
         cost.learned(machine, is_real=not terms.simulate),
-        Feasibility(spec.seed, are_nodes_alike=len({(n.cpus, n.gpus, n.kind) for n in site.nodes}) == 1),
+        Feasibility(spec.seed),
         known,
         budget_gpu_hours=terms.budget or (spec.budget and spec.budget.gpu_hours) or math.inf,
         wait_for_nodes_s=NODES_MAY_COME_BACK_S if spec.wait_for_nodes_min is None else 60 * spec.wait_for_nodes_min,
         max_nodes=spec.max_nodes,
         rungs=_rungs(spec),
+        bases=_bases(spec),
     )
     engine.resumed(before.done, before.attempts, before.arrivals)
     progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), before.done)
@@ -374,6 +376,18 @@ def _conduct(
     console.print(f"spent {spent}", style="dim")
     why: Stopped = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
     return _told(book.facts, planned, refusals, file, why, console, terms)
+
+
+def _bases(spec: SweepSpec) -> Bases:
+    return Bases(is_strong="global_batch" in spec.axes)
+
+
+def _are_bases_left(spec: SweepSpec, records: Sequence[TrialRecord]) -> bool:
+    """Every trial has ended, but a search has stopped one that another needs as its base."""
+    bases = _bases(spec)
+    for record in records:
+        bases.told(record)
+    return _rungs(spec) is not None and bool(bases.again())
 
 
 def _rungs(spec: SweepSpec) -> Rungs | None:

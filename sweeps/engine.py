@@ -11,7 +11,8 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
-from sweeps import feasibility, shape
+from sweeps import cache, feasibility, shape
+from sweeps.bases import Bases
 from sweeps.cache import Cache, Fingerprints, Made
 from sweeps.durations import Durations
 from sweeps.faults import Faults
@@ -23,7 +24,7 @@ from sweeps.rungs import Arrival, Equals, Rungs, Verdict, equals
 from sweeps.search import Strategy
 from sweeps.shape import Node, Seats
 from sweeps.sharing import Need
-from workers.contract import EpochRecord, TrialConfig, TrialOutcome
+from workers.contract import EpochRecord, Granted, TrialConfig, TrialOutcome
 
 NODES_MAY_COME_BACK_S = 600.0
 
@@ -39,10 +40,11 @@ class Engine:
         wait_for_nodes_s: float = NODES_MAY_COME_BACK_S,
         max_nodes: int | None = None,
         rungs: Rungs | None = None,
+        bases: Bases | None = None,
     ) -> None:
         """`strategy` is made from the question whether a trial is ruled out already. With `rungs`, hopeless trials are
-        stopped."""
-        self._strategy = strategy(feasible.is_ruled_out)
+        stopped, but for the `bases` of others."""
+        self._strategy = strategy(self._is_ruled_out)
         self._durations = durations
         self._feasible = feasible
         self._cache = cache
@@ -56,7 +58,10 @@ class Engine:
         self._waiting: dict[str, TrialConfig] = {}
         self._running: dict[str, tuple[TrialConfig, Seats]] = {}
         self._rungs = rungs
+        self._bases = bases or Bases()
+        self.spared: dict[str, str] = {}  # trials that were stopped and run again, and what needs them as its base
         self._equals: dict[str, Equals] = {}  # of those that run
+        self._has_earlier_witnesses = False
         self.attempts: Counter[str] = Counter()  # by trial, those that are over
         self._settled: deque[tuple[TrialConfig, TrialOutcome]] = deque()
         self._stuck_since: float | None = None
@@ -99,6 +104,9 @@ class Engine:
             self._rungs.resumed(arrivals)
         for record in records:
             self._spent += record.gpu_hours
+            self._has_earlier_witnesses |= record.outcome.status == "infeasible"
+            if record.outcome.status == "pruned":  # it may be run again, as a base
+                self.attempts[record.config.trial] = record.attempts
             self._learn(record)
 
     def next(self, now: float) -> Start | TrialRecord | None:
@@ -116,7 +124,7 @@ class Engine:
             return self._gone(now) if self._waiting and not self._running else None
         self._stuck_since = None
         config = start.trial
-        if known := self._cache.outcome(config, self._made_of(config, start.seats)):
+        if known := self._known_on(config, self._made_of(config, start.seats)):
             self._packing.ended(config.trial, now)
             del self._waiting[config.trial]
             self._settle(config, known)
@@ -128,7 +136,7 @@ class Engine:
             return None
         del self._waiting[config.trial]
         self._running[config.trial] = config, start.seats
-        self._equals[config.trial] = equals(config, start.seats, self._nodes)
+        self._equals[config.trial] = equals(config, start.seats, self._made)
         return start
 
     @property
@@ -138,11 +146,15 @@ class Engine:
 
     def judge(self, config: TrialConfig, epochs: Sequence[EpochRecord]) -> Verdict:
         """Hear of epochs that a running trial has finished: should it be stopped?"""
-        return self._rungs.judge(config, self._equals[config.trial], epochs) if self._rungs else Verdict("")
+        if not self._rungs:
+            return Verdict("")
+        is_spared = bool(self._bases.needed_for(config))
+        return self._rungs.judge(config, self._equals[config.trial], epochs, is_spared)
 
     def ended(self, record: TrialRecord, now: float) -> TrialRecord | None:
         """An attempt is over: the trial's record, or None if it is tried again and this end does not count."""
         blamed = self.to_blame(record)
+        record = dataclasses.replace(record, outcome=self._signed(record))
         config, _ = self._running.pop(record.config.trial)
         self.attempts[config.trial] += 1
         self._packing.ended(config.trial, now)
@@ -162,8 +174,8 @@ class Engine:
 
     @property
     def asks_what_nodes_are_made_of(self) -> bool:
-        """Nothing that was measured before can be used again until that is known."""
-        return bool(self._cache)
+        """Nothing that was measured before can be used again until that is known, and nobody be judged."""
+        return bool(self._cache) or self.is_judging or self._has_earlier_witnesses
 
     @property
     def running(self) -> list[TrialConfig]:
@@ -214,11 +226,26 @@ class Engine:
 
     def _known(self, config: TrialConfig) -> TrialOutcome | None:
         """What a trial comes to, if that is certain wherever it would run."""
-        unlike = {self._made.get(node.name, Made()).of(config) for node in self._nodes}
-        if len(unlike) == 1 and (outcome := self._cache.outcome(config, [(one, config.gpus) for one in unlike])):
-            return outcome
-        inference = self._feasible.inferred(config)
+        return self._known_on(config, self._everywhere(config))
+
+    def _known_on(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
+        """What a trial comes to with so many ranks on such nodes, if it was measured there or is ruled out."""
+        return self._cache.outcome(config, nodes) or self._inferred(config, nodes)
+
+    def _inferred(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
+        here = cache.known(config, nodes)
+        inference = self._feasible.inferred(config, here) if here else None
         return feasibility.outcome(inference) if inference else None
+
+    def _is_ruled_out(self, config: TrialConfig) -> bool:
+        """Wherever it would run."""
+        here = cache.known(config, self._everywhere(config))
+        return here is not None and self._feasible.is_ruled_out(config, here)
+
+    def _everywhere(self, config: TrialConfig) -> list[tuple[Fingerprints, int]]:
+        """What a trial's ranks find on every node, where all are alike; else nothing that is certain."""
+        unlike = {self._made.get(node.name, Made()).of(config) for node in self._nodes}
+        return [(one, config.gpus) for one in unlike] if len(unlike) == 1 else []
 
     def _wait(self, config: TrialConfig) -> None:
         self._waiting[config.trial] = config
@@ -235,12 +262,27 @@ class Engine:
         self._strategy.told(record)
         self._durations.learn(record)
         self._feasible.told(record)
+        self._bases.told(record)
         for config in self._feasible.freed():  # ruled out by what has turned out to be wrong
+            self._wait(config)
+        for config in self._bases.again() if self._rungs else ():
+            self.spared[config.trial] = self._bases.needed_for(config)
             self._wait(config)
         if record.outcome.status == "infeasible":
             for config in list(self._waiting.values()):
-                if inference := self._feasible.inferred(config):
-                    self._settle(config, feasibility.outcome(inference))
+                if outcome := self._inferred(config, self._everywhere(config)):
+                    self._settle(config, outcome)
+
+    def _signed(self, record: TrialRecord) -> TrialOutcome:
+        """The outcome of a trial that ran and reported nothing, with what its nodes said that they are made of: as far
+        as its ranks have not said themselves. What it decides about others goes by that."""
+        outcome, (config, seats) = record.outcome, self._running[record.config.trial]
+        if outcome.status not in ("infeasible", "pruned"):
+            return outcome
+        names = [node for node, ranks in seats for _ in range(ranks)]
+        places = outcome.granted or [Granted(rank=rank, node=name) for rank, name in enumerate(names)]
+        made = [self._made.get(name, Made()).of(config) for name in names]
+        return dataclasses.replace(outcome, granted=tuple(_as_made(place, made[place.rank]) for place in places))
 
     def _made_of(self, config: TrialConfig, seats: Seats) -> list[tuple[Fingerprints, int]]:
         """Of all nodes that it would run on, with its ranks there; of none where one has not said."""
@@ -280,3 +322,14 @@ class Engine:
             why = shape.impossible(config, self._packing.nodes, self._most_nodes)
             self._settle(config, TrialOutcome(status="lost", kind="no node left", message=why))
         return self.next(now) if self._settled else None
+
+
+def _as_made(place: Granted, made: Fingerprints) -> Granted:
+    """With what its node is made of, as far as that is not known."""
+    hardware, software, files = made
+    return dataclasses.replace(
+        place,
+        hardware=place.hardware or hardware,
+        software=place.software or software,
+        data_files=place.data_files or files,
+    )

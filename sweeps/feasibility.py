@@ -6,8 +6,11 @@ round nothing follows: what was short on eight GPUs may have been the ring's buf
 a trial that ran out of memory is a *witness* against every trial with at least its batch on at least its GPUs, in
 the same placement (a single GPU has none: its witness holds for all), if nothing else that touches memory differs.
 
-Where that argument fails, a witness rules out its own cell's repeats only, as do other reasons to be infeasible: nodes
-that are not alike, and host memory that neighbours use too. Where JPEGs are decoded, host memory says nothing of
+All of it is said of the same code, data and hardware only: what ran out of memory with other code, or on other nodes,
+says nothing of trials here, neither in one sweep nor after `sweep resume`.
+
+Where the argument fails, a witness rules out its own cell's repeats only, as do other reasons to be infeasible: unlike
+nodes in one gang, and host memory that neighbours use too. Where JPEGs are decoded, host memory says nothing of
 other GPU counts: the ranks of a node share its decode threads, and what these hold.
 
 An argument isn't a measurement, so a few of the trials that are ruled out run all the same. A witness stands as long
@@ -21,6 +24,8 @@ import operator
 import random
 from typing import Any
 
+from sweeps import cache
+from sweeps.cache import Fingerprints
 from sweeps.ledger import TrialRecord
 from workers.contract import WITHOUT_JPEGS, TrialConfig, TrialOutcome, nodes_by_ranks
 
@@ -50,6 +55,7 @@ EQUAL = {
 }
 
 Key = tuple[Any, ...]
+NOWHERE: Fingerprints = ("", "", "")  # where nothing is known of nodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,15 +78,12 @@ def is_inferred(outcome: TrialOutcome) -> bool:
 
 
 class Feasibility:
-    """What a sweep has learned so far."""
+    """What a sweep has learned so far, of each code, data and hardware by itself."""
 
-    def __init__(self, seed: int = 0, are_nodes_alike: bool = True) -> None:
+    def __init__(self, seed: int = 0) -> None:
         self._seed = seed
-        self._are_nodes_alike = are_nodes_alike
-        self._witnesses: dict[str, dict[Key, list[TrialRecord]]] = {kind: {} for kind in EQUAL}
-        self._completed: dict[str, dict[Key, list[TrialConfig]]] = {kind: {} for kind in EQUAL}
+        self._alike: dict[Fingerprints, _Alike] = {}
         self._inferred: dict[str, TrialConfig] = {}  # trials that ended so
-        self._checks: dict[Key, int] = {}  # a cell that is ruled out and runs all the same: which repeat of it
         self._is_in_doubt = False  # what was inferred, since a witness fell
 
     def told(self, record: TrialRecord) -> None:
@@ -88,40 +91,59 @@ class Feasibility:
         config, ended = record.config, record.outcome
         if is_inferred(ended):
             self._inferred[config.trial] = config
-            self._is_in_doubt |= not self.is_ruled_out(config)
+            self._is_in_doubt |= not self._is_explained(config)
             return
         self._inferred.pop(config.trial, None)
-        if ended.status not in ("completed", "infeasible"):
-            return
-        if self._is_ruled_out_by_others(config):  # it ran, for whatever reason: that checks as much
-            self._checks.setdefault(_key("cell", config), config.repeat)
-        if ended.status == "completed":
-            self._complete(config)
-        else:
-            self._testify(record)
+        if ended.status in ("completed", "infeasible"):
+            self._is_in_doubt |= self._of(cache.of_record(record)).told(record)
 
     def freed(self) -> list[TrialConfig]:
         """The trials that ended as inferred from a witness that has fallen since, once: they are to be run."""
         if not self._is_in_doubt:
             return []
         self._is_in_doubt = False
-        freed = [config for config in self._inferred.values() if not self.is_ruled_out(config)]
+        freed = [config for config in self._inferred.values() if not self._is_explained(config)]
         for config in freed:
             del self._inferred[config.trial]
         return freed
 
-    def is_ruled_out(self, config: TrialConfig) -> bool:
+    def is_ruled_out(self, config: TrialConfig, here: Fingerprints = NOWHERE) -> bool:
         """Is this trial infeasible, by what is known? For who proposes trials."""
-        return self._witness(config) is not None
+        return here in self._alike and self._alike[here].witness(config) is not None
 
-    def inferred(self, config: TrialConfig) -> Inference | None:
-        """Why a trial that is about to start need not. None also for one that runs as a check: ask for no others."""
-        witness = self._witness(config)
-        if witness is None or self._is_check(config):
+    def inferred(self, config: TrialConfig, here: Fingerprints = NOWHERE) -> Inference | None:
+        """Why a trial that is about to start on such nodes need not. None also for one that runs as a check: ask for
+        no others."""
+        witness = self._alike[here].witness(config) if here in self._alike else None
+        if witness is None or self._alike[here].is_check(config):
             return None
         return Inference(witness.config.trial, witness.outcome.kind, witness.outcome.message)
 
-    def _witness(self, config: TrialConfig) -> TrialRecord | None:
+    def _of(self, made: Fingerprints) -> _Alike:
+        return self._alike.setdefault(made, _Alike(self._seed, are_nodes_alike="+" not in made[0]))
+
+    def _is_explained(self, config: TrialConfig) -> bool:
+        """By a witness of whatever code, data and hardware: it was inferred from one of its own."""
+        return any(alike.witness(config) for alike in self._alike.values())
+
+
+class _Alike:
+    """What is known of trials of one code, on one set of files and one kind of nodes."""
+
+    def __init__(self, seed: int, are_nodes_alike: bool) -> None:
+        self._seed = seed
+        self._are_nodes_alike = are_nodes_alike
+        self._witnesses: dict[str, dict[Key, list[TrialRecord]]] = {kind: {} for kind in EQUAL}
+        self._completed: dict[str, dict[Key, list[TrialConfig]]] = {kind: {} for kind in EQUAL}
+        self._checks: dict[Key, int] = {}  # a cell that is ruled out and runs all the same: which repeat of it
+
+    def told(self, record: TrialRecord) -> bool:
+        """How a trial ended that ran; whether a witness has fallen with that."""
+        if self._is_ruled_out_by_others(record.config):  # it ran, for whatever reason: that checks as much
+            self._checks.setdefault(_key("cell", record.config), record.config.repeat)
+        return self._complete(record.config) if record.outcome.status == "completed" else self._testify(record)
+
+    def witness(self, config: TrialConfig) -> TrialRecord | None:
         """The first that rules a trial out."""
         for kind, witnesses in self._witnesses.items():
             for witness in witnesses.get(_key(kind, config), ()) if witnesses else ():
@@ -130,10 +152,10 @@ class Feasibility:
         return None
 
     def _is_ruled_out_by_others(self, config: TrialConfig) -> bool:
-        witness = self._witness(config)
+        witness = self.witness(config)
         return witness is not None and _key("cell", witness.config) != _key("cell", config)
 
-    def _is_check(self, config: TrialConfig) -> bool:
+    def is_check(self, config: TrialConfig) -> bool:
         """The first cell that is ruled out by another, then one in eight; one repeat of it."""
         cell = _key("cell", config)
         if cell in self._checks:
@@ -145,20 +167,21 @@ class Feasibility:
         self._checks[cell] = config.repeat
         return True
 
-    def _testify(self, record: TrialRecord) -> None:
+    def _testify(self, record: TrialRecord) -> bool:
         kind = record.outcome.kind if self._is_monotone(record) else "cell"
         key = _key(kind, record.config)
-        if any(_rules_out(kind, record.config, config) for config in self._completed[kind].get(key, ())):
-            self._is_in_doubt = True
-        else:
+        is_refuted = any(_rules_out(kind, record.config, config) for config in self._completed[kind].get(key, ()))
+        if not is_refuted:
             self._witnesses[kind].setdefault(key, []).append(record)
+        return is_refuted
 
     def _is_monotone(self, record: TrialRecord) -> bool:
         config, kind = record.config, record.outcome.kind
         has_neighbours = config.isolation == "shared" and not config.worker_memory_gib
         return self._are_nodes_alike and kind in EQUAL and not (kind == "host memory" and has_neighbours)
 
-    def _complete(self, config: TrialConfig) -> None:
+    def _complete(self, config: TrialConfig) -> bool:
+        has_one_fallen = False
         for kind in EQUAL:
             key = _key(kind, config)
             self._completed[kind].setdefault(key, []).append(config)
@@ -166,7 +189,8 @@ class Feasibility:
             standing = [witness for witness in before if not _rules_out(kind, witness.config, config)]
             if len(standing) < len(before):
                 self._witnesses[kind][key] = standing
-                self._is_in_doubt = True
+                has_one_fallen = True
+        return has_one_fallen
 
 
 def _key(kind: str, config: TrialConfig) -> Key:

@@ -43,6 +43,8 @@ class Progress(Observer):
         in `unit`."""
         self.done = 0  # by this driver
         self._earlier = len(earlier)
+        self._ended = {record.config.trial for record in earlier}
+        self._again = 0  # trials that have ended twice: their first end did not stand
         self._spent_earlier = sum(record.gpu_hours for record in earlier)
         self.best: TrialRecord | None = None
         self._trials = trials
@@ -83,6 +85,7 @@ class Progress(Observer):
     def ended(self, record: TrialRecord) -> None:
         self._running.pop(record.config.trial, None)
         self.done += 1
+        self._count_again(record.config.trial)
         if record.outcome.measurement and (self.best is None or score(record) > score(self.best)):
             self.best = record
         line = self._line(record)
@@ -94,7 +97,12 @@ class Progress(Observer):
 
     def spent(self, so_far: Spent) -> None:
         self._spent = so_far
-        self._trials = so_far.trials
+        self._trials = so_far.trials + self._again
+
+    def _count_again(self, trial: str) -> None:
+        self._again += trial in self._ended
+        self._trials += trial in self._ended
+        self._ended.add(trial)
 
     def warned(self, message: str) -> None:
         self._console.print(f"! {message}", style="yellow")

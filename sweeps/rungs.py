@@ -1,8 +1,10 @@
 """Which trials of an `asha` search are hopeless. Pure: epochs in, verdicts out.
 
-A trial is judged among its equals only: cells on as many ranks, arranged alike on like nodes, that learn the same data
-under the same conditions (`ALIKE`). Whatever else the axes vary is what the search compares. So a study over GPU counts
-never loses its baseline to a quicker count.
+A trial is judged among its equals only: cells on as many ranks, arranged alike on nodes of the same hardware, that run
+the same code and learn the same files under the same conditions (`ALIKE`). Hardware, code and files are known by their
+fingerprints, as in `cache`: who stood at a rung with other code decides about nobody that runs now. A trial on a node
+that has not said what it is made of is judged by none, and judges none. Whatever else the axes vary is what the search
+compares. So a study over GPU counts never loses its baseline to a quicker count.
 
 - Rungs: of the cells that have come to a rung, the best 1 in `reduction` (rounded up) go on, by top-1. The first rung
   is after `grace` epochs, each next one after `reduction` times as many; a rung counts from the validation at it or
@@ -15,6 +17,7 @@ a mean over the repeats that were lucky would be wrong; for the same reason a ce
 stopped by time. A trial that is tried again, and comes to a rung once more, is not judged or counted twice.
 
 Of all equals the best at a rung is never stopped there, so that of each group at least one cell comes to its end.
+A cell that is spared (see `bases`) is not stopped at all, but stands at rungs for its rivals.
 """
 
 from __future__ import annotations
@@ -25,24 +28,39 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sweeps.shape import Node, Seats
+from sweeps import cache
+from sweeps.cache import Made
+from sweeps.shape import Seats
 from workers.contract import EpochRecord, TrialConfig, reaches_target
-
-Equals = tuple[str, ...]  # the same for trials that may be compared
 
 # Resources and conditions: what a study compares others under, and not what it looks for.
 ALIKE = ("device", "gpus", "placement", "data", "cache", "isolation", "cores_per_worker", "worker_memory_gib")
 
 
-def equals(config: TrialConfig, seats: Seats, nodes: Iterable[Node]) -> Equals:
-    """Return what a trial must have in common with another for a comparison to be fair."""
-    known = {node.name: node for node in nodes}
-    asked = [f"{name} {getattr(config, name)}" for name in ALIKE]
-    return (*asked, *sorted(f"{ranks} on {_kind(known.get(name))}" for name, ranks in seats))
+@dataclasses.dataclass(frozen=True)
+class Equals:
+    """What a trial must have in common with another for a comparison to be fair."""
+
+    asked: tuple[str, ...]  # by `ALIKE`
+    seats: tuple[str, ...] = ()  # ranks on each node, and its hardware
+    software: str = ""
+    data_files: str = ""
+    is_known: bool = False  # every node has said what it is made of; else nothing can be compared
+
+    def of(self, name: str) -> str:
+        """What was asked for by one of `ALIKE`."""
+        return self.asked[ALIKE.index(name)].removeprefix(f"{name} ")
 
 
-def _kind(node: Node | None) -> str:
-    return f"{node.kind} {node.cpus} CPUs {node.gpus} GPUs".strip() if node else "a node that has gone"
+def equals(config: TrialConfig, seats: Seats, made: Mapping[str, Made]) -> Equals:
+    """Return what tells a trial's equals; `made`: what nodes are made of, by name."""
+    asked = tuple(f"{name} {getattr(config, name)}" for name in ALIKE)
+    places = [(made.get(name, Made()).of(config), ranks) for name, ranks in seats]
+    found = cache.known(config, places)
+    if not found:
+        return Equals(asked)
+    on = sorted(f"{ranks} on {hardware}" for (hardware, _, _), ranks in places)
+    return Equals(asked, tuple(on), *found[1:], is_known=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +81,14 @@ class Arrival:
 def arrival(noted: Mapping[str, Any]) -> Arrival:
     """Return what stands in a line of the ledger."""
     names = [field.name for field in dataclasses.fields(Arrival)]
-    return Arrival(**{**{name: noted[name] for name in names}, "equals": tuple(noted["equals"])})
+    return Arrival(**{**{name: noted[name] for name in names}, "equals": _equals(noted["equals"])})
+
+
+def _equals(noted: Mapping[str, Any] | Sequence[str]) -> Equals:
+    """A ledger of an earlier version does not tell the code and the files."""
+    if not isinstance(noted, Mapping):
+        return Equals(tuple(noted))
+    return Equals(**{**noted, "asked": tuple(noted["asked"]), "seats": tuple(noted["seats"])})
 
 
 class Verdict(NamedTuple):
@@ -84,16 +109,19 @@ class Rungs:
     def resumed(self, arrivals: Iterable[Arrival]) -> None:
         """Take what was known before the driver stopped, in its order."""
         for known in arrivals:
-            self._add(known)
+            if known.equals.is_known:
+                self._add(known)
 
-    def judge(self, config: TrialConfig, equals: Equals, epochs: Sequence[EpochRecord]) -> Verdict:
+    def judge(
+        self, config: TrialConfig, equals: Equals, epochs: Sequence[EpochRecord], is_spared: bool = False
+    ) -> Verdict:
         """Hear of epochs that a trial has finished, in their order; those told of before change nothing.
 
         A trial that has come to its own end with the last of them is not stopped any more.
         """
-        if not epochs:
+        if not epochs or not equals.is_known:
             return Verdict("")
-        is_over = reaches_target(epochs[-1], config) or epochs[-1].epoch >= config.epochs
+        is_over = is_spared or reaches_target(epochs[-1], config) or epochs[-1].epoch >= config.epochs
         why, arrivals = "", []
         for epoch in epochs:
             now = self._seen(config, equals, epoch)
@@ -186,5 +214,5 @@ def _rungs(grace: int, reduction: int, epochs: int, evaluate_every: int) -> Iter
 
 def _words(equals: Equals) -> str:
     """What equals have in common that readers ask about first."""
-    ranks, placement = equals[ALIKE.index("gpus")], equals[ALIKE.index("placement")]
+    ranks, placement = equals.asked[ALIKE.index("gpus")], equals.asked[ALIKE.index("placement")]
     return f"{ranks}, {placement}"

@@ -12,7 +12,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,6 @@ class Gang(tune.Trainable):
             self._probed_at = time.monotonic()
             return {"probes": json.dumps(self._group.probe(self._paths, self._probe_every_s, self._config))}
         if not self._is_running:
-            self._started_at = time.time()
             self._group.start(self._config, self._paths, self._entry, *self._at)
             self._is_running = True
             self._finished = 0  # epochs, of which has been told
@@ -122,13 +121,9 @@ class Gang(tune.Trainable):
         return told
 
     def _goes_on(self, outcome: TrialOutcome) -> bool:
-        """A trial that was cut short goes on from its checkpoint, if it has come to a new one since it started."""
-        if outcome.kind not in CUT_SHORT:
-            return False
-        try:
-            return self._paths.checkpoint(self._config.trial).stat().st_mtime > self._started_at
-        except OSError:
-            return False
+        """A trial that was cut short goes on from its checkpoint, if it has come further than the one that it found:
+        one that it did not take counts for nothing."""
+        return outcome.kind in CUT_SHORT and bool(self._group.has_come_on())
 
     def cleanup(self) -> None:
         self._group.close()
@@ -138,7 +133,13 @@ class _Feed(SearchAlgorithm):
     """Tune asks it for trials; it asks the conductor, and keeps it informed of the nodes."""
 
     def __init__(
-        self, conductor: Conductor, site: Site, ask: Ask | None, nurses: Nurses | None, same: dict[str, Any]
+        self,
+        conductor: Conductor,
+        site: Site,
+        ask: Ask | None,
+        nurses: Nurses | None,
+        same: dict[str, Any],
+        made: Mapping[str, Made],
     ) -> None:
         self._conductor = conductor
         self._ask = ask
@@ -147,7 +148,7 @@ class _Feed(SearchAlgorithm):
         self._nurses = nurses
         self._same = same  # for all trials
         self._spec: dict[str, Any] = {}  # Tune's, of what all trials have in common
-        self._made_of: dict[str, Made] = {}  # by node
+        self._made_of = dict(made)  # by node
         self.away: Away = {}  # by name, what Tune has: the trial, its nodes
         self.taken: dict[str, float] = {}  # nodes of other sweeps, and in how many seconds they may be free
         self._give_up = time.monotonic() + INTRODUCED_WITHIN_S
@@ -401,7 +402,9 @@ def run(
     tune_controller.RayActorManager, tune_module.TuneController = _Patient, _Loop
     facts, paths = ledger.facts, ledger.paths
     conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated), before=before)
-    nurses = None if facts.simulated else Nurses(paths, spec.sample_every_s, _folders(spec))
+    folders = _folders(spec)
+    nurses = None if facts.simulated else Nurses(paths, spec.sample_every_s, folders)
+    made = simulated.made(simulated.parse(facts.simulated), folders) if facts.simulated else {}
     same = {
         "sweep": facts.name,
         "simulated": facts.simulated,
@@ -411,7 +414,7 @@ def run(
         "is_judged": engine.is_judging,
     }
     with site.shared(Terms(spec.priority, spec.max_nodes)) as ask:
-        _tune(_Feed(conductor, site, ask, nurses, same), spec, conductor, site, observers, paths, nurses)
+        _tune(_Feed(conductor, site, ask, nurses, same, made), spec, conductor, site, observers, paths, nurses)
     if conductor.error:
         raise conductor.error
     return engine.is_over and not engine.is_budget_spent

@@ -1,10 +1,16 @@
-"""A trial's state after an epoch, as one file that is there whole or not at all."""
+"""A trial's state after an epoch, as one file that is there whole or not at all.
+
+It says with what its epochs were measured (`made`): the software and the files of all ranks, the hardware of their
+nodes, their arrangement. A gang goes on from a checkpoint of the same only, and begins anew where anything differs:
+the figures of a trial are of one code, on one set of files, on one kind of nodes.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +20,94 @@ from workers import contract
 from workers.contract import EpochRecord
 from workers.paths import written_whole
 from workers.rank import Fault
+from workers.ring import Ring, gathered
+
+Made = Mapping[str, str]
+OF_A_RANK = ("software", "data_files")  # each rank has its own
+WORDS = {
+    "software": "software or code in workers/",
+    "data_files": "files of data",
+    "hardware": "hardware of the nodes",
+    "arrangement": "nodes x ranks",
+}
 
 
-def save(path: Path, variables: Sequence[Any], epochs: Sequence[EpochRecord]) -> None:
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What a checkpoint says of itself."""
+
+    epochs: tuple[EpochRecord, ...]
+    made: Made | None  # None: written by a version that did not say
+
+    def is_beyond(self, before: Kept | None) -> bool:
+        """Whether an attempt has left this one that found the other: more epochs of the same, or its own first ones."""
+        return before is None or self.made != before.made or len(self.epochs) > len(before.epochs)
+
+
+def of_gang(ring: Ring, own: Made) -> Made:
+    """Return with what a gang measures, the same at every rank: what ranks have unlike is joined by `+`."""
+    told = gathered(ring, json.dumps([own.get(name, "") for name in OF_A_RANK]))
+    sides = zip(*(json.loads(words) for words in told), strict=True)
+    return {**own, **{name: "+".join(sorted({*side})) for name, side in zip(OF_A_RANK, sides, strict=True)}}
+
+
+def save(path: Path, variables: Sequence[Any], epochs: Sequence[EpochRecord], made: Made) -> None:
+    told = {"made": dict(made), "epochs": [contract.to_json(epoch) for epoch in epochs]}
     with written_whole(path) as partial, partial.open("wb") as file:
-        history = json.dumps([contract.to_json(epoch) for epoch in epochs])
-        np.savez(file, np.array(history), *(variable.numpy() for variable in variables))
+        np.savez(file, np.array(json.dumps(told)), *(variable.numpy() for variable in variables))
 
 
-def load(path: Path, variables: Sequence[Any]) -> tuple[EpochRecord, ...]:
-    """Set the variables to what was saved, and give back the epochs until then; none where nothing was saved."""
+def kept(path: Path) -> Kept | None:
+    """Return what a checkpoint says of itself; None where there is none. Reads none of its variables."""
     if not path.exists():
-        return ()
+        return None
     try:
         with np.load(path) as saved:
-            arrays = [saved[f"arr_{n}"] for n in range(len(saved.files))]
-        history, values = json.loads(str(arrays[0])), arrays[1:]
+            told = json.loads(str(saved["arr_0"]))
+        is_signed = isinstance(told, dict)
+        epochs = tuple(EpochRecord(**epoch) for epoch in (told["epochs"] if is_signed else told))
+        return Kept(epochs, told["made"] if is_signed else None)
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise _not_ours(path, error) from error
+
+
+def left(path: Path) -> Kept | None:
+    """Return what lies there, for who only looks: a file that is no checkpoint is for the ranks to refuse."""
+    try:
+        return kept(path)
+    except Fault:
+        return None
+
+
+def load(path: Path, variables: Sequence[Any], made: Made) -> tuple[tuple[EpochRecord, ...], str]:
+    """Set the variables to what was saved, and give back the epochs until then; none where nothing was saved.
+
+    None either where that was not measured with what runs now, and then in words why: the gang begins anew.
+    """
+    found = kept(path)
+    if found is None:
+        return (), ""
+    if why := unlike(found, made):
+        return (), f"{why}: the trial begins anew, and its {len(found.epochs)} epochs there count in no figure ({path})"
+    try:
+        with np.load(path) as saved:
+            values = [saved[f"arr_{n}"] for n in range(1, len(saved.files))]
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
-    except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
-        raise Fault("checkpoint", f"{path} must be this trial's checkpoint, but {error}: remove it") from error
-    return tuple(EpochRecord(**epoch) for epoch in history)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise _not_ours(path, error) from error
+    return found.epochs, ""
+
+
+def unlike(found: Kept, made: Made) -> str:
+    """Say why a gang must not go on from a checkpoint; nothing where it may."""
+    rule = "a trial goes on from a checkpoint of the same software, data, hardware and arrangement only, but it"
+    if found.made is None:
+        return f"{rule} was written by an earlier version, which did not say of what it was"
+    others = [name for name in WORDS if found.made.get(name, "") != made.get(name, "")]
+    told = [f"{WORDS[name]} (then {found.made.get(name) or '–'}, now {made.get(name) or '–'})" for name in others]
+    return f"{rule} is of other {', other '.join(told)}" if told else ""
+
+
+def _not_ours(path: Path, error: Exception) -> Fault:
+    return Fault("checkpoint", f"{path} must be this trial's checkpoint, but {error}: remove it")

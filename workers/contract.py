@@ -222,6 +222,7 @@ class Progress:
     phase: Phase
     step: int
     epoch: EpochRecord | None = None  # the last that it has finished
+    note: str = ""  # what its user should know at once
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -242,6 +243,7 @@ class RankReport:
     without_ms: Mapping[Without, tuple[tuple[float, ...], ...]] = dataclasses.field(default_factory=dict)
     epochs: tuple[EpochRecord, ...] = ()  # convergence
     reached_target: bool = False
+    begun_anew: str = ""  # why, although there was a checkpoint
     entered_at: float  # wall clock, when the rank stood in the loop with TensorFlow and its ring ready
     build_s: float
     peak_memory_mib: float
@@ -371,7 +373,8 @@ def trial_config(data: Mapping[str, Any]) -> TrialConfig:
 
 
 def progress(data: Mapping[str, Any]) -> Progress:
-    return Progress(data["phase"], data["step"], EpochRecord(**data["epoch"]) if data["epoch"] else None)
+    epoch = EpochRecord(**data["epoch"]) if data["epoch"] else None
+    return Progress(data["phase"], data["step"], epoch, data["note"])
 
 
 def rank_report(data: Mapping[str, Any]) -> RankReport:

@@ -6,6 +6,10 @@
 An epoch's time is told in three parts: training, validation, and the checkpoint before it. The last checkpoint belongs
 to no epoch. A trial that goes on has the epochs until its checkpoint as they were timed then; what an earlier attempt
 did after that checkpoint is lost, and its time is in no figure.
+
+It goes on only where it runs as the earlier attempt did: the same code and software on every rank, the same files,
+hardware and arrangement. Else it begins anew, and says so. Rank 0 alone reads and writes checkpoints, and so decides
+for all, by what all ranks run and read.
 """
 
 from __future__ import annotations
@@ -18,13 +22,15 @@ import numpy as np
 
 from workers import checkpoint, memory, storage
 from workers.contract import EpochRecord, RankReport, reaches_target
+from workers.rank import Seat
 from workers.work import Work
 
 
-def converge(work: Work, saved: Path) -> RankReport:
+def converge(work: Work, seat: Seat) -> RankReport:
     config, ring, learner = work.config, work.ring, work.learner
+    saved, made = Path(seat.checkpoint), checkpoint.of_gang(ring, seat.made)
     began = time.perf_counter()
-    history = list(checkpoint.load(saved, learner.variables)) if ring.rank == 0 else []
+    history, begun_anew = _gone_on(work, saved, made) if ring.rank == 0 else ([], "")
     learner.spread()
     checkpoint_s = time.perf_counter() - began if history else 0.0
     was_reached = bool(history) and reaches_target(history[-1], config)
@@ -34,6 +40,7 @@ def converge(work: Work, saved: Path) -> RankReport:
     for record in history:  # whoever follows the trial may not have heard of them
         work.voice.epoch(record)
 
+    was_all_done = done >= config.epochs or is_reached
     images, window_s, began_at = 0, 0.0, time.time()
     while done < config.epochs and not is_reached:
         done += 1
@@ -52,9 +59,11 @@ def converge(work: Work, saved: Path) -> RankReport:
             began = time.perf_counter()
             learner.agree()
             if ring.rank == 0:
-                checkpoint.save(saved, learner.variables, history)
+                checkpoint.save(saved, learner.variables, history, made)
                 checkpoint_s = time.perf_counter() - began
 
+    if was_all_done:  # by an earlier attempt, as this one would have: its figures are those of its epochs
+        images, window_s = sum(epoch.images for epoch in history), sum(epoch.train_s for epoch in history)
     return work.report(
         images=images,
         window_s=window_s,
@@ -63,7 +72,17 @@ def converge(work: Work, saved: Path) -> RankReport:
         peak_device_memory_mib=memory.device_peak_mib(),
         epochs=tuple(history),
         reached_target=bool(is_reached),
+        begun_anew=begun_anew,
     )
+
+
+def _gone_on(work: Work, saved: Path, made: checkpoint.Made) -> tuple[list[EpochRecord], str]:
+    """The epochs of the checkpoint that the trial goes on from; why it goes on from none, where one lies there."""
+    epochs, why = checkpoint.load(saved, work.learner.variables, made)
+    if why:
+        print(why)
+        work.voice.note(why)
+    return list(epochs), why
 
 
 def train_epoch(work: Work, epoch: int, checkpoint_s: float = 0.0) -> tuple[EpochRecord, int]:

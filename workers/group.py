@@ -23,7 +23,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from workers import contract, datafiles, fingerprint, gpus, gputest, sentinel, verdict
+from workers import checkpoint, contract, datafiles, fingerprint, gpus, gputest, sentinel, verdict
 from workers.contract import Progress
 from workers.keeper import Order, RankEnd, is_answering, keep
 from workers.paths import SweepPaths, nursery_address
@@ -233,6 +233,8 @@ class Group:
         self._ends: list[RankEnd] = []
         self._give_up = float("inf")
         self._rendezvous: Rendezvous | None = None
+        self._saved: Path | None = None  # where the trial leaves its checkpoints
+        self._kept_before: checkpoint.Kept | None = None  # what lay there when it started
 
     def probe(self, paths: SweepPaths, every_s: float, config: contract.TrialConfig) -> list[dict[str, Any]]:
         """Test each node that was not tested lately. The gang has its nodes to itself, and its trial waits."""
@@ -257,6 +259,7 @@ class Group:
         """Have every rank forked. Returns at once; `wait` tells how it went. When, and how often before, is for
         gangs that only pretend."""
         self._ends, self._give_up = [], float("inf")
+        self._saved = None
         self.progress = Progress("start", 0)  # of rank 0
         self.epochs: list[contract.EpochRecord] = []  # that it has finished
         try:
@@ -270,7 +273,12 @@ class Group:
             alone = len({bench.nursery for bench in self._benches} | {nursery_key()}) == 1
             self._rendezvous = Rendezvous(seats, "127.0.0.1" if alone else own_address())
             seats = [dataclasses.replace(seat, rendezvous=self._rendezvous.address) for seat in seats]
-        checkpoint = str(paths.checkpoint(config.trial))
+        self._saved = paths.checkpoint(config.trial) if config.checkpoint_every else None
+        self._kept_before = self._kept()
+        made = {
+            "hardware": "+".join(sorted({bench.hardware for bench in self._benches})),
+            "arrangement": contract.arranged(self.seats),
+        }
         places = [f"{bench.node} {bench.hardware} {bench.software}" for bench in self._benches]
         history = str(paths.history(config.cell, places))
         self._granted = [
@@ -287,7 +295,9 @@ class Group:
         for keeper, bench, seat in zip(self._keepers, self._benches, seats, strict=True):
             order = Order(
                 config=config,
-                seat=dataclasses.replace(seat, checkpoint=checkpoint, history=history),
+                seat=dataclasses.replace(
+                    seat, checkpoint=str(paths.checkpoint(config.trial)), made=made, history=history
+                ),
                 entry=entry,
                 env=gpus.environment([bench.gpu] if bench.gpu else []),
                 log=str(paths.rank_log(config.trial, seat.rank)),
@@ -313,6 +323,14 @@ class Group:
         if any(end.what == "lost" for end in self._ends):
             self.close()
         return verdict.outcome(self._ends, self._granted)
+
+    def has_come_on(self) -> bool:
+        """Whether the trial has left a checkpoint, since its start, that the next attempt would not begin before."""
+        kept = self._kept()
+        return kept is not None and kept.is_beyond(self._kept_before)
+
+    def _kept(self) -> checkpoint.Kept | None:
+        return checkpoint.left(self._saved) if self._saved else None
 
     def stop(self) -> None:
         """End the trial that runs, if one does; afterwards none of its processes is left."""

@@ -26,6 +26,7 @@ from workers.rank import BEAT, Beat, Seat
 
 LOOK_EVERY_S = 0.5
 TELL_EVERY_S = 5.0
+SAID = ("kind", "message", "software", "data_files")  # by a rank that ends without a report
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,8 @@ class RankEnd:
     at: float = 0.0
     log: str = ""
     report: contract.RankReport | None = None
+    software: str = ""  # fingerprints of what it ran and read, where it could say so without a report
+    data_files: str = ""
     usage: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of its node; from one rank a node
 
 
@@ -122,7 +125,7 @@ def _watched(
 ) -> Iterator[Progress | dict[str, Any]]:
     """A rank's progress while it lives; at last, how it ended."""
     heard = b""
-    epoch = None
+    epoch, note = None, ""
     pid = 0
     seen, since = beat.read(), time.monotonic()
     tell_at = since + TELL_EVERY_S
@@ -137,9 +140,10 @@ def _watched(
                 if key.fileobj is voice:
                     chunk = _receive(voice)
                     heard += chunk
-                    finished, heard = _epochs(heard)
+                    finished, noted, heard = _news(heard)
+                    note = noted or note
                     for epoch in finished:
-                        yield Progress(*beat.read(), epoch)
+                        yield Progress(*beat.read(), epoch, note)
                     if not chunk:
                         selector.unregister(voice)
                     continue
@@ -173,7 +177,7 @@ def _watched(
                 return
             if now >= tell_at:
                 tell_at = now + TELL_EVERY_S
-                yield Progress(*seen, epoch)
+                yield Progress(*seen, epoch, note)
 
 
 def _limit_s(order: Order, phase: contract.Phase) -> float:
@@ -184,15 +188,17 @@ def _limit_s(order: Order, phase: contract.Phase) -> float:
     return deadlines.for_phase(phase)
 
 
-def _epochs(heard: bytes) -> tuple[list[contract.EpochRecord], bytes]:
-    """The epochs told of, and what has been heard besides."""
-    finished, kept = [], b""
+def _news(heard: bytes) -> tuple[list[contract.EpochRecord], str, bytes]:
+    """The epochs told of, a note, and what has been heard besides."""
+    finished, note, kept = [], "", b""
     for line in heard.splitlines(keepends=True):
         if line.endswith(b"\n") and line.startswith(b'{"say": "epoch"'):
             finished.append(contract.EpochRecord(**json.loads(line)["record"]))
+        elif line.endswith(b"\n") and line.startswith(b'{"say": "note"'):
+            note = json.loads(line)["words"]
         else:
             kept += line
-    return finished, kept
+    return finished, note, kept
 
 
 def _usage(order: Order, report: contract.RankReport | None) -> dict[str, float]:
@@ -245,7 +251,7 @@ def _verdict(
     if said.get("say") == "measured" and exit_code == 0:
         return {"what": "measured", "report": contract.rank_report(said["report"])}
     if "say" in said and said["say"] != "measured":
-        return {"what": said["say"], "kind": said["kind"], "message": said["message"]}
+        return {"what": said["say"], **{name: said[name] for name in SAID if name in said}}
     if exit_code is None:
         return {
             "what": "failed",

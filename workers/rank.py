@@ -46,6 +46,7 @@ class Seat:
     gpus: tuple[str, ...] = ()  # of the gang's ranks on this node, by local rank; empty words where they have none
     rendezvous: str = ""  # address:port
     checkpoint: str = ""  # the file that the gang goes on from, and leaves its checkpoints in
+    made: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what says with what they were measured
     history: str = ""  # the file in which the cell's trials leave what their windows have shown
 
 
@@ -105,11 +106,16 @@ class Voice:
         self._beat.write(phase, step)
 
     def say(self, what: str, **facts: Any) -> None:
-        """One of `measured`, `infeasible`, `failed`, `echo`, once, as its last; before that any number of `epoch`."""
+        """One of `measured`, `infeasible`, `failed`, `echo`, once, as its last; before that any number of `epoch`, and
+        a `note` or none."""
         self._channel.sendall(json.dumps({"say": what, **facts}).encode() + b"\n")
 
     def epoch(self, record: contract.EpochRecord) -> None:
         self.say("epoch", record=contract.to_json(record))
+
+    def note(self, words: str) -> None:
+        """What the trial's user should know at once."""
+        self.say("note", words=words)
 
     def report(self, report: contract.RankReport) -> None:
         self.say("measured", report=contract.to_json(self.sign(report)))
@@ -123,7 +129,7 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
     _redirect(Path(order["log"]), keep=(channel_fd, beat_fd))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     voice = Voice(socket.socket(fileno=channel_fd), Beat(beat_fd))
-    code = 0
+    code, made = 0, Made()
     try:
         config = contract.trial_config(order["config"])
         os.environ.update(order["env"] | knobs.environment(config))
@@ -134,7 +140,7 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
         entry(config, _remembering(Seat(**order["seat"]), made), voice)
     except BaseException as error:
         traceback.print_exc()
-        voice.say(**describe(error))
+        voice.say(**describe(error), **dataclasses.asdict(made))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -148,9 +154,9 @@ def _software(facts: Mapping[str, Any]) -> str:
 
 
 def _remembering(seat: Seat, made: Made) -> Seat:
-    """Windows that other code or other data have shown say nothing of these."""
+    """Windows that other code or other data have shown say nothing of these; nor do their checkpoints."""
     history = seat.history and str(paths.history_of(Path(seat.history), made.software, made.data_files))
-    return dataclasses.replace(seat, history=history)
+    return dataclasses.replace(seat, history=history, made={**seat.made, **dataclasses.asdict(made)})
 
 
 def flush_c_output() -> None:

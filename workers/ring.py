@@ -19,6 +19,7 @@ from workers.contract import Compression, Reduction
 from workers.rank import Fault, Seat
 
 KNOWN_MIB = 4
+LONGEST_WORD = 256  # bytes
 Tensor = Any
 Numbers = np.ndarray[Any, Any]
 
@@ -177,6 +178,16 @@ def joined(seat: Seat, compression: Compression = "none", reduction: Reduction =
     yield ring
     ring.barrier()  # a rank that leaves early looks like a failure to those still reporting
     ring._hvd.shutdown()
+
+
+def gathered(ring: Ring, word: str) -> list[str]:
+    """Return every rank's word, in the order of the ranks, at every rank."""
+    own = word.encode()
+    if len(own) > LONGEST_WORD:
+        raise ValueError(f"a word must have at most {LONGEST_WORD} bytes, but got {len(own)}")
+    words = np.zeros((ring.size, LONGEST_WORD))
+    words[ring.rank, : len(own)] = list(own)
+    return [bytes(row.astype(np.uint8)).rstrip(b"\0").decode() for row in ring.total(words)]
 
 
 def speed(ring: Ring) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
 
 from workers import gpus, inputs, memory, pinning, precision, topology
 from workers.contract import TrialConfig
@@ -23,7 +22,7 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
         voice.beat("build")
         work = Work(config, ring, voice, cores)
         is_converging = config.protocol == "convergence"
-        voice.report(converge(work, Path(seat.checkpoint)) if is_converging else measure(work, seat.history))
+        voice.report(converge(work, seat) if is_converging else measure(work, seat.history))
 
 
 def pinned(config: TrialConfig, seat: Seat) -> inputs.Cores:

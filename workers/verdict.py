@@ -39,6 +39,7 @@ def outcome(ends: Sequence[RankEnd], granted: Sequence[contract.Granted]) -> con
     end = culprit(ends)
     if end is None:
         return contract.TrialOutcome(status="cancelled", kind="stopped", granted=tuple(granted))
+    granted = [_as_said(place, ends) for place in granted]
     status: contract.Status = end.what if end.what in ("infeasible", "lost") else "failed"
     return contract.TrialOutcome(
         status=status,
@@ -53,7 +54,11 @@ def outcome(ends: Sequence[RankEnd], granted: Sequence[contract.Granted]) -> con
 
 def _as_measured(place: contract.Granted, reports: Sequence[contract.RankReport]) -> contract.Granted:
     """With what the rank itself says that it ran and read: its node's files may be others by now."""
-    own = next((report for report in reports if report.rank == place.rank), None)
+    return _as_said(place, reports)
+
+
+def _as_said(place: contract.Granted, said: Sequence[contract.RankReport | RankEnd]) -> contract.Granted:
+    own = next((one for one in said if one.rank == place.rank), None)
     if own is None or not own.software:
         return place
     return dataclasses.replace(place, software=own.software, data_files=own.data_files)

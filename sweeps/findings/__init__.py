@@ -67,7 +67,10 @@ def of(study: Study) -> Findings:
     """What a sweep found."""
     top = best.of(study)
     first = [*best.told(study, top)] if top else [*outcomes.nothing_measured(study)]
-    return Findings((*first, *outcomes.cached(study), *outcomes.incomplete(study), *_doubts(study)), top)
+    return Findings(
+        (*first, *outcomes.cached(study), *outcomes.begun_anew(study), *outcomes.incomplete(study), *_doubts(study)),
+        top,
+    )
 
 
 def _doubts(study: Study) -> tuple[Finding, ...]:

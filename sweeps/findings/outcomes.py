@@ -51,6 +51,18 @@ def are_all_cached(study: Study) -> bool:
     return len(done) > 0 and bool((done["cached_from"] != "").all())
 
 
+def begun_anew(study: Study) -> Iterator[Finding]:
+    """Trials that did not go on from the checkpoint that was there."""
+    measured = [(record.config, record.outcome.measurement) for record in study.records if record.outcome.measurement]
+    anew = [(config, why) for config, one in measured if (why := one.ranks[0].begun_anew)]
+    if anew:
+        config, why = anew[0]
+        count = f"{len(anew)} of {len(study.trials)} trials began anew although a checkpoint was there"
+        says = f"{count}: of {config.trial}, {why}."
+        cells = tuple(dict.fromkeys(config.cell for config, _ in anew))
+        yield Finding(rule="begun anew", severity="note", sureness="counted", says=says, cells=cells)
+
+
 def incomplete(study: Study) -> Iterator[Finding]:
     """What is not here."""
     if study.stored is not None:

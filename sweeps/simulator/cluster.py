@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from sweeps.cache import Made
 from sweeps.errors import InputError, Mistake
 from sweeps.shape import Node
 from sweeps.simulator.model import KINDS, Kind
@@ -44,6 +45,12 @@ class SimulatedCluster:
 
 
 SOFTWARE = "simulated"
+
+
+def made(cluster: SimulatedCluster, folders: Iterable[str] = ()) -> dict[str, Made]:
+    """What its nodes are made of, by name; the files in these folders are as made up as they are."""
+    same = Made(cluster.hardware, SOFTWARE, dict.fromkeys(folders, SOFTWARE))
+    return {node.name: same for node in cluster.nodes}
 
 
 def parse(text: str) -> SimulatedCluster:

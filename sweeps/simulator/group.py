@@ -14,7 +14,16 @@ from sweeps.shape import Seats
 from sweeps.simulator import course, unfit
 from sweeps.simulator.cluster import SOFTWARE, SimulatedCluster
 from sweeps.simulator.measuring import Bench, Measuring
-from workers.contract import EpochRecord, Granted, Measurement, Progress, Status, TrialConfig, TrialOutcome
+from workers.contract import (
+    WITHOUT_JPEGS,
+    EpochRecord,
+    Granted,
+    Measurement,
+    Progress,
+    Status,
+    TrialConfig,
+    TrialOutcome,
+)
 
 if TYPE_CHECKING:
     from workers.steady import Known
@@ -66,6 +75,10 @@ class SimulatedGroup:
     def wait(self, timeout_s: float = 0.0) -> TrialOutcome:
         return self._ended.outcome
 
+    def has_come_on(self) -> bool:
+        """It leaves no checkpoints."""
+        return False
+
     def stop(self) -> None:
         """What has not been told yet never happens."""
         granted = self._ended.outcome.granted
@@ -80,7 +93,14 @@ def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: floa
     places = [(name, local) for name, ranks in seats for local in range(ranks)]
     on_gpu = config.device == "gpu"
     granted = tuple(
-        Granted(rank=rank, node=name, gpu=str(local) if on_gpu else "", hardware=cluster.hardware, software=SOFTWARE)
+        Granted(
+            rank=rank,
+            node=name,
+            gpu=str(local) if on_gpu else "",
+            hardware=cluster.hardware,
+            software=SOFTWARE,
+            data_files="" if config.data in WITHOUT_JPEGS else SOFTWARE,
+        )
         for rank, (name, local) in enumerate(places)
     )
     launch_s = course.LAUNCH_S[config.device]

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from sweeps import analysis, ledger, query, rows
+from workers import checkpoint
+from workers.checkpoint import Kept
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
@@ -103,3 +105,63 @@ def test_a_sweep_resumed_after_an_edit_says_so_and_does_not_pool(
     table = analysis.cells(query.trials("small"))
     assert sorted(table["n"]) == sorted([before, 4 - before])
     assert table["software"].nunique() == 2
+
+
+CONVERGING = """
+name: small
+model: tiny
+data: digits
+device: cpu
+protocol: convergence
+epochs: 60
+checkpoint_every: 1
+space: {batch_size: 64, gpus: 1, lr_schedule: 0.05}
+repeats: 1
+probe_every_min: 0
+"""
+
+
+def interrupted_after_its_first_checkpoint(sweep: Callable[..., subprocess.Popen[str]]) -> Kept:
+    """A trial whose driver was stopped on the way; what it left."""
+    driver = sweep("run", "small.yaml")
+    give_up = time.monotonic() + 120
+    while not (found := [*Path("results/small/checkpoints").glob("*.npz")]):
+        assert time.monotonic() < give_up
+        assert driver.poll() is None
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGINT)
+    driver.communicate(timeout=100)
+    kept = checkpoint.left(found[0])
+    assert kept
+    assert 0 < len(kept.epochs) < 60
+    assert not [one for one in ledger.read("small").trials if one.outcome.status == "completed"]
+    return kept
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_a_trial_to_an_accuracy_goes_on_from_its_checkpoint_only_with_the_code_that_left_it(
+    project: Path, sweep: Callable[..., subprocess.Popen[str]], is_edited: bool
+) -> None:
+    """Else the epochs of the old code would stand in a record that is signed by the new."""
+    Path("small.yaml").write_text(CONVERGING)
+    kept = interrupted_after_its_first_checkpoint(sweep)
+    if is_edited:
+        loop = project / "workers" / "convergence.py"
+        loop.write_text(loop.read_text() + "# edited\n")
+    said = told(sweep("resume", "small"))
+    (trial,) = ledger.read("small").trials
+    measured = trial.outcome.measurement
+    assert measured
+    assert [epoch.epoch for epoch in measured.epochs] == list(range(1, 61))
+    before = [epoch.train_s for epoch in kept.epochs]
+    has_gone_on = [epoch.train_s for epoch in measured.epochs[: len(before)]] == before
+    assert has_gone_on is not is_edited
+    assert ("begins anew" in said) is is_edited
+    assert bool(measured.ranks[0].begun_anew) is is_edited
+    if is_edited:
+        assert kept.made
+        before_and_now = f"(then {kept.made['software']}, now {measured.ranks[0].software})"
+        assert f"other software or code in workers/ {before_and_now}" in said
+    assert checkpoint.left(next(Path("results/small/checkpoints").glob("*.npz"))) == Kept(
+        measured.epochs, {**(kept.made or {}), "software": measured.ranks[0].software}
+    )

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration import learning
 from tests.integration.gangs import gang
-from workers import verdict
+from workers import checkpoint, verdict
 from workers.contract import Measurement
 from workers.keeper import RankEnd
 
@@ -118,6 +118,42 @@ def test_the_hours_of_a_trial_that_goes_on_hold_the_epochs_until_its_checkpoint_
     second = converged(2, tmp_path, epochs=3, **fields)
     assert second.epochs[:2] == first.epochs
     assert second.epochs[2].checkpoint_s > 0  # it was read
+
+
+def test_a_trial_that_was_cut_short_after_its_last_checkpoint_has_the_figures_of_its_epochs(tmp_path: Path) -> None:
+    fields: dict[str, object] = {"checkpoint_every": 1, "batch_size": 300, "epochs": 2}
+    first = converged(2, tmp_path, **fields)
+    again = converged(2, tmp_path, **fields)
+    assert again.epochs == first.epochs
+    assert again.images == first.images == 2 * TRAINING_IMAGES
+    assert again.images_per_s == pytest.approx(first.images_per_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("unlike", ["software", "data_files", "hardware", "arrangement"])
+def test_a_gang_begins_anew_where_the_checkpoint_is_of_anything_else_and_all_ranks_agree(
+    tmp_path: Path, unlike: str
+) -> None:
+    fields: dict[str, object] = {"checkpoint_every": 1, "batch_size": 300, "lr_schedule": "cosine: 0.05"}
+    first = converged(2, tmp_path, epochs=1, **fields)
+    path = tmp_path / "checkpoint.npz"
+    with np.load(path) as saved:
+        told, *values = (saved[f"arr_{n}"] for n in range(len(saved.files)))
+    signed = json.loads(str(told))
+    signed["made"][unlike] = "other"
+    with path.open("wb") as file:
+        np.savez(file, np.array(json.dumps(signed)), *values)
+    second = converged(2, tmp_path, epochs=2, **fields)
+    assert [epoch.epoch for epoch in second.epochs] == [1, 2]
+    assert second.epochs[0].train_s != first.epochs[0].train_s, "it was measured again"
+    assert second.images == 2 * TRAINING_IMAGES
+    why, elsewhere = (rank.begun_anew for rank in second.ranks)
+    assert "begins anew" in why
+    assert why in (tmp_path / "rank-0.log").read_text()
+    assert elsewhere == ""
+    kept = checkpoint.left(path)
+    assert kept
+    assert kept.made
+    assert (len(kept.epochs), kept.made.get(unlike) == "other") == (2, False)
 
 
 def test_a_checkpoint_of_something_else_is_refused_with_its_path(tmp_path: Path) -> None:

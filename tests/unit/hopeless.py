@@ -75,10 +75,11 @@ def _run(book: ledger.Ledger, before: SweepRecord, order: Callable[[list[Start]]
         Feasibility(of.seed),
         Cache(),
         rungs=driver._rungs(of),
+        bases=driver._bases(of),
     )
     done = [record for record in before.trials if record.outcome.status not in driver.AGAIN]
     engine.resumed(done, before.attempts, [rungs.arrival(noted) for noted in before.rungs])
-    engine.nodes_are(cluster.nodes, {})
+    engine.nodes_are(cluster.nodes, simulated.made(cluster, of.data.points()))
     conductor = Conductor(engine, book, [], is_virtual=True)
     while not conductor.is_over:
         for start in order(list(iter(conductor.next, None))):

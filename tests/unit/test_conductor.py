@@ -72,6 +72,29 @@ def test_wherever_the_driver_is_killed_who_goes_on_comes_to_the_same_ends(text: 
         assert hopeless.verdicts(hopeless.go_on(whole.facts.name)) == expected, lines[cut - 1]
 
 
+def test_the_base_of_what_a_search_has_kept_is_run_to_its_end_wherever_the_driver_is_killed() -> None:
+    """On one GPU the low rate falls behind the good one; on four it has no rival, and is kept."""
+    text = FILE.replace("where:", "where:\n  - gpus == 1 or batch_size == 128\n  - batch_size != 8")
+    in_order = "seed: 6"  # the good one, the base, and then the cell that needs it
+    whole = hopeless.run(text.replace("epochs: 90", "epochs: 12").replace("seed: 5", in_order), NARROW)
+    ended = hopeless.by_part(whole)
+    assert {part: one.outcome.status for part, one in ended.items()} == {
+        (1, GOOD): "completed",
+        (1, LOW): "completed",
+        (4, LOW): "completed",
+    }
+    base = ended[1, LOW]
+    assert base.outcome.measurement
+    assert len(base.outcome.measurement.epochs) == 12
+    assert base.attempts == 2
+    lines = ledger.paths(whole.facts.name).ledger.read_text().splitlines(keepends=True)
+    assert sum(f'{{"kind":"trial","trial":"{base.config.trial}"' in line for line in lines) == 2, "stopped, then run"
+    expected = hopeless.verdicts(whole)
+    for cut in [n for n, line in enumerate(lines, 1) if line.startswith('{"kind":"trial"')]:
+        ledger.paths(whole.facts.name).ledger.write_text("".join(lines[:cut]))
+        assert hopeless.verdicts(hopeless.go_on(whole.facts.name)) == expected, lines[cut - 1]
+
+
 def test_an_attempt_that_is_tried_again_stands_in_the_ledger_with_the_nodes_to_blame() -> None:
     whole = hopeless.run(MANY, LOSSY)
     assert {attempt.blamed for attempt in whole.attempts} == {("node-1",)}

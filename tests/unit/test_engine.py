@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 
+import pytest
+
+from sweeps import rows as rows_of
 from sweeps.cache import Cache, Made
 from sweeps.durations import Durations
 from sweeps.engine import Engine
 from sweeps.feasibility import Feasibility
 from sweeps.ledger import TrialRecord
 from sweeps.packing import Start
+from sweeps.rungs import Rungs, Verdict, arrival
 from sweeps.search import Listed
 from sweeps.shape import Node
 from tests.unit.records import config, record
-from workers.contract import TrialConfig, TrialOutcome
+from workers import contract
+from workers.contract import EpochRecord, Granted, TrialConfig, TrialOutcome
 
 FOUR = [Node(f"n{n}", 4, 0) for n in range(4)]
 MADE_OF = {node.name: Made("hw", "sw", {"/images": "ff"}) for node in FOUR}
@@ -292,3 +298,129 @@ def test_who_goes_on_gives_no_retries_anew_and_counts_attempts_and_what_they_too
     final = made.ended(record(trial, outcome=LOST), 3.0)
     assert final
     assert (final.attempts, final.outcome.status) == (4, "lost")
+
+
+def made_of(**changed: str) -> dict[str, Made]:
+    """What all nodes are made of, but for this."""
+    return {name: dataclasses.replace(made, **changed) for name, made in MADE_OF.items()}  # type: ignore[arg-type]
+
+
+def ran_after(before: list[TrialRecord], made: dict[str, Made], trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+    """What a sweep runs that goes on, on nodes that are made so."""
+    ran: list[TrialConfig] = []
+    going = engine(trials)
+    going.resumed(before)
+    assert going.asks_what_nodes_are_made_of, "until then nobody knows which of the earlier ends still say something"
+    going.nodes_are(FOUR, made)
+    played(going, end=ran.append)
+    return ran
+
+
+def test_after_an_edit_of_the_code_an_earlier_lack_of_memory_rules_out_nothing() -> None:
+    witness, check, *others = [config(batch_size=size) for size in (64, 128, 256, 512)]
+    repeat = dataclasses.replace(witness, repeat=1)
+    before = played(engine([witness, check]), end=lambda _: TOO_LARGE)
+    assert [one.outcome.granted[0].software for one in before] == ["sw", "sw"], "signed as it ended"
+    assert repeat not in ran_after(before, MADE_OF, [repeat, *others])
+    for elsewhere in (made_of(software="edited"), made_of(hardware="larger")):
+        ran = ran_after(before, elsewhere, [repeat, *others])
+        assert {trial.trial for trial in ran} == {trial.trial for trial in (repeat, *others)}
+
+
+def test_a_lack_of_memory_with_other_files_of_the_same_name_rules_out_nothing() -> None:
+    first = dataclasses.replace(config(gpus=2), data="/images")
+    again = dataclasses.replace(first, repeat=1)
+    before = played(engine([first]), end=lambda _: TOO_LARGE)
+    assert ran_after(before, MADE_OF, [again]) == []
+    assert ran_after(before, made_of(data={"/images": "00"}), [again]) == [again]  # type: ignore[arg-type]
+    assert ran_after(before, made_of(data={}), [again]) == [again], "nobody knows"  # type: ignore[arg-type]
+
+
+def test_on_unlike_nodes_a_lack_of_memory_speaks_of_those_that_are_as_its_own() -> None:
+    trials = [config(batch_size=64, repeat=n) for n in range(4)]
+    made = engine(trials)
+    made.nodes_are(FOUR[:2], MADE_OF | {"n1": Made("larger", "sw")})
+    first, second = made.next(0.0), made.next(0.0)
+    assert isinstance(first, Start)
+    assert isinstance(second, Start)
+    assert (first.seats[0][0], second.seats[0][0]) == ("n0", "n1")
+    made.ended(record(first.trial, outcome=TOO_LARGE), 1.0)
+    inferred = made.next(1.0)  # on the first node again
+    assert isinstance(inferred, TrialRecord)
+    assert inferred.outcome.kind == "host memory (inferred)"
+    made.ended(record(second.trial), 2.0)
+    made.nodes_are(FOUR[1:2], MADE_OF | {"n1": Made("larger", "sw")})
+    assert isinstance(made.next(2.0), Start)
+
+
+def test_what_a_rank_says_that_it_ran_counts_before_what_its_node_said() -> None:
+    """One that starts as a process of its own loads the files as they are by then."""
+    trial, repeat = config(), config(repeat=1)
+    own = dataclasses.replace(TOO_LARGE, granted=(Granted(rank=0, node="n0", hardware="hw", software="edited"),))
+    before = played(engine([trial]), end=lambda _: own)
+    assert ran_after(before, MADE_OF, [repeat]) == [repeat]
+    assert ran_after(before, made_of(software="edited"), [repeat]) == []
+
+
+def learning(size: int, gpus: int) -> TrialConfig:
+    fields = {"protocol": "convergence", "epochs": 9, "data": "digits"}
+    return dataclasses.replace(config(batch_size=size, gpus=gpus), **fields)  # type: ignore[arg-type]
+
+
+def judging(trials: Sequence[TrialConfig], made: dict[str, Made] = MADE_OF) -> Engine:
+    going = engine(trials, rungs=Rungs(grace=1, reduction=3, epochs=9))
+    going.nodes_are(FOUR, made)
+    return going
+
+
+def at_rung(going: Engine, top1: float) -> Verdict:
+    """The next trial, as it comes to its first rung."""
+    start = going.next(0.0)
+    assert isinstance(start, Start)
+    epoch = EpochRecord(epoch=1, images=1, loss=1.0, rate=0.1, train_s=1.0, top1=top1)
+    return going.judge(start.trial, [epoch])
+
+
+@pytest.mark.parametrize(
+    ("made", "is_stopped"),
+    [(MADE_OF, True), (made_of(software="edited"), False), (made_of(hardware="larger"), False), ({}, False)],
+)
+def test_who_stood_at_a_rung_with_other_code_or_on_other_nodes_stops_nobody(
+    made: dict[str, Made], is_stopped: bool
+) -> None:
+    first, second = learning(8, 1), learning(16, 1)
+    arrivals = at_rung(judging([first]), 0.9).arrivals
+    going = judging([second], made)
+    going.resumed([], arrivals=[arrival(json.loads(json.dumps(contract.to_json(one)))) for one in arrivals])
+    assert bool(at_rung(going, 0.1).why) == is_stopped
+
+
+def test_a_trial_that_is_stopped_is_known_by_the_nodes_that_it_ran_on() -> None:
+    going = judging([learning(8, 1)])
+    assert going.asks_what_nodes_are_made_of
+    at_rung(going, 0.1)
+    (trial,) = going.running
+    ended = going.ended(record(trial, outcome=TrialOutcome(status="pruned", kind="hopeless")), 1.0)
+    assert ended
+    row = rows_of.row(ended)
+    assert (row["hardware"], row["software"], row["arrangement"]) == ("hw", "sw", "1x1")
+
+
+def test_the_base_of_what_came_to_its_end_is_run_to_its_end_and_counts_once() -> None:
+    """Without it the efficiency of what the search has kept would not be known."""
+    best, base, many = learning(8, 1), learning(16, 1), learning(16, 4)
+    going = judging([best, base, many])
+    ran: list[str] = []
+    counted: dict[str, TrialRecord] = {}
+    while isinstance(start := going.next(0.0), Start):
+        ran.append(start.trial.trial)
+        top1 = 0.9 if start.trial == best else 0.1
+        epochs = [EpochRecord(epoch=n, images=1, loss=1.0, rate=0.1, train_s=1.0, top1=top1) for n in range(1, 9)]
+        why = going.judge(start.trial, epochs).why
+        outcome = TrialOutcome(status="pruned", kind="hopeless", message=why) if why else None
+        if final := going.ended(record(start.trial, outcome=outcome), 1.0):
+            counted[final.config.trial] = final
+    assert sorted(ran) == sorted([best.trial, base.trial, many.trial, base.trial])
+    assert {one.outcome.status for one in counted.values()} == {"completed"}
+    assert going.spared == {base.trial: many.trial}
+    assert going.is_over

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweeps.cache import Fingerprints
 from sweeps.feasibility import FIELDS, MOST_CHECKS, WEIGHTLESS, Feasibility, is_inferred, outcome
 from sweeps.ledger import TrialRecord
 from tests.unit.records import config, record
-from workers.contract import TrialConfig, TrialOutcome
+from workers.contract import Granted, TrialConfig, TrialOutcome
 
 BASE = config()
 GIB_PER_IMAGE, GIB_OF_A_RING, GIB = 0.05, 0.2, 16.0
@@ -121,10 +122,45 @@ def test_neighbours_that_use_host_memory_too_leave_only_the_cell_s_own_repeats()
     assert limited.is_ruled_out(trial(128, isolation="shared", worker_memory_gib=4.0))
 
 
-def test_on_nodes_that_are_not_alike_only_the_cell_s_own_repeats_are_ruled_out() -> None:
-    feasibility = learned(short(trial(64)), are_nodes_alike=False)
-    assert feasibility.is_ruled_out(trial(64, repeat=1))
-    assert not feasibility.is_ruled_out(trial(128))
+def there(of: TrialRecord, *hardware: str, software: str = "sw", data_files: str = "") -> TrialRecord:
+    """The record with a rank on each of these nodes."""
+    places = [
+        Granted(rank=rank, node=name, hardware=name, software=software, data_files=data_files)
+        for rank, name in enumerate(hardware)
+    ]
+    return dataclasses.replace(of, outcome=dataclasses.replace(of.outcome, granted=tuple(places)))
+
+
+def test_on_unlike_nodes_together_only_the_cell_s_own_repeats_are_ruled_out() -> None:
+    feasibility, both = learned(there(short(trial(64, 2)), "large", "small")), ("large*1x1+small*1x1", "sw", "")
+    assert feasibility.is_ruled_out(trial(64, 2, repeat=1), both)
+    assert not feasibility.is_ruled_out(trial(128, 2), both)
+
+
+@pytest.mark.parametrize("unlike", [("other", "sw", "ff"), ("hw", "edited", "ff"), ("hw", "sw", "00"), ("", "", "")])
+def test_a_witness_of_other_nodes_other_code_or_other_data_rules_out_nothing_here(unlike: Fingerprints) -> None:
+    witness = there(short(trial(64, data="/images"), "host memory"), "hw", data_files="ff")
+    feasibility = learned(witness)
+    for at in (trial(64, data="/images", repeat=1), trial(128, data="/images")):
+        assert feasibility.is_ruled_out(at, ("hw", "sw", "ff"))
+        assert not feasibility.is_ruled_out(at, unlike)
+        assert feasibility.inferred(at, unlike) is None
+
+
+def test_what_fits_with_other_code_refutes_no_witness() -> None:
+    feasibility = learned(there(short(trial(64)), "hw"), there(completed(trial(300)), "hw", software="edited"))
+    assert feasibility.is_ruled_out(trial(300), ("hw", "sw", ""))
+    feasibility.told(there(completed(trial(300)), "hw"))
+    assert not feasibility.is_ruled_out(trial(300), ("hw", "sw", ""))
+
+
+def test_what_was_inferred_stands_as_long_as_its_own_witness_does() -> None:
+    inferred = record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)"))
+    feasibility = learned(there(short(trial(64)), "hw"), inferred)
+    feasibility.told(there(completed(trial(256)), "hw", software="edited"))
+    assert feasibility.freed() == []
+    feasibility.told(there(completed(trial(256)), "hw"))
+    assert [at.trial for at in feasibility.freed()] == [trial(128).trial]
 
 
 def test_any_infeasible_cell_costs_one_attempt() -> None:

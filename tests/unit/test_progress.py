@@ -58,6 +58,14 @@ def test_what_an_earlier_driver_has_done_counts_but_not_for_the_pace() -> None:
     assert out.getvalue() == "3/4  b8 ×1 fp32 #2       99.0 images/s  0:10 left\n"
 
 
+def test_a_trial_whose_first_end_did_not_stand_is_one_more_of_all() -> None:
+    trials = [config(repeat=n) for n in range(2)]
+    made, out, _ = progress(*trials, earlier=[record(trials[0])])
+    for trial in (trials[1], trials[1], trials[0]):
+        made.ended(record(trial, 99.0))
+    assert [line.split()[0] for line in out.getvalue().splitlines()] == ["2/2", "3/3", "4/4"]
+
+
 def test_a_failure_says_rank_step_cause_and_log() -> None:
     made, out, _ = progress(config())
     outcome = TrialOutcome(status="failed", kind="killed", message="by signal 9", rank=1, step=7, log="/l/rank-1.log")

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sweeps import analysis, driver, ledger, plan, query, rows, search, spec
+from sweeps import analysis, cache, driver, ledger, plan, query, rows, rungs, search, spec
 from sweeps.cache import Cache, made
 from sweeps.comparison import compare
 from sweeps.errors import InputError
@@ -517,6 +517,40 @@ def test_a_sweep_that_goes_on_with_other_code_says_so_once() -> None:
     assert "run the file again" in line
     assert not going.met(node("b", "new", "c2"))
     assert not going.ended(measured(config(repeat=4), nodes="a", software="new"))
+
+
+def ended(trial: TrialConfig, status: Any, kind: str = "", **places: str) -> TrialRecord:
+    outcome = TrialOutcome(status=status, kind=kind, granted=on("a", **places) if places else ())
+    return record(trial, outcome=outcome)
+
+
+def test_a_sweep_that_goes_on_with_other_code_says_of_what_else_decides_nothing_any_more() -> None:
+    made = {"software": "sw", "data_files": "ff"}
+    done = [
+        *(measured(reading("/images", repeat=n), nodes="a", **made) for n in range(3)),
+        *(ended(reading("/images", batch_size=64, repeat=n), "infeasible", "host memory", **made) for n in range(2)),
+        ended(reading("/images", batch_size=128), "infeasible", "host memory (inferred)"),
+        ended(reading("/images", batch_size=256), "pruned", "hopeless", **made),
+        ended(reading("/images", batch_size=512), "failed", "killed", **made),
+    ]
+    trial = reading("/images")
+    equal = rungs.equals(trial, (("a", 1),), {"a": cache.Made("hw", "sw", {"/images": "ff"})})
+    stood = {"trial": trial.trial, "cell": trial.cell, "equals": equal, "top1": 0.5, "taken_s": 1.0}
+    arrivals = [
+        *(rungs.Arrival(**stood, epoch=n, is_at_rung=True, is_at_target=False) for n in range(4)),
+        rungs.Arrival(**stood, epoch=5, is_at_rung=False, is_at_target=True),
+    ]
+    (line,) = Sameness([node("a")], done, arrivals).met(node("a", "new", "c2"))
+    assert "the code in workers/ has changed since 6 of this sweep's trials were (then sw; now new, on a)" in line
+    assert (
+        "3 completed stay in rows of their own, 2 infeasible, 1 stopped by the search, 4 places at rungs"
+        " decide nothing about trials from here on" in line
+    )
+    (line,) = Sameness([node("a")], done, arrivals).met(node("a", **{"/images": "00"}))
+    assert "the data in /images has changed since 6 of this sweep's trials were" in line
+    assert "2 infeasible, 1 stopped by the search, 4 places at rungs decide nothing" in line
+    (line,) = Sameness([node("a")], [], arrivals).met(node("a", "new", "c2"))
+    assert "has changed since this sweep began (then sw; now new, on a): 4 places at rungs decide nothing" in line
 
 
 def test_a_sweep_that_goes_on_on_other_files_says_so() -> None:

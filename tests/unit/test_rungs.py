@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.rungs import Arrival, Rungs, arrival, equals
-from sweeps.shape import Node
+from sweeps.cache import Made
+from sweeps.rungs import Arrival, Equals, Rungs, arrival, equals
 from tests.unit.simulations import learning
 from workers import contract
 from workers.contract import EpochRecord, TrialConfig
 
-NODES = [Node("a", 8, 4, "v100"), Node("b", 8, 4, "v100"), Node("old", 8, 4, "p100")]
+IMAGES = "data/imagenet"  # what these trials learn
+NEW = Made("v100", "sw", {IMAGES: "ff", "elsewhere": "ee"})
+NODES = {"a": NEW, "b": NEW, "old": dataclasses.replace(NEW, hardware="p100")}
 ACCURACIES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
 
@@ -35,8 +37,9 @@ def rungs() -> Rungs:
     return Rungs(grace=1, reduction=3, epochs=27)
 
 
-def among(config: TrialConfig) -> tuple[str, ...]:
-    return equals(config, (("a", config.gpus),), NODES)
+def among(config: TrialConfig, **made: object) -> Equals:
+    """On a node that is made as node a is, but for this."""
+    return equals(config, (("here", config.gpus),), {"here": dataclasses.replace(NEW, **made)})  # type: ignore[arg-type]
 
 
 def judged(made: Rungs, config: TrialConfig, number: int, top1: float | None, train_s: float = 10.0) -> str:
@@ -120,10 +123,49 @@ def test_another_batch_size_on_as_many_gpus_is_a_rival_and_another_place_or_kind
     assert among(here) != among(cell(8, 2))
     assert among(here) != among(cell(8, 4, placement="2x2"))
     assert among(here) != among(cell(8, 4, data="elsewhere"))
+    assert among(here) != among(here, hardware="p100")
     assert among(here) != equals(here, (("a", 2), ("b", 2)), NODES)
     assert among(here) != equals(here, (("old", 4),), NODES)
     assert among(here) == equals(here, (("b", 4),), NODES)
     assert equals(here, (("a", 3), ("b", 1)), NODES) == equals(here, (("a", 1), ("b", 3)), NODES)
+
+
+@pytest.mark.parametrize("unlike", [{"software": "edited"}, {"hardware": "a new kernel"}, {"data": {IMAGES: "00"}}])
+def test_other_code_another_node_or_other_files_make_no_rivals(unlike: dict[str, object]) -> None:
+    made, first, second = rungs(), cell(8, target_top1=0.7), cell(16, target_top1=0.7)
+    course(made, first, [0.75], train_s=1.0)  # at a rung and at the target
+    for number in (1, 2):
+        assert made.judge(second, among(second, **unlike), [epoch(number, 0.1, 1000.0)]).why == ""
+        assert made.judge(second, among(second), [epoch(number, 0.1, 1000.0)]).why
+
+
+@pytest.mark.parametrize("unknown", [{"software": ""}, {"hardware": ""}, {"data": {}}])
+def test_a_trial_on_a_node_that_has_not_said_what_it_is_made_of_is_judged_by_none_and_judges_none(
+    unknown: dict[str, object],
+) -> None:
+    made = rungs()
+    assert made.judge(cell(8), among(cell(8), **unknown), [epoch(1, 0.9)]) == ("", ())
+    assert made.judge(cell(16), among(cell(16), **unknown), [epoch(1, 0.1)]) == ("", ())
+    assert judged(made, cell(32), 1, 0.1) == ""
+
+
+def test_an_arrival_of_an_earlier_version_which_did_not_tell_the_code_decides_about_nobody() -> None:
+    made = rungs()
+    (one,) = rungs().judge(cell(8), among(cell(8)), [epoch(1, 0.9)]).arrivals
+    old = {**contract.to_json(one), "equals": ["device gpu", "gpus 1", "1 on v100 8 CPUs 4 GPUs"]}
+    made.resumed([arrival(json.loads(json.dumps(old)))])
+    assert judged(made, cell(16), 1, 0.1) == ""
+
+
+def test_a_cell_that_is_spared_is_not_stopped_and_still_stands_at_its_rungs() -> None:
+    made, spared = rungs(), cell(16)
+    judged(made, cell(8), 1, 0.5)
+    (stood,) = made.judge(spared, among(spared), [epoch(1, 0.4)], is_spared=True).arrivals
+    assert stood.why == ""
+    assert "of the 3 cells" in judged(made, cell(32), 1, 0.3)
+    stopped = cell(64)
+    assert judged(made, stopped, 1, 0.2)
+    assert made.judge(stopped, among(stopped), [epoch(1, 0.2)], is_spared=True).why == "", "also if it was before"
 
 
 def test_who_takes_longer_than_three_times_the_best_to_the_target_is_stopped() -> None:

@@ -48,7 +48,7 @@ class Compiling(SourceFileLoader):
         path = self.get_filename(fullname)
         source = self.get_data(path)
         self.digest = digest(source)
-        return self.source_to_code(source, path)  # type: ignore[no-any-return]
+        return self.source_to_code(source, path)
 
 
 class Finder:

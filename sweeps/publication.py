@@ -197,7 +197,7 @@ def parse(text: str, place: str, name: str) -> Table:
     has_steps = any(SETTINGS.get(name, "").startswith(("steps.", "stop.")) for name in header)
     silent = {} if has_steps else {"steps": "10 + 100"}
     silent |= {name: "" for name in ("framework", "repeats") if name not in header and "software" not in header}
-    silent |= {"data": "synthetic"} if "data" not in header else {}
+    silent |= {name: taken for name, taken in (("data", "synthetic"), ("device", "gpu")) if name not in header}
     return _table(records, name, place, PUBLISHED_STEPS if "steps" in silent else {}, silent)
 
 

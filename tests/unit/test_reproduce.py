@@ -282,6 +282,154 @@ def test_what_differs_is_one_line_each() -> None:
     assert told["data"].likeness == "not stated"
 
 
+SILENT = """\
+model,device,batch_size,gpus,images_per_s,xla
+tiny,cpu,8,1,1000,
+tiny,cpu,8,2,1900,
+tiny,cpu,16,2,1990,on
+"""
+
+
+def met(found: Table, *overrides: str, **facts: Any) -> tuple[spec.SweepSpec, tuple[Held, ...]]:
+    """Each row measured at its figure, by a sweep with these overrides."""
+    asked = sweep_of(found, *overrides)
+    trials = []
+    for row in found.rows:
+        config = reproduction.cell_of(row.settings, asked, NODES)
+        assert isinstance(config, TrialConfig), config
+        trials += planted(config, [row.value * 0.999, row.value, row.value * 1.001], **facts)
+    return asked, reproduction.reproduce(found, asked, trials, set(), 0.05, NODES)
+
+
+def lines(found: Table, *overrides: str) -> dict[str, tuple[str, str, str]]:
+    asked, judged = met(found, *overrides)
+    told = [dataclasses.astuple(one) for one in setups.aspects(found, judged, asked, (), None)]
+    assert len({what for what, *_ in told}) == len(told) or "xla" in {what for what, *_ in told}
+    return {what: (published, here, likeness) for what, published, here, likeness in told}
+
+
+@pytest.mark.parametrize(
+    ("override", "what", "here"),
+    [
+        ("compression=fp16", "compression", "fp16"),
+        ("reduction=grouped", "reduction", "grouped"),
+        ("fusion_mib=0", "fusion_mib", "0.0"),
+        ("optimizer=lars", "optimizer", "lars"),
+        ("momentum=0.5", "momentum", "0.5"),
+        ("emulate=true", "emulate", "on"),
+        ("isolation=shared", "isolation", "shared"),
+        ("cores_per_worker=2", "cores_per_worker", "2"),
+        ("worker_memory_gib=1.5", "worker_memory_gib", "1.5"),
+        ("classes=7", "classes", "7"),
+        ("space.env.OMP_WAIT_POLICY=passive", "env.OMP_WAIT_POLICY", "passive"),
+    ],
+)
+def test_what_a_table_does_not_state_and_was_set_here_has_a_line_of_its_own(
+    override: str, what: str, here: str
+) -> None:
+    found = table(SILENT)
+    assert what not in lines(found)
+    told = lines(found, override)
+    assert told[what] == ("not stated", here, "not stated")
+    assert f"{what} " not in told[setups.ALL_ELSE][1]
+    asked, judged = met(found, override)
+    assert what in {name for one in judged for name in setups.unstated(found, one)}
+    assert not any(setups.unlike(found, one, asked) for one in judged)
+
+
+def test_what_is_as_where_nobody_sets_it_is_one_line_with_every_other_setting_of_a_trial() -> None:
+    told = lines(table(SILENT))
+    assert told[setups.ALL_ELSE][0] == "not stated"
+    for words in ("emulate off", "compression none", "reduction overlapped", "isolation exclusive", "classes 1000"):
+        assert words in told[setups.ALL_ELSE][1]
+    assert "worker_memory_gib an equal part of the node's" in told[setups.ALL_ELSE][1]
+    counted = {"warmup_steps", "measured_steps", "ci", "max_steps", "min_window"}  # in the line of the steps
+    learnt = {
+        "protocol",
+        "epochs",
+        "evaluate_every",
+        "checkpoint_every",
+        "target_top1",
+        "target_top5",
+    }  # to an accuracy
+    no_part = {"explain", "deadlines", "seed", "repeat"}  # of the window's program
+    no_effect = {"trust", "beta2", "decode_threads", "cache", "labels_from"}  # at these cells
+    named = {*told, "gpus", "arrangement", "env", *(words.split()[0] for words in told[setups.ALL_ELSE][1].split(", "))}
+    fields = {field.name for field in dataclasses.fields(TrialConfig)}
+    assert fields - named == counted | learnt | no_part | no_effect
+
+
+def test_an_axis_that_some_rows_state_is_told_of_the_others_too() -> None:
+    found = table(SILENT)
+    asked, judged = met(found)
+    told = [dataclasses.astuple(one) for one in setups.aspects(found, judged, asked, (), None)]
+    assert ("xla", "on", "on", "same") in told
+    rest = next(here for what, _, here, _ in told if what == setups.ALL_ELSE)
+    assert rest.startswith("emulate off, xla off, ")
+    asked, judged = met(found, "xla=on", "where=[]")
+    told = [dataclasses.astuple(one) for one in setups.aspects(found, judged, asked, (), None)]
+    assert [line for line in told if line[0] == "xla"] == [
+        ("xla", "on", "on", "same"),
+        ("xla", "not stated", "on", "not stated"),
+    ]
+    assert [setups.unstated(found, one) for one in judged] == [{"xla": "on"}, {"xla": "on"}, {}]
+
+
+def test_what_has_no_effect_is_neither_missing_nor_different() -> None:
+    text = "model,batch_size,gpus,placement,compression,images_per_s\ntiny,8,1,spread,fp16,10\ntiny,8,2,2x1,fp16,19\n"
+    found = table(text)
+    told = lines(found)
+    assert (told["compression"][2], told["placement"][2]) == ("same", "same")
+    asked, judged = met(found)
+    assert [setups.unlike(found, one, asked) for one in judged] == [[], []]
+
+
+STATED = """\
+model,device,batch_size,gpus,nodes,xla,emulate,cores_per_worker,image_size,warmup_steps,measured_steps,images_per_s
+tiny,gpu,8,2,1,on,off,1,32,10,100,1900
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "unlike"),
+    [
+        ([], []),
+        (["batch_size=4"], ["batch_size"]),
+        (["xla=off"], ["xla"]),
+        (["device=cpu"], ["device"]),
+        (["emulate=on"], ["emulate"]),
+        (["cores_per_worker=2"], ["cores_per_worker"]),
+        (["image_size=64"], ["image_size"]),
+        (["steps.measured=50"], ["steps"]),
+        (["placement=2x1"], ["placement", "nodes"]),
+        (["xla=off", "steps.warmup=3"], ["xla", "steps"]),
+    ],
+)
+def test_a_row_is_as_printed_only_if_all_that_its_table_states_was_so(overrides: list[str], unlike: list[str]) -> None:
+    found = table(STATED)
+    asked, (one,) = met(found, *overrides, nodes=2 if "placement=2x1" in overrides else 1)
+    assert setups.unlike(found, one, asked) == unlike
+    assert setups.unstated(found, one) == {}
+
+
+def test_a_device_that_a_table_does_not_state_is_not_said_to_be_the_same() -> None:
+    assert lines(table("model,batch_size,gpus,images_per_s\ntiny,8,1,1000\n"))["device"][::2] == ("not stated",) * 2
+    assert lines(table(SILENT))["device"] == ("cpu", "cpu", "same")
+
+
+@pytest.mark.parametrize(("override", "counts"), [("emulate=true", True), ("xla=on", False), ("batch_size=64", False)])
+def test_how_far_the_simulator_misses_a_row_is_told_of_the_program_that_was_fitted_alone(
+    override: str, counts: bool
+) -> None:
+    where, found = "nodes=2,gpu=v100-k", publication.published("a-table-5").of("C4140-K")
+    asked, done = simulated(found, where, override)
+    trials = [rows.row(one) for one in done]
+    judged = reproduction.reproduce(found, asked, trials, {one.config.cell for one in done}, 0.05)
+    departed = [reproduce._departures(found, one, asked) for one in judged]
+    assert any(departed)
+    assert any(error is not None for _, error in reproduce._fit(judged, departed, where)) is counts
+
+
 def simulated(found: Table, where: str, *overrides: str) -> tuple[spec.SweepSpec, list[TrialRecord]]:
     """What there is room for, as the simulator answers."""
     asked, cluster = sweep_of(found, *overrides), parse(where)
@@ -303,7 +451,8 @@ def test_a_simulated_run_says_so_and_that_the_simulator_was_fitted_to_these_rows
     asked, done = simulated(found, where)
     trials = [rows.row(one) for one in done]
     judged = reproduction.reproduce(found, asked, trials, {one.config.cell for one in done}, 0.05)
-    fit = list(reproduce._fit(judged, where))
+    departed = [reproduce._departures(found, one, asked) for one in judged]
+    fit = list(reproduce._fit(judged, departed, where))
     assert [is_in for is_in, _ in fit] == [True] * 14
     known = {one.row.settings["model"]: error for one, (_, error) in zip(judged, fit, strict=True) if error is not None}
     assert known == {
@@ -311,7 +460,7 @@ def test_a_simulated_run_says_so_and_that_the_simulator_was_fitted_to_these_rows
         "googlenet": -0.079, "alexnet": 0.010,
     }  # fmt: skip
     unlike = list(setups.aspects(found, judged, asked, (), parse(where)))
-    reproduce._show(found, judged, unlike, fit, "x-simulated", where, 0.05)
+    reproduce._show(found, judged, unlike, fit, departed, "x-simulated", where, 0.05)
     out = capsys.readouterr().out
     assert out.startswith(f"a-table-5 against x-simulated SIMULATED on {where}: nothing was measured\n")
     assert "images/s: of 14, 7 hold, 7 not measured" in out
@@ -324,7 +473,8 @@ def test_frameworks_that_the_simulator_was_not_fitted_to_are_not_claimed() -> No
     where, found = "nodes=8,gpu=v100-pcie", publication.published("c-section-iv-a")
     asked, done = simulated(found, where)
     judged = reproduction.reproduce(found, asked, [rows.row(one) for one in done], set(), 0.05)
-    seen = {one.row.framework: is_in for one, (is_in, _) in zip(judged, reproduce._fit(judged, where), strict=True)}
+    fit = reproduce._fit(judged, [None] * len(judged), where)
+    seen = {one.row.framework: is_in for one, (is_in, _) in zip(judged, fit, strict=True)}
     assert seen == {"mxnet": False, "tensorflow-horovod": True, "caffe2": False}
     assert {one.over for one in judged} == {"1 GPU"}
     assert not any(one.rate for one in judged), "print gives no rates there"

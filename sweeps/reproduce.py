@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeps import earlier, errors, publication, recipe, reproduction, setups, shape, space, tables
+from sweeps import earlier, errors, expression, plan, publication, recipe, reproduction, setups, shape, space, tables
 from sweeps.errors import InputError, Mistake
 from sweeps.publication import Table
 from sweeps.reproduction import Claim, Held
@@ -75,10 +75,43 @@ def answer(ask: Ask, terms: Terms) -> int:
     if terms.simulate:
         simulated.parse(terms.simulate)  # before anything is written
     text = recipe.text(table, ask.repeats)
-    parse(text, f"the sweep file of {table.name}", ask.overrides)
+    _require_plan(table, text, ask)
     if ask.only_plan:
         return _plan(table, text, ask, terms)
     return _run(table, text, ask, terms)
+
+
+def _require_plan(table: Table, text: str, ask: Ask) -> None:
+    """Refuse a table, or what is set over it, in the words of who wrote it: the sweep file is ours."""
+    _require(text, (), table.place)
+    if ask.overrides:
+        _require(text, ask.overrides, f"{table.name} with --set {' '.join(ask.overrides)}")
+
+
+def _require(text: str, overrides: Sequence[str], place: str) -> None:
+    try:
+        spec = parse(text, place, overrides)
+        points = math.prod(len(axis.points()) for axis in spec.axes.values())
+        if points > plan.MOST_POINTS:
+            rule = f"its columns must have at most {plan.MOST_POINTS:,} combinations of their values: split it by one"
+            raise InputError(place, [Mistake("", rule, f"{points:,}")])
+        plan.plan(spec, place)
+    except InputError as error:
+        if not error.mistakes or (overrides and any(not one.key for one in error.mistakes)):
+            raise  # an override that can't be read says so itself
+        told = (_in_words_of_a_table(one, bool(overrides)) for one in error.mistakes)
+        raise InputError(place, list(dict.fromkeys(told))) from None
+
+
+def _in_words_of_a_table(mistake: Mistake, is_set: bool) -> Mistake:
+    if mistake.key == "repeats" and not is_set:
+        return dataclasses.replace(mistake, key="--repeats")
+    if not is_set and (mistake.key.startswith("where") or mistake.key.endswith(".when")):
+        rule = (
+            f"its rows must be told apart in conditions of {expression.LONGEST} characters each: split it by a column"
+        )
+        return Mistake("", rule, mistake.got)
+    return dataclasses.replace(mistake, key=publication.column(mistake.key))
 
 
 def find(name: str) -> Table:

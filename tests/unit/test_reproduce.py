@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -523,12 +525,177 @@ def test_a_bad_table_says_all_that_is_wrong_with_it(text: str, says: list[str]) 
     assert all(line.startswith("own.csv: ") for line in str(error.value).splitlines())
 
 
+HEAD = "model,batch_size,gpus,images_per_s"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            f"{HEAD},env.X\ntiny,8,1,10,1\ntiny,8,1,11,\n",
+            "line 3, env.X: must be given, or another axis must tell this row from line 2, which gives it: split the"
+            " table, or leave one out, but got nothing",
+        ),
+        (
+            "model,batch_size,n,speedup,env.X\ntiny,8,1,1,\ntiny,8,2,1.9,1\n",
+            "line 2, env.X: must be given, or another axis must tell this row from line 3",
+        ),
+        (f"{HEAD},env.A B\ntiny,8,1,10,1\n", "line 1: the name of a variable must be letters, digits and '_', but got"),
+        (f"{HEAD},env.HOROVOD_CYCLE_TIME\ntiny,8,1,10,1\n", "line 2, env.HOROVOD_CYCLE_TIME: is set by the axis"),
+        (HEAD.replace(",", ";"), "line 1: must separate its cells by commas: save it as CSV with commas, but got ;"),
+        (HEAD.replace(",", "\t") + "\n", "line 1: must separate its cells by commas: save it as CSV with commas, but"),
+        (f"{HEAD}\ntiny,{'1' * 5000},1,10\n", "line 2, batch_size: must be a whole number, but got 1111"),
+        (f"{HEAD}\ntiny,8,1,1e-400\n", "line 2, images_per_s: must be from 1e-06 to 1e+15, but got 1e-400"),
+        (f"{HEAD}\ntiny,8,1,1e300\n", "line 2, images_per_s: must be from 1e-06 to 1e+15, but got 1e300"),
+        (f"{HEAD}\ntiny,8,1,1_000\n", "line 2, images_per_s: must be a number above 0, without a unit or separators"),
+        (
+            f"{HEAD},image_size\ntiny,8,1,10,32\ninception_v3,8,1,11,\n",
+            "line 3, image_size: must be at least 75 for inception_v3, but got 32",
+        ),
+        (
+            f"{HEAD},data,classes\ntiny,8,1,10,,5\ntiny,8,1,11,digits,\n",
+            "line 3, classes: must be at least 10 for digits, but got 5",
+        ),
+        (
+            f"{HEAD},warmup_steps,ci\ntiny,8,1,10,10,\ntiny,16,1,11,,1%\n",
+            "line 3, ci: must be left out beside warmup_steps and measured_steps, which say how many steps there are,",
+        ),
+        (
+            f"{HEAD},decode_threads\ntiny,8,1,10,4\ntiny,16,1,10,8\n",
+            "line 3, decode_threads: has no effect where no JPEG is decoded: leave it empty, or give the folder",
+        ),
+        (
+            f"{HEAD},device,env.HOROVOD_TORUS_ALLREDUCE\ntiny,8,1,10,cpu,\ntiny,8,2,11,,1\n",
+            "line 3, env.HOROVOD_TORUS_ALLREDUCE: has no effect on device: cpu",
+        ),
+        (f"{HEAD}\ntiny,8,,10\n", "line 2, gpus: must be given, but got nothing"),
+        (
+            f"{HEAD},momentum,weight_decay,label_smoothing\n"
+            + "".join(f"tiny,{n},1,10,0.{n},0.00{n},0.0{n}\n" for n in range(1, 60)),
+            "its columns must have at most 300,000 combinations of their values: split it by one, but got 9,290,376",
+        ),
+        (
+            f"{HEAD}\n" + "".join(f"{'tiny' if n < 400 else 'vgg16'},{n},1,10\n" for n in range(1, 800)),
+            "its rows must be told apart in conditions of 1000 characters each: split it by a column, but got",
+        ),
+    ],
+)  # fmt: skip
+def test_what_can_t_be_a_sweep_is_told_of_the_user_s_file_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text(text)
+    assert cli.main(["reproduce", "own.csv"]) == 2
+    told = capsys.readouterr().err
+    assert f"own.csv: {says}" in told
+    assert all(line.startswith("own.csv: ") for line in told.splitlines() if line.strip() and "must" in line)
+    assert "reproduce-own" not in told, "nobody has seen the sweep file"
+    assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]
+
+
 @given(st.text(max_size=200))
 def test_no_text_makes_a_table_crash(text: str) -> None:
     try:
         table(text)
     except InputError:
         pass
+
+
+COLUMNS = st.lists(st.sampled_from([*publication.COLUMNS[5:], "env.X", "env.Y"]), max_size=4, unique=True)
+CELLS = st.sampled_from(
+    ["", "1", "2", "0", "-1", "0.5", "on", "fp16", "tiny", "pack", "2x1", "1%", "nan", "1e9", "a'\\\"b"]
+)
+
+
+@examples(150)
+@given(COLUMNS, st.data())
+def test_a_table_is_refused_line_by_line_or_it_is_a_sweep(columns: list[str], data: st.DataObject) -> None:
+    header = list(dict.fromkeys([*HEAD.split(","), *columns]))
+    usual = {"model": "tiny", "batch_size": "8", "gpus": "2", "images_per_s": "10"}
+    cells = [[data.draw(st.just(usual[name]) | CELLS if name in usual else CELLS) for name in header] for _ in range(3)]
+    made = io.StringIO()
+    csv.writer(made).writerows([header, *cells])
+    refused: list[str] = []
+    try:
+        found = table(made.getvalue())
+    except InputError as error:
+        refused = [mistake.key for mistake in error.mistakes]
+    assert all(key.startswith("line ") for key in refused), made.getvalue()
+    if refused:
+        return
+    text = recipe.text(found, 3)
+    reproduce._require_plan(found, text, reproduce.Ask(table="own"))
+    asked = sweep_of(found)
+    wanted = [reproduction.cell_of(row.settings, asked) for row in found.rows]
+    wanted += [reproduction.cell_of(row.alone, asked) for row in found.rows if row.figure == "speedup"]
+    assert {trial.cell for trial in plan.plan(asked).trials} == {getattr(cell, "cell", cell) for cell in wanted}
+
+
+def test_a_variable_that_some_rows_set_is_set_in_these_and_in_no_other(tmp_path: Path) -> None:
+    """Of two variables, each with a condition of its own."""
+    text = f"{HEAD},env.X,env.Y\ntiny,8,1,10,1,\ntiny,16,1,11,,a\ntiny,32,2,9,2,b\ntiny,32,1,9,1,b\ntiny,8,4,9,,\n"
+    found = table(text)
+    asked = sweep_of(found)
+    made = {(one.batch_size, one.gpus): dict(one.env) for one in plan.plan(asked).cells.values()}
+    assert made == {
+        (8, 1): {"X": "1"},
+        (8, 4): {},
+        (16, 1): {"Y": "a"},
+        (32, 1): {"X": "1", "Y": "b"},
+        (32, 2): {"X": "2", "Y": "b"},
+    }
+    assert [verdict for verdict, _ in verdicts(held(found, dict.fromkeys(range(2, 7), 1.0))).values()] == ["holds"] * 5
+
+
+CONDITIONAL = """
+name: small
+model: tiny
+device: cpu
+space: {batch_size: [8, 16], gpus: 1, env: {X: {values: ["1", "2"], when: batch_size == 8}}}
+repeats: 3
+steps: {warmup: 2, measured: 5}
+"""
+
+
+def kept(text: str) -> ledger.SweepRecord:
+    """A sweep in the results folder that was never run."""
+    planned = plan.plan(spec.parse(text, "small"))
+    book = ledger.create(planned, text)
+    for config in planned.trials:
+        book.write(record(config, 1000.0 + config.batch_size + config.repeat, hardware="node"))
+    book.end("complete")
+    return ledger.read("small")
+
+
+def test_an_earlier_sweep_whose_variable_had_a_condition_is_asked_again_cell_by_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = {trial.cell for trial in kept(CONDITIONAL).facts.trials}
+    assert len(cells) == 3
+    assert cli.main(["reproduce", "small", "--export", "mine.csv"]) == 0
+    for name in ("small", "mine.csv"):
+        assert {trial.cell for trial in plan.plan(sweep_of(reproduce.find(name))).trials} == cells
+    capsys.readouterr()
+    assert cli.main(["reproduce", "mine.csv", "--measured", "small", "--tolerance", "0%", "--format", "json"]) == 0
+    assert {row["rate_verdict"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"holds"}
+
+
+def test_a_sweep_that_set_a_variable_to_nothing_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept(CONDITIONAL.replace('["1", "2"]', '["", "2"]'))
+    assert cli.main(["reproduce", "small"]) == 2
+    assert "reproduce: small: must set env.X to something or not at all" in capsys.readouterr().err
+
+
+def test_a_table_that_is_too_large_is_called_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text("x" * (2 << 20))
+    assert cli.main(["reproduce", "own.csv"]) == 2
+    assert "own.csv: a table holds at most 1 MB, but got 2.1 MB" in capsys.readouterr().err
 
 
 FILE = """
@@ -617,8 +784,10 @@ def test_the_list_and_the_plan_start_nothing(tmp_path: Path, monkeypatch: pytest
         (["a-table-5", "--system", "P100"], "must begin the name of one system of the table"),
         (["none.csv"], "must be a file that exists"),
         (["a-table-5", "--tolerance", "x"], "must be at least 0% and less than 100%"),
-        (["a-table-5", "--repeats", "0", "--plan"], "repeats: must be at least 1"),
-        (["a-table-5", "--set", "precision=fp61"], "space.precision: must be one of"),
+        (["a-table-5", "--repeats", "0", "--plan"], "--repeats: must be at least 1, but got 0"),
+        (["a-table-5", "--set", "precision=fp61"], "a-table-5 with --set precision=fp61: precision: must be one of"),
+        (["a-table-5", "--set", "precision"], "--set: must be written key=value, but got precision"),
+        (["a-table-5", "--set", "gpus=3"], "a-table-5 with --set gpus=3: "),
         (["a-table-5", "--simulate", "nodes=x"], "nodes: must be a whole number"),
         (["a-table-5", "--export", "x.csv"], "must be a sweep that was measured here"),
         (["a-table-5", "--measured", "nothing"], "must hold the sweep named"),

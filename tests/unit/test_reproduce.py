@@ -690,6 +690,48 @@ def test_a_sweep_that_set_a_variable_to_nothing_is_refused_by_its_name(
     assert "reproduce: small: must set env.X to something or not at all" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("factor", "tolerance", "verdict", "why"),
+    [
+        (1.05, "2%", "differs", "+5.0%"),
+        (0.95, "2%", "differs", "-5.0%"),
+        (1.005, "2%", "holds", ""),
+        (0.995, "2%", "holds", ""),
+        (1.005, "0%", "differs", "+0.5%"),
+        (1.0, "0%", "holds", ""),
+        (1.05, "10%", "holds", ""),
+    ],
+)
+def test_records_that_are_off_by_so_much_have_the_verdict_and_the_difference_that_was_planted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    factor: float, tolerance: str, verdict: str, why: str,
+) -> None:  # fmt: skip
+    """One cell of three is off; repeats of one cell are within 0.02% of each other."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text(f"{HEAD},device\ntiny,8,1,1000.00,cpu\ntiny,8,2,1900.00,cpu\ntiny,16,2,1990.00,cpu\n")
+    text = recipe.text(publication.load(Path("own.csv")), 3)
+    planned = plan.plan(spec.parse(text, "recipe"))
+    book = ledger.create(planned, text)
+    rates = {(8, 1): 1000.0, (8, 2): 1900.0 * factor, (16, 2): 1990.0}
+    for config in planned.trials:
+        rate = rates[config.batch_size, config.gpus] * (1 + (config.repeat - 1) / 5000)
+        book.write(record(config, rate, hardware="node"))
+    book.end("complete")
+    asked = ["reproduce", "own.csv", "--measured", "reproduce-own", "--tolerance", tolerance]
+    assert cli.main([*asked, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["rate_verdict"] for row in found] == ["holds", verdict, "holds"]
+    assert [row["relative_verdict"] for row in found][1] == verdict, "over its own row of one GPU"
+    assert (found[1]["rate_why"], found[1]["relative_why"]) == (why, why)
+    assert found[1]["rate_ratio"] == pytest.approx(factor, abs=1e-6)
+    assert found[1]["rate_low"] < factor < found[1]["rate_high"]
+    assert found[1]["rate_high"] - found[1]["rate_low"] < 0.004
+    assert cli.main(asked) == 0
+    out = capsys.readouterr().out
+    assert "not measured" not in out
+    assert (f"differs: {why}" in out) is (verdict == "differs")
+
+
 def test_a_table_that_is_too_large_is_called_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                      capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)

@@ -157,7 +157,7 @@ class Silent:
     def words(self) -> str:
         if (self.name, self.here) == ("worker_memory_gib", OF_A_NODE):
             return "an equal part of the node's"
-        return shown(self.here) or "not set"
+        return f"{self.here:g}" if isinstance(self.here, float) else shown(self.here) or "not set"
 
 
 def _silent(table: Table, row: Row, config: TrialConfig) -> Iterator[Silent]:

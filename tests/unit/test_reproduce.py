@@ -315,7 +315,7 @@ def lines(found: Table, *overrides: str) -> dict[str, tuple[str, str, str]]:
     [
         ("compression=fp16", "compression", "fp16"),
         ("reduction=grouped", "reduction", "grouped"),
-        ("fusion_mib=0", "fusion_mib", "0.0"),
+        ("fusion_mib=0", "fusion_mib", "0"),
         ("optimizer=lars", "optimizer", "lars"),
         ("momentum=0.5", "momentum", "0.5"),
         ("emulate=true", "emulate", "on"),

@@ -224,7 +224,7 @@ def test_a_nursery_and_a_rank_of_its_own_start_from_source(monkeypatch: pytest.M
     monkeypatch.setattr(os, "execv", lambda _, command: called.append(command))
     monkeypatch.setattr(os, "execve", lambda _, command, environment: called.append(command))
     monkeypatch.setattr(sys, "argv", ["nursery", "address"])
-    runpy.run_module("workers.nursery", run_name="__main__")
+    runpy.run_path(str(ROOT / "workers" / "nursery.py"), run_name="__main__")
     channel, beat = os.pipe()
     rank.start_from_nothing({"software": {}, "config": {"env": {}}}, channel, beat)
     nursery, own = called

@@ -27,11 +27,14 @@ class Claim:
     """A benchmark, what it measures, and what README says of it.
 
     `code` are the files, or folders of them, of which a change may well move the figures, beside the benchmark's own
-    script. It is short on purpose: if every commit marked every claim, the mark would say nothing.
+    script. It is short on purpose: if every commit marked every claim, the mark would say nothing. Whatever else of the
+    project the script imports is in `beside`, or in BESIDE: it says what is measured, starts it or reads it back, and
+    takes no part in it. A test reads the imports and holds this.
     """
 
     benchmark: str
     code: tuple[str, ...]
+    beside: tuple[str, ...] = ()
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
 
@@ -48,6 +51,17 @@ def quoted(texts: Iterable[str]) -> set[str]:
     return {name for text in texts for _, name, _, _ in string.Formatter().parse(text) if name}
 
 
+# A sweep file's text becomes cells before anything is measured; a verdict is read off figures that stay.
+BESIDE = (
+    *("sweeps/__init__.py", "sweeps/plan.py", "sweeps/spec.py", "workers/__init__.py"),
+    "benchmarks/verdicts.py",
+)
+# What `ours.swept` puts a runner together from.
+OF_OURS = (
+    *("sweeps/cache.py", "sweeps/cluster.py", "sweeps/durations.py", "sweeps/engine.py", "sweeps/feasibility.py"),
+    *("sweeps/ledger.py", "sweeps/search.py"),
+)
+
 CLAIMS = (
     Claim(
         benchmark="launch",
@@ -61,6 +75,7 @@ CLAIMS = (
                 "benchmarks/peers.py",
             ),
         ),
+        beside=(*OF_OURS, "workers/contract.py"),
         rows=(
             Row(
                 claim="start 2 ranks, TensorFlow and Horovod ready",
@@ -82,8 +97,11 @@ CLAIMS = (
             *("workers/train.py", "workers/throughput.py", "workers/steady.py", "workers/known.py"),
             *("workers/learner.py", "workers/optimizers.py", "workers/precision.py", "workers/ring.py"),
             *("workers/pinning.py", "workers/inputs", "workers/models/tiny.py", "workers/keeper.py"),
-            *("workers/usage.py", "benchmarks/ours.py", "benchmarks/plain.py", "benchmarks/odometer.py"),
+            *("workers/usage.py", "workers/contract.py", "workers/group.py", "workers/nursery.py"),
+            *("workers/models/__init__.py", "sweeps/runner.py", "sweeps/analysis/means.py"),
+            *("benchmarks/ours.py", "benchmarks/plain.py", "benchmarks/odometer.py"),
         ),
+        beside=(*OF_OURS, "sweeps/analysis/__init__.py"),
         rows=(
             Row(
                 claim="images/s of a trial over the best plain loop under `horovodrun`",
@@ -114,7 +132,8 @@ CLAIMS = (
     ),
     Claim(
         benchmark="input",
-        code=("workers/inputs", "workers/dataset.py"),
+        code=("workers/inputs", "workers/dataset.py", "sweeps/analysis/means.py"),
+        beside=("sweeps/analysis/__init__.py", "workers/contract.py", "workers/ring.py"),
         rows=(
             Row(
                 claim="images/s of one JPEG decode thread: crop, resize, flip, batch",
@@ -136,6 +155,7 @@ CLAIMS = (
             *("sweeps/packing.py", "sweeps/shape.py", "sweeps/engine.py", "sweeps/durations.py"),
             *("sweeps/search.py", "sweeps/feasibility.py", "benchmarks/bound.py", "benchmarks/tune_order.py"),
         ),
+        beside=("sweeps/cache.py", "sweeps/ledger.py", "workers/contract.py"),
         rows=(
             Row(
                 claim="makespan of 500 mixed gangs over its lower bound, on 4, 8 and 32 GPUs, in random order",
@@ -157,8 +177,10 @@ CLAIMS = (
             *("sweeps/feasibility.py", "sweeps/durations.py", "sweeps/simulator/group.py", "search_spaces/demo.yaml"),
             *("workers/group.py", "workers/keeper.py", "workers/nursery.py", "workers/train.py", "workers/learner.py"),
             *("workers/throughput.py", "workers/steady.py", "workers/explain.py", "workers/models/tiny.py"),
-            "benchmarks/instant.py",
+            *("sweeps/cache.py", "sweeps/cost.py", "sweeps/observer.py", "workers/contract.py"),
+            *("sweeps/simulator/cluster.py", "sweeps/simulator/__init__.py", "benchmarks/instant.py"),
         ),
+        beside=("sweeps/cli.py", "sweeps/cluster.py"),
         rows=(
             Row(
                 claim="instant trials a second through all of the control plane",
@@ -176,7 +198,11 @@ CLAIMS = (
     ),
     Claim(
         benchmark="tracking",
-        code=("sweeps/tracking.py", "sweeps/tracker.py", "sweeps/rows.py", "sweeps/note.py"),
+        code=(
+            *("sweeps/tracking.py", "sweeps/tracker.py", "sweeps/rows.py", "sweeps/note.py", "sweeps/ledger.py"),
+            *("workers/contract.py", "benchmarks/query.py"),
+        ),
+        beside=("sweeps/query.py",),
         rows=(
             Row(
                 claim="writing a trial to MLflow, sqlite",
@@ -222,7 +248,8 @@ CLAIMS = (
     Claim(
         benchmark="simulator",
         code=(
-            *("sweeps/simulator/model.py", "sweeps/simulator/gradients.py"),
+            *("sweeps/simulator/model.py", "sweeps/simulator/gradients.py", "sweeps/simulator/evidence.py"),
+            *("sweeps/references.py", "workers/contract.py"),
             *("references/throughput.csv", "references/speedups.csv"),
         ),
         rows=(

@@ -1,6 +1,9 @@
 """The last run of every benchmark, as `results.json` keeps it, and whether the code that it measured is still the same.
 
 A digest of Python code leaves out comments, docstrings and layout, which move no figure.
+
+The packages that a claim's code imports are kept with their versions. They still are what is measured as long as they
+are among those that pyproject.toml takes: what one machine has installed of these would mark a claim there alone.
 """
 
 from __future__ import annotations
@@ -8,16 +11,30 @@ from __future__ import annotations
 import ast
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from claims import Claim
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 FILE = "benchmarks/results.json"
+OF_THE_PROJECT = ("sweeps", "workers")
+PACKAGES = {  # by the module that they bring
+    "PIL": "pillow",
+    "google": "protobuf",
+    "pynvml": "nvidia-ml-py",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +53,7 @@ class Result:
     machine: str
     busy_before: float  # the share of all cores that others took just before
     code: Mapping[str, str]  # a digest a file
+    packages: Mapping[str, str] = field(default_factory=dict)  # their versions; empty where one was not installed
 
 
 def read(root: Path = ROOT) -> dict[str, Result]:
@@ -89,3 +107,64 @@ def changed(claim: Claim, result: Result, root: Path = ROOT) -> list[str]:
     """Return the files that are not what the run measured: edited, new or gone."""
     now = digests(claim, root)
     return sorted(name for name in now.keys() | result.code.keys() if now.get(name) != result.code.get(name))
+
+
+def packages(claim: Claim, root: Path = ROOT) -> dict[str, str]:
+    """Return the version of each package that the claim's code imports, as it is installed here."""
+    return {name: _version(name) for name in sorted(_imported(claim, root))}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _imported(claim: Claim, root: Path) -> set[str]:
+    """The packages that any of the claim's files imports, wherever in the file."""
+    files = [root / name for name in digests(claim, root) if name.endswith(".py")]
+    own = {*sys.stdlib_module_names, *OF_THE_PROJECT, *(path.stem for path in (root / "benchmarks").glob("*.py"))}
+    modules = {name.partition(".")[0] for file in files for name in imports(file)} - own
+    return {canonicalize_name(PACKAGES.get(name, name)) for name in modules}
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Yield every module that a file imports, wherever in it; of `from a import b` both `a` and `a.b`."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (node.module, *(f"{node.module}.{name.name}" for name in node.names))
+
+
+def outdated(claim: Claim, result: Result, root: Path = ROOT) -> list[str]:
+    """Return the packages of which the run measured another version than the project takes now, in words."""
+    taken = _taken(root)
+    return [
+        words
+        for name in sorted(_imported(claim, root))
+        if (words := _unlike(name, result.packages.get(name), taken.get(name, SpecifierSet())))
+    ]
+
+
+def _unlike(name: str, version: str | None, taken: SpecifierSet) -> str:
+    if version is None:
+        return f"{name} of a version that was not kept"
+    if version and not taken.contains(version, prereleases=True):
+        return f"{name} {version}, where the project takes {taken}"
+    return ""
+
+
+def _taken(root: Path) -> dict[str, SpecifierSet]:
+    """What pyproject.toml takes of each package that it names."""
+    file = root / "pyproject.toml"
+    content = tomllib.loads(file.read_text()) if file.exists() else {}
+    project = content.get("project", {})
+    texts = [*project.get("dependencies", ()), *content.get("dependency-groups", {}).get("dev", ())]
+    texts += [text for group in project.get("optional-dependencies", {}).values() for text in group]
+    taken: dict[str, SpecifierSet] = {}
+    for one in map(Requirement, texts):
+        name = canonicalize_name(one.name)
+        taken[name] = taken.get(name, SpecifierSet()) & one.specifier
+    return taken

@@ -83,6 +83,7 @@ class Run:
             machine=self.machine,
             busy_before=round(busy, 3),
             code=code,
+            packages=results.packages(claim, self.root),
         )
 
     def _verdict(self, claim: Claim, arguments: tuple[str, ...]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
     python benchmarks/table.py
 
-A claim is marked whose last run did not meet its bounds, whose run had other arguments than the benchmark's own, or
-whose code has changed since that run; what was never run says so.
+A claim is marked whose last run did not meet its bounds, whose run had other arguments than the benchmark's own, whose
+code has changed since that run, or whose packages were of versions that the project no longer takes; what was never run
+says so.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def _marks(claim: Claim, result: Result, root: Path) -> str:
         marks.append(f"(run with other arguments: {' '.join(result.arguments)})".replace("|", "\\|"))
     if results.changed(claim, result, root):
         marks.append("(code has changed since)")
+    if packages := results.outdated(claim, result, root):
+        marks.append(f"(measured with {', '.join(packages)})")
     return "".join(f" **{mark}**" for mark in marks)
 
 
@@ -135,8 +138,13 @@ def update(claims: Sequence[Claim] = CLAIMS, root: Path = ROOT) -> None:
 def main() -> int:
     found = results.read()
     for claim in CLAIMS:
-        if (result := found.get(claim.benchmark)) and (files := results.changed(claim, result)):
+        if not (result := found.get(claim.benchmark)):
+            continue
+        if files := results.changed(claim, result):
             print(f"{claim.benchmark}: changed since its run of {result.date[:10]}: {', '.join(files)}")
+        here = results.packages(claim)
+        if others := [f"{name} {was}" for name, was in result.packages.items() if was != here.get(name, was)]:
+            print(f"{claim.benchmark}: measured with what is not installed here: {', '.join(others)}")
     update()
     return 0
 

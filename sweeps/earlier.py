@@ -18,7 +18,7 @@ NARROWEST = 1e-9  # an interval of equal repeats is not zero in a table
 
 
 def table(name: str) -> Table:
-    return publication.parse(text(name), f"results/{name}", name)
+    return publication.parse(text(name), f"{name}, as --export writes it", name)
 
 
 def text(name: str) -> str:
@@ -47,6 +47,9 @@ def _rows(record: SweepRecord, axes: Sequence[str]) -> list[dict[str, Any]]:
     cells = analysis.cells(query.frame([rows.row(trial) for trial in record.trials]))
     cells = cells[cells["images_per_s"] > 0]
     configs = {trial.config.cell: trial.config for trial in record.trials}
+    if empty := [f"env.{axis}" for config in configs.values() for axis, at in config.env.items() if not at]:
+        rule = f"must set {empty[0]} to something or not at all: an empty cell of a table is a variable that is not set"
+        raise InputError("reproduce", [Mistake(record.facts.name, rule, "an empty text")])
     settings = _settings(record.facts.spec)
     are_several = len(cells[[*analysis.FINGERPRINTS]].drop_duplicates()) > 1
     others = [side for side in analysis.APART[2:] if cells.groupby("cell")[side].nunique().max() > 1]  # files, seats

@@ -1,7 +1,8 @@
 """Tables of published figures, each row with what it states of its set-up: those of references/, and users' own. Pure.
 
 A table is a CSV file with a header. A column that is named as an axis of a sweep file (`model`, `batch_size`, `gpus`,
-`precision`, `xla`, …) says where on that axis a row stands; an empty one, that nothing is said of it. Further columns:
+`precision`, `xla`, …) says where on that axis a row stands; an empty one, that nothing is said of it, and of `env.NAME`
+that the variable is not set. Further columns:
 
     images_per_s           what was measured over all GPUs; or `speedup`, over one GPU, with `n` and `unit` (gpu)
     images_per_s_ci        half of its 95% interval, and `repeats`, of how many
@@ -18,7 +19,7 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal
@@ -26,12 +27,14 @@ from typing import Any, Literal
 import pydantic
 
 from sweeps import reading, references, rules
-from sweeps.errors import InputError, Mistake
+from sweeps.errors import InputError, Mistake, shown
 from sweeps.spec import AXES, Space, SweepSpec
+from workers.contract import WITHOUT_JPEGS
 
 Figure = Literal["images_per_s", "speedup"]
 FIGURES: tuple[Figure, ...] = ("images_per_s", "speedup")
 MOST_ROWS = 1000
+LEAST, MOST = 1e-6, 1e15  # of a figure
 NAMED = ("source", "system", "framework", "hardware", "software")  # for people
 COUNTS = ("images_per_s_ci", "repeats", "nodes", "n", "unit")
 SETTINGS = {  # of a whole table: where a sweep file says it
@@ -189,7 +192,7 @@ def published(name: str) -> Table:
 
 def load(path: Path) -> Table:
     """A user's own; raises `InputError` with every mistake."""
-    return parse(reading.read(path), str(path), slug(path.stem))
+    return parse(reading.read(path, "a table"), str(path), slug(path.stem))
 
 
 def parse(text: str, place: str, name: str) -> Table:
@@ -197,7 +200,7 @@ def parse(text: str, place: str, name: str) -> Table:
     has_steps = any(SETTINGS.get(name, "").startswith(("steps.", "stop.")) for name in header)
     silent = {} if has_steps else {"steps": "10 + 100"}
     silent |= {name: "" for name in ("framework", "repeats") if name not in header and "software" not in header}
-    silent |= {"data": "synthetic"} if "data" not in header else {}
+    silent |= {name: taken for name, taken in (("data", "synthetic"), ("device", "gpu")) if name not in header}
     return _table(records, name, place, PUBLISHED_STEPS if "steps" in silent else {}, silent)
 
 
@@ -227,13 +230,19 @@ def _records(text: str, place: str) -> tuple[list[str], list[tuple[int, dict[str
 
 
 def _wrong_header(header: Sequence[str]) -> Iterator[Mistake]:
+    if len(header) == 1 and (sign := next((sign for sign in ";\t|" if sign in header[0]), "")):
+        said = {"\t": "tabs"}.get(sign, sign)
+        yield Mistake("line 1", "must separate its cells by commas: save it as CSV with commas", said)
+        return
     for name in dict.fromkeys(header):
         if header.count(name) > 1:
-            yield Mistake("line 1", "a column must be there once", name)
+            yield Mistake("line 1", "a column must be there once", name or "no name")
         if name not in COLUMNS and not name.startswith("env."):
             near = difflib.get_close_matches(name, COLUMNS, n=1)
             hint = f" (did you mean {near[0]}?)" if near else f" ({', '.join(COLUMNS)})"
             yield Mistake("line 1", f"must be a known column{hint}", name or "no name")
+        if name.startswith("env.") and not (name[4:].isidentifier() and name.isascii()):
+            yield Mistake("line 1", "the name of a variable must be letters, digits and '_'", name)
     for needed in (("model",), ("gpus", "n"), ("batch_size",), FIGURES):
         if not set(needed) & set(header):
             yield Mistake("line 1", f"must have a column {' or '.join(needed)}", "none")
@@ -248,27 +257,55 @@ def _table(
 ) -> Table:
     mistakes: list[Mistake] = []
     rows: list[Row] = []
-    common: dict[str, Any] = {}
+    common = _common(records, mistakes)
     seen: dict[Any, int] = {}
     for line, record in records:
-        note = _noter(line, mistakes)
-        own = {SETTINGS[key]: typed(record[key]) for key in SETTINGS if record.get(key)}
-        for key, value in own.items():
-            if common.setdefault(key, value) != value:
-                rule = f"must be the same in every row ({common[key]} further up): split the table"
-                note(_column(key), rule, value)
-        made = _row(line, record, own, note)
+        made = _row(line, record, common, _noter(line, mistakes))
         if made:
             whose = (made.system, made.framework, made.figure, tuple(sorted(made.settings.items(), key=str)))
             if whose in seen:
                 rule = f"must differ from line {seen[whose]} in its system or its settings: leave one of them out"
-                note("", rule, "the same")
+                _noter(line, mistakes)("", rule, "the same")
             seen.setdefault(whose, line)
             rows.append(made)
+    mistakes += _half_set(rows)
     if mistakes:
-        raise InputError(place, mistakes)
+        raise InputError(place, list(dict.fromkeys(mistakes)))
     common = {"device": "gpu", **settings, **common}
     return Table(name=name, place=place, rows=tuple(rows), settings=common, unstated=unstated)
+
+
+def _common(records: Sequence[tuple[int, dict[str, str]]], mistakes: list[Mistake]) -> dict[str, Any]:
+    """What rows say of the whole table; where one says otherwise than one before it, a mistake is noted."""
+    common: dict[str, Any] = {}
+    for line, record in records:
+        own = {SETTINGS[key]: typed(record[key]) for key in SETTINGS if record.get(key)}
+        for key, value in own.items():
+            if common.setdefault(key, value) != value:
+                rule = f"must be the same in every row ({shown(common[key])} further up): split the table"
+                _noter(line, mistakes)(column(key), rule, value)
+    return common
+
+
+def _half_set(rows: Sequence[Row]) -> Iterator[Mistake]:
+    """Rows that differ in nothing but that one sets a variable: a sweep file has no word for one that is not set."""
+    some = [name for name in dict.fromkeys(name for row in rows for name in row.settings) if name.startswith("env.")]
+    some = [name for name in some if any(name not in row.settings for row in rows)]
+    for name in some:
+        at: dict[Any, Row] = {}
+        for row in sorted(rows, key=lambda one: name not in one.settings):
+            for point in (row.settings, *([row.alone] if row.figure == "speedup" else [])):
+                where = apart_from(point, some)
+                first = at.setdefault(where, row)
+                if (name in first.settings) != (name in row.settings):
+                    rule = f"must be given, or another axis must tell this row from line {first.line}, which gives it"
+                    yield Mistake(f"line {row.line}, {name}", f"{rule}: split the table, or leave one out", None)
+
+
+def apart_from(point: Mapping[str, Any], names: Collection[str]) -> tuple[Any, ...]:
+    """Where a point stands on all axes but some; equal where a sweep file that says nothing would stand there too."""
+    known = dict.fromkeys((*AXES, *point))
+    return tuple((name, point.get(name, usual(name))) for name in known if name not in names)
 
 
 def _noter(line: int, mistakes: list[Mistake]) -> Note:
@@ -278,8 +315,8 @@ def _noter(line: int, mistakes: list[Mistake]) -> Note:
     return note
 
 
-def _row(line: int, record: Mapping[str, str], own: Mapping[str, Any], note: Note) -> Row | None:
-    """A row of the table; None where a mistake is noted."""
+def _row(line: int, record: Mapping[str, str], common: Mapping[str, Any], note: Note) -> Row | None:
+    """A row of the table, of all of which `common` holds; None where a mistake is noted."""
     is_sound = True
 
     def wrong(column: str, rule: str, got: object) -> None:
@@ -305,9 +342,17 @@ def _row(line: int, record: Mapping[str, str], own: Mapping[str, Any], note: Not
             wrong("nodes", f"must divide gpus ({gpus}); else give the column placement: pack or spread", nodes)
         else:
             settings["placement"] = "pack" if gpus == 1 else f"{nodes}x{gpus // nodes}"
-    checked, mistakes = _checked(settings, own)
+    if "decode_threads" in settings and settings.get("data", usual("data")) in WITHOUT_JPEGS:
+        rule = "has no effect where no JPEG is decoded: leave it empty, or give the folder in the column data"
+        wrong("decode_threads", rule, settings["decode_threads"])
+    checked, mistakes = _checked(settings, common)
     for mistake in mistakes:
-        wrong(_column(mistake.key), mistake.rule, mistake.got)
+        if mistake.key == "stop":  # a section of a sweep file, of which a table has the keys as columns
+            name = next(name for name, path in SETTINGS.items() if path.startswith("stop.") and path in common)
+            rule = "must be left out beside warmup_steps and measured_steps, which say how many steps there are"
+            wrong(name, rule, common[SETTINGS[name]])
+        else:
+            wrong(column(mistake.key), mistake.rule, mistake.got)
     if not is_sound:
         return None
     words = {name: record.get(name, "") for name in NAMED}
@@ -338,12 +383,12 @@ def _settings(record: Mapping[str, str]) -> dict[str, Any]:
 
 def typed(text: str) -> Any:
     """A cell as a sweep file would have it."""
-    if re.fullmatch(r"[+-]?[0-9]+", text):
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         return int(text)
     if text.lower() in ("true", "on", "false", "off"):
         return text.lower() in ("true", "on")
     try:
-        return float(text)
+        return text if text.isdigit() else float(text)
     except ValueError:
         return text
 
@@ -354,8 +399,11 @@ def _number(column: str, text: str, wrong: Note) -> tuple[float, float]:
         value = Decimal(text)
     except InvalidOperation:
         value = Decimal(-1)
-    if not (value.is_finite() and value > 0 and float(value) < math.inf):
+    if not (value.is_finite() and value > 0 and "_" not in text):
         wrong(column, "must be a number above 0, without a unit or separators", text or "nothing")
+        return 1.0, 0.0
+    if not LEAST <= value <= MOST:
+        wrong(column, f"must be from {LEAST:g} to {MOST:g}", text)
         return 1.0, 0.0
     exponent = value.as_tuple().exponent
     return float(value), 0.5 * 10.0 ** int(exponent)
@@ -371,10 +419,10 @@ def _whole(column: str, record: Mapping[str, str], wrong: Note) -> int | None:
     return None
 
 
-def _checked(settings: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[str, Any], list[Mistake]]:
+def _checked(settings: Mapping[str, Any], common: Mapping[str, Any]) -> tuple[dict[str, Any], list[Mistake]]:
     """The settings as a sweep file of this one row would have them, and what would be wrong with it."""
     unusual = {name: value for name, value in settings.items() if value != usual(name)}
-    content = {"name": "x", **content_of({"device": "gpu", **own}, unusual)}
+    content = {"name": "x", **content_of({"device": "gpu", **common}, unusual)}
     try:
         spec = SweepSpec.model_validate(content)
     except pydantic.ValidationError as error:
@@ -405,7 +453,7 @@ def content_of(settings: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str
     return {**content, "space": space}
 
 
-def _column(key: str) -> str:
+def column(key: str) -> str:
     """The column of a sweep file's key."""
     by_key = {path: column for column, path in SETTINGS.items()}
     return by_key.get(key, key.removeprefix("space."))

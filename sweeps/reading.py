@@ -16,12 +16,12 @@ LARGEST_FILE = 1 << 20
 SHORT = {"search": "method"}  # sections that may be written as the value of this key
 
 
-def read(path: Path) -> str:
-    """The text of a sweep file."""
+def read(path: Path, kind: str = "a sweep file") -> str:
+    """The text of a sweep file, or of another kind."""
     try:
         size = path.stat().st_size
         if size > LARGEST_FILE and path.is_file():
-            raise _wrong(path, "a sweep file holds at most 1 MB", f"{size / 1e6:.1f} MB")
+            raise _wrong(path, f"{kind} holds at most 1 MB", f"{size / 1e6:.1f} MB")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise _wrong(path, "must be a file that exists", "nothing there") from None

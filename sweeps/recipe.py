@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -24,8 +24,10 @@ def text(table: Table, repeats: int) -> str:
     stated = {axis for point in points for axis in point}
     axes = {axis: _values(axis, points) for axis in [*AXES, *sorted(stated - {*AXES})] if axis in stated}
     kept = {axis: values for axis, values in axes.items() if axis in ALWAYS or values != [usual(axis)]}
+    some = [axis for axis in kept if usual(axis) is None and any(axis not in point for point in points)]
     content: dict[str, Any] = {"name": name(table)}
     scalars = {axis: values[0] if len(values) == 1 else values for axis, values in kept.items()}
+    scalars |= {axis: {"values": kept[axis], "when": _where_set(axis, kept, some, points)} for axis in some}
     content |= content_of(table.settings, scalars)
     if conditions := list(_conditions([*kept], kept, points)):
         content["where"] = conditions
@@ -55,10 +57,28 @@ def _whole(settings: Point) -> dict[str, Any]:
 
 
 def _values(axis: str, points: Sequence[Point]) -> list[Any]:
-    """Numbers in order, words as they come."""
+    """Numbers in order, words as they come; without those of a variable where it is not set."""
     found = list(dict.fromkeys(point.get(axis, usual(axis)) for point in points))
+    found = [value for value in found if value is not None]
     is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in found)
     return sorted(found) if is_number else found
+
+
+def _where_set(name: str, axes: Mapping[str, Sequence[Any]], some: Collection[str], points: Sequence[Point]) -> str:
+    """The condition under which a variable is set that other points leave alone: by one other axis if that will do."""
+    others = [axis for axis, values in axes.items() if axis not in some and len(values) > 1]
+    for_one = {
+        is_set: [
+            {axis: point.get(axis, usual(axis)) for axis in others} for point in points if (name in point) is is_set
+        ]
+        for is_set in (True, False)
+    }
+    for axis in others:
+        with_it, without = ({point[axis]: None for point in for_one[is_set]} for is_set in (True, False))
+        if not with_it.keys() & without.keys():
+            return _is_among(axis, [*with_it])
+    alike = {" and ".join(f"{axis} == {_literal(at)}" for axis, at in point.items()): None for point in for_one[True]}
+    return " or ".join(f"({words})" for words in alike)
 
 
 def _conditions(names: Sequence[str], axes: Mapping[str, Sequence[Any]], points: Sequence[Point]) -> Iterator[str]:
@@ -71,13 +91,16 @@ def _conditions(names: Sequence[str], axes: Mapping[str, Sequence[Any]], points:
         begun: dict[tuple[Any, ...], list[Any]] = {}
         for point in at:
             allowed = begun.setdefault(point[:depth], [])
-            if point[depth] not in allowed:
+            if point[depth] not in (None, *allowed):
                 allowed.append(point[depth])
         axis = several[depth]
         for beginning, allowed in begun.items():
+            if not allowed:  # a variable that its own condition leaves alone there
+                continue
             before = fixed | dict(zip(several, beginning, strict=False))
             if len(allowed) < len([value for value in axes[axis] if _is_possible(axis, value, before)]):
-                unlike = [f"{name} != {_literal(value)}" for name, value in zip(several, beginning, strict=False)]
+                stood = zip(several, beginning, strict=False)
+                unlike = [f"{name} != {_literal(value)}" for name, value in stood if value is not None]
                 yield " or ".join([*unlike, _is_among(axis, allowed)])
 
 

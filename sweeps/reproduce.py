@@ -14,22 +14,24 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeps import earlier, errors, plan, publication, recipe, reproduction, setups, shape, space, tables
+from sweeps import earlier, errors, expression, plan, publication, recipe, reproduction, setups, shape, space, tables
 from sweeps.errors import InputError, Mistake
 from sweeps.publication import Table
 from sweeps.reproduction import Claim, Held
 from sweeps.shape import Node
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
-from sweeps.spec import parse
+from sweeps.spec import SweepSpec, parse
 from workers.paths import results_root
 
 if TYPE_CHECKING:
     from sweeps.driver import Terms
+
+ALLOWANCES = {"emulate"}  # what a cell may do, not what it does
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,10 +75,43 @@ def answer(ask: Ask, terms: Terms) -> int:
     if terms.simulate:
         simulated.parse(terms.simulate)  # before anything is written
     text = recipe.text(table, ask.repeats)
-    parse(text, f"the sweep file of {table.name}", ask.overrides)
+    _require_plan(table, text, ask)
     if ask.only_plan:
         return _plan(table, text, ask, terms)
     return _run(table, text, ask, terms)
+
+
+def _require_plan(table: Table, text: str, ask: Ask) -> None:
+    """Refuse a table, or what is set over it, in the words of who wrote it: the sweep file is ours."""
+    _require(text, (), table.place)
+    if ask.overrides:
+        _require(text, ask.overrides, f"{table.name} with --set {' '.join(ask.overrides)}")
+
+
+def _require(text: str, overrides: Sequence[str], place: str) -> None:
+    try:
+        spec = parse(text, place, overrides)
+        points = math.prod(len(axis.points()) for axis in spec.axes.values())
+        if points > plan.MOST_POINTS:
+            rule = f"its columns must have at most {plan.MOST_POINTS:,} combinations of their values: split it by one"
+            raise InputError(place, [Mistake("", rule, f"{points:,}")])
+        plan.plan(spec, place)
+    except InputError as error:
+        if not error.mistakes or (overrides and any(not one.key for one in error.mistakes)):
+            raise  # an override that can't be read says so itself
+        told = (_in_words_of_a_table(one, bool(overrides)) for one in error.mistakes)
+        raise InputError(place, list(dict.fromkeys(told))) from None
+
+
+def _in_words_of_a_table(mistake: Mistake, is_set: bool) -> Mistake:
+    if mistake.key == "repeats" and not is_set:
+        return dataclasses.replace(mistake, key="--repeats")
+    if not is_set and (mistake.key.startswith("where") or mistake.key.endswith(".when")):
+        rule = (
+            f"its rows must be told apart in conditions of {expression.LONGEST} characters each: split it by a column"
+        )
+        return Mistake("", rule, mistake.got)
+    return dataclasses.replace(mistake, key=publication.column(mistake.key))
 
 
 def find(name: str) -> Table:
@@ -224,36 +259,57 @@ def _compare(table: Table, ask: Ask, name: str) -> int:
     held = reproduction.reproduce(table, spec, trials, planned, ask.tolerance, record.facts.nodes)
     cluster = simulated.parse(where) if where else None
     unlike = list(setups.aspects(table, held, spec, record.nodes, cluster))
-    fit = list(_fit(held, where))
+    departures = [_departures(table, one, spec) for one in held]
+    fit = list(_fit(held, departures, where))
     made = list(reproduction.records(table, held, where))
-    for row, (is_in, left_out) in zip(made, fit, strict=True):
+    for row, (is_in, left_out), departed in zip(made, fit, departures, strict=True):
         row |= {"in_sample": is_in if where else None, "left_out_error": left_out}
+        row |= {"unlike": None, "not_stated": None} if departed is None else departed.columns
     if ask.form == "json":
         said = {"table": table.name, "sweep": name, "simulated": where, "tolerance": ask.tolerance}
         print(json.dumps({**said, "rows": made, "setup": [vars(one) for one in unlike]}, indent=2))
     elif ask.form == "csv":
         tables.show_rows(made, "csv")
     else:
-        _show(table, held, unlike, fit, name, where, ask.tolerance)
+        _show(table, held, unlike, fit, departures, name, where, ask.tolerance)
     return errors.DONE
 
 
-def _fit(held: Sequence[Held], where: str) -> Iterator[tuple[bool, float | None]]:
+@dataclasses.dataclass(frozen=True)
+class Departures:
+    """How a row's cell is not what was printed."""
+
+    unlike: Sequence[str]  # stated, and otherwise here
+    not_stated: Mapping[str, str]  # not stated, and not here as it is where nobody sets it
+
+    @property
+    def columns(self) -> dict[str, str]:
+        return {
+            "unlike": ", ".join(self.unlike),
+            "not_stated": ", ".join(f"{name} {here}" for name, here in self.not_stated.items()),
+        }
+
+
+def _departures(table: Table, one: Held, spec: SweepSpec) -> Departures | None:
+    """None of a row that has no figure."""
+    if one.why or not one.cell:
+        return None
+    return Departures(setups.unlike(table, one, spec), setups.unstated(table, one))
+
+
+def _fit(
+    held: Sequence[Held], departures: Sequence[Departures | None], where: str
+) -> Iterator[tuple[bool, float | None]]:
     """Whether the simulator was fitted to a row; and how far it misses it when it is left out, if this run's cell and
     kind of node are the row's."""
     kind = simulated.parse(where).gpu if where else ""
-    for one in held:
+    for one, departed in zip(held, departures, strict=True):
         unit = "speed-up" if one.row.figure == "speedup" else "images/s"
         row = one.row
         found = evidence.fitted_to(row.system, row.framework, row.settings, unit, row.value) if where else None
-        is_alike = found and found.kind == kind and one.cell and not one.why and _is_as_printed(one)
-        yield found is not None, found.left_out if found and is_alike else None
-
-
-def _is_as_printed(one: Held) -> bool:
-    assert one.cell
-    same = (plan.value(one.cell.config, name) == value for name, value in one.row.settings.items())
-    return all(same)
+        is_alike = found and found.kind == kind and departed and not departed.unlike
+        is_usual = departed and not departed.not_stated.keys() - ALLOWANCES
+        yield found is not None, found.left_out if found and is_alike and is_usual else None
 
 
 def _show(
@@ -261,6 +317,7 @@ def _show(
     held: Sequence[Held],
     unlike: Sequence[setups.Aspect],
     fit: Sequence[tuple[bool, float | None]],
+    departures: Sequence[Departures | None],
     name: str,
     where: str,
     within: float,
@@ -281,12 +338,28 @@ def _show(
         f"a row holds if 1 lies within its ratio's 95% interval, widened by {100 * within:.3g}% and half of the last"
         " printed digit; these intervals hold for all rows together"
     )
-    for line in _in_sample(table, fit, within) if where else ():
+    for line in (*_as_printed(departures), *(_in_sample(table, fit, within) if where else ())):
         print(line)
     print("\nset-up")
+    lines = [one for one in unlike if one.what != setups.ALL_ELSE]
     tables.show_rows(
-        [{"": one.what, "published": one.published, "here": one.here, "is": one.likeness} for one in unlike], "table"
+        [{"": one.what, "published": one.published, "here": one.here, "is": one.likeness} for one in lines], "table"
     )
+    for one in unlike:
+        if one.what == setups.ALL_ELSE:
+            print(f"not stated there, and here as where nobody sets it: {one.here}")
+
+
+def _as_printed(departures: Sequence[Departures | None]) -> Iterator[str]:
+    """How many of the rows that have a figure ran as the table states them, and what was otherwise."""
+    measured = [one for one in departures if one]
+    for what, names in (
+        ("ran otherwise than the table states", [one.unlike for one in measured]),
+        ("ran with what the table does not state", [list(one.not_stated) for one in measured]),
+    ):
+        if departed := [own for own in names if own]:
+            said = ", ".join(dict.fromkeys(name for own in departed for name in own))
+            yield f"{len(departed)} of {len(measured)} measured rows {what}: {said}, see the set-up"
 
 
 def _word(held: Sequence[Held]) -> str:

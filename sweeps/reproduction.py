@@ -122,9 +122,10 @@ def cell_of(settings: Mapping[str, Any], spec: SweepSpec, nodes: Sequence[Node] 
             wanted = settings["batch_size"] * settings["gpus"]
         points = axis.points()
         is_there = axis.settled(wanted) == wanted if isinstance(axis, Uniform) else wanted in points
+        is_left_alone = wanted is None and axis.when  # a variable: its condition says that it is not set there
         if is_there:
             point[name] = wanted
-        elif len(points) == 1 and name not in NEVER_ANOTHER:
+        elif is_left_alone or (len(points) == 1 and name not in NEVER_ANOTHER):
             point[name] = points[0]
         else:
             return f"the sweep leaves out {name} {shown(wanted)}"

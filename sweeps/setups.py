@@ -1,4 +1,8 @@
-"""How the set-up behind a table of published figures and that of the run which repeats it differ. Pure."""
+"""How the set-up behind a table of published figures and that of the run which repeats it differ. Pure.
+
+A table is silent on most of what a trial's program is: whether XLA compiled it, how its gradients were reduced. What of
+that is not as a sweep file has it that says nothing has a line of its own; the rest is one line, ALL_ELSE.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sweeps import plan, publication
-from sweeps.errors import shown
-from sweeps.publication import Table
-from sweeps.reproduction import Held
+from sweeps.publication import Row, Table
+from sweeps.reproduction import Cell, Held
+from sweeps.rules import NEEDED_BY, OF_REDUCTION
 from sweeps.simulator.cluster import SimulatedCluster
+from sweeps.space import shown
 from sweeps.spec import SweepSpec
+from workers import contract
+from workers.contract import TrialConfig
 
 Likeness = Literal["same", "differs", "not stated", "by name only"]
 USUAL = ("model", "batch_size", "precision", "data", "placement")  # told even where they are the same
 PACKAGES = {"tensorflow": "TensorFlow", "horovod": "Horovod"}
+ALL_ELSE = "all else"
+# Of a trial's settings those that have a line anyhow, and those that no step in the window sees.
+HAVE_A_LINE = {*USUAL, "gpus", "device", "image_size", "arrangement"} | {
+    *("warmup_steps", "measured_steps", "ci", "max_steps", "min_window", "seed", "repeat", "deadlines", "explain"),
+    *("protocol", "epochs", "evaluate_every", "checkpoint_every", "target_top1", "target_top5"),
+}
+OF_FILES = ("decode_threads", "cache", "labels_from")
+OF_A_NODE = 0.0  # worker_memory_gib
 Facts = Mapping[str, Any]
 
 
@@ -87,17 +102,108 @@ def _programs(nodes: Sequence[Facts]) -> str:
 
 
 def _settings(table: Table, done: Sequence[Held]) -> Iterator[Aspect]:
-    """Each axis that rows state, and the usual ones where none does."""
+    """Each axis that rows state, the usual ones where none does, and what else was not as it is where nobody asks."""
+    cells = [(one.row, one.cell.config) for one in done if one.cell]
     for name in dict.fromkeys([*USUAL, *(name for row in table.rows for name in row.settings)]):
-        is_stated = name not in table.unstated
-        pairs = [
-            (one.row.settings.get(name) if is_stated else None, plan.value(one.cell.config, name))
-            for one in done
-            if one.cell
-        ]
-        aspect = _aspect(name, pairs)
-        if name in USUAL or aspect.likeness == "differs":
-            yield aspect
+        pairs = [_pair(table, row, config, name) for row, config in cells]
+        stated = [pair for pair in pairs if pair[0] is not None]
+        if stated or name in USUAL:
+            yield _aspect(name, stated or pairs)
+    silent: dict[str, list[Silent]] = {}
+    for row, config in cells:
+        for one in _silent(table, row, config):
+            silent.setdefault(one.name, []).append(one)
+    for name, found in silent.items():
+        if unusual := [one.words for one in found if not one.is_usual]:
+            yield Aspect(name, "not stated", _several(unusual), "not stated")
+    usual = {name: found for name, found in silent.items() if all(one.is_usual for one in found)}
+    if usual:
+        words = (f"{name} {_several(one.words for one in found)}" for name, found in usual.items())
+        yield Aspect(ALL_ELSE, "not stated", ", ".join(words), "not stated")
+
+
+def _pair(table: Table, row: Row, config: TrialConfig, name: str) -> tuple[Any, Any]:
+    """What a row states of an axis, None where it doesn't, and what stood there."""
+    here = plan.value(config, name)
+    theirs = row.settings.get(name) if name not in table.unstated else None
+    return (here if theirs is not None and _is_alike(config, name, theirs) else theirs), here
+
+
+def _is_alike(config: TrialConfig, name: str, theirs: Any) -> bool:
+    """Whether a cell is as stated. What has no effect there is; so is another name for the same places."""
+    if not _bears(config, name) or plan.value(config, name) == theirs:
+        return True
+    return name == "placement" and bool(config.arrangement) and contract.arranged(config.arrangement) == theirs
+
+
+def _bears(config: TrialConfig, name: str) -> bool:
+    """Whether a setting has any effect at a cell."""
+    if name in NEEDED_BY:
+        return config.optimizer == NEEDED_BY[name]
+    if name in OF_FILES:
+        return config.data not in contract.WITHOUT_JPEGS
+    return config.gpus > 1 or name not in (*OF_REDUCTION, "placement")
+
+
+@dataclasses.dataclass(frozen=True)
+class Silent:
+    """A setting that a row says nothing of, as it was here."""
+
+    name: str
+    here: Any
+    is_usual: bool  # as it is where nobody sets it
+
+    @property
+    def words(self) -> str:
+        if (self.name, self.here) == ("worker_memory_gib", OF_A_NODE):
+            return "an equal part of the node's"
+        return f"{self.here:g}" if isinstance(self.here, float) else shown(self.here) or "not set"
+
+
+def _silent(table: Table, row: Row, config: TrialConfig) -> Iterator[Silent]:
+    """What no other line tells."""
+    usual = _usual(config)
+    told = {*HAVE_A_LINE, "env", *({*row.settings, *table.settings} - table.unstated.keys())}
+    for name in [*(field.name for field in dataclasses.fields(config)), *(f"env.{name}" for name in config.env)]:
+        if name not in told and _bears(config, name):
+            here = plan.value(config, name)
+            yield Silent(name, here, here == plan.value(usual, name))
+
+
+def _usual(config: TrialConfig) -> TrialConfig:
+    """The cell of a sweep file that names no more than it must."""
+    space = {"batch_size": config.batch_size, "gpus": config.gpus}
+    content = {"name": "x", "model": config.model, "data": config.data, "device": config.device, "space": space}
+    spec = SweepSpec.model_validate(content)
+    made = plan.cell_at(spec, {name: axis.points()[0] for name, axis in spec.axes.items()})
+    assert isinstance(made, TrialConfig)
+    return made
+
+
+def unlike(table: Table, one: Held, spec: SweepSpec) -> list[str]:
+    """What a row or its table states and was otherwise here; empty: the row is as printed."""
+    assert one.cell
+    row, config = one.row, one.cell.config
+    stated = {name: theirs for name, theirs in row.settings.items() if name not in table.unstated}
+    found = [name for name, theirs in stated.items() if not _is_alike(config, name, theirs)]
+    found += ["nodes"] if _has_other_nodes(row, one.cell) else []
+    found += ["steps"] if "steps" not in table.unstated and _steps(spec) != _steps(_as_stated(table, spec)) else []
+    return found + [key for key, theirs in _of_all(table).items() if getattr(spec, key) != theirs]
+
+
+def unstated(table: Table, one: Held) -> dict[str, str]:
+    """What a row is silent on and was not here as it is where nobody sets it."""
+    assert one.cell
+    return {each.name: each.words for each in _silent(table, one.row, one.cell.config) if not each.is_usual}
+
+
+def _has_other_nodes(row: Row, cell: Cell) -> bool:
+    return None not in (row.nodes, cell.nodes) and row.nodes != cell.nodes
+
+
+def _of_all(table: Table) -> dict[str, Any]:
+    """What a table states of all of its rows, but for their steps."""
+    return {key: value for key, value in table.settings.items() if "." not in key and key not in table.unstated}
 
 
 def _nodes(done: Sequence[Held]) -> Aspect:
@@ -117,10 +223,11 @@ def _of_the_file(table: Table, spec: SweepSpec) -> Iterator[Aspect]:
     here = _steps(spec)
     there = "not stated" if "steps" in table.unstated else _steps(_as_stated(table, spec))
     yield Aspect("steps", there, here, "not stated" if "steps" in table.unstated else _likeness(there == here))
-    for key in dict.fromkeys(("device", "image_size", *(key for key in table.settings if "." not in key))):
+    stated = _of_all(table)
+    for key in dict.fromkeys(("device", "image_size", *stated)):
         ours = getattr(spec, key)
-        if key in table.settings:
-            theirs = table.settings[key]
+        if key in stated:
+            theirs = stated[key]
             yield Aspect(key, _words(theirs), _words(ours), _likeness(theirs == ours))
         else:
             yield Aspect(key, "not stated", _words(ours), "not stated")

@@ -5,7 +5,7 @@ equal nodes have equal facts. What can't be read is left out. Imports no TensorF
 
 The project's part of the software is the content of the package `workers`, which is all of it that runs on a node:
 whoever edits it there has another fingerprint, whatever git says or if there is none, and whoever edits anything else
-has the same. The process that forks a node's ranks takes it, see `workers.preload`.
+has the same. The process that forks a node's ranks takes it of what it has loaded, see `workers.preload`.
 """
 
 from __future__ import annotations
@@ -183,18 +183,22 @@ def software(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
             "tensorflow_build": _tensorflow_build(),
             "horovod_build": _horovod_build(),
             "nccl": _nccl(),
-            "code": code(),
+            "code": code(contents()),
             "environment": in_force(environ),
         }
     )
 
 
-def code(package: Path = PACKAGE) -> str:
-    """A digest of a package's sources, as they lie there now."""
+def contents(package: Path = PACKAGE) -> dict[str, bytes]:
+    """A package's sources by path, as they lie there now."""
+    return {path.relative_to(package).as_posix(): path.read_bytes() for path in sorted(package.rglob("*.py"))}
+
+
+def code(sources: Mapping[str, bytes]) -> str:
+    """A digest of sources by path."""
     content = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        source = path.read_bytes()
-        content.update(f"{path.relative_to(package).as_posix()} {len(source)}\n".encode() + source)
+    for path, source in sources.items():
+        content.update(f"{path} {len(source)}\n".encode() + source)
     return content.hexdigest()[:16]
 
 

@@ -8,7 +8,8 @@ has its rank killed. The nursery ends, and every rank with it, when its standard
 
 It runs no TensorFlow op and lists no device: a fork would inherit half of what that starts. It has one thread.
 
-Its ranks run what it has loaded, and it tells each the fingerprint of that.
+Its ranks run what it has loaded, and it tells each the fingerprint of that. So it starts once more by
+`workers.sources`, which loads no `.pyc` of the project.
 """
 
 from __future__ import annotations
@@ -173,4 +174,6 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    from workers import sources
+
+    os.execv(sys.executable, sources.command("workers.nursery", "main", *sys.argv[1:]))

@@ -5,17 +5,20 @@ becomes of the files: an edit in the middle of a sweep changes nothing that runs
 its own (`knobs.needs_own_process`) loads the files as they are when it starts, and has a fingerprint of its own: if
 they were edited meanwhile its trial is told apart from the others.
 
-Files that change while they are loaded are noticed: the fingerprint that was taken first, before anything heavy came,
-must be that of the files when all is loaded. A moment before it this module comes, and what it needs to take one.
+Both start by `workers.sources`, whose loaders know the source that each module was compiled from. The fingerprint is
+of the files as they lie there when all is loaded, and every loaded module must be one of these: neither an edit in
+between nor a `.pyc` of another program can stand for them.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from workers import fingerprint
+from workers import fingerprint, sources
 
 # What `workers.rank` and `workers.train` come to import, at once or later; a test reads their imports and holds this.
 MODULES = (
@@ -27,15 +30,27 @@ MODULES = (
 )
 
 
-class EditedError(Exception):
-    """The files have changed while they were loaded, so that nobody knows what was."""
+class LoadedError(Exception):
+    """What was loaded is not what lies there, so that no fingerprint of the files tells what runs."""
 
 
 def loaded(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Import what a rank needs; return the facts of its software with what was imported."""
-    before = facts.get("code") or fingerprint.code()
     for module in MODULES:
         importlib.import_module(module)
-    if fingerprint.code() != before:
-        raise EditedError("the project's files must stay as they are while they are loaded, but were edited")
-    return {**facts, "code": before}
+    lying = fingerprint.contents()
+    for wrong in _unlike({path: sources.digest(content) for path, content in lying.items()}):
+        raise LoadedError(wrong)
+    return {**facts, "code": fingerprint.code(lying)}
+
+
+def _unlike(lying: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with the project's modules in this process, against the digests of the files by path."""
+    for name, module in sorted(sys.modules.items()):
+        if name.partition(".")[0] != fingerprint.PACKAGE.name:
+            continue
+        path = Path(module.__file__ or "").relative_to(fingerprint.PACKAGE).as_posix()
+        if not (compiled := sources.compiled(module)):
+            yield f"{name} must be compiled from its source, but a .pyc may have been taken: see workers/sources.py"
+        elif compiled != lying.get(path):
+            yield f"workers/{path} must stay as it is while it is loaded, but was edited"

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from workers import contract, datafiles, fingerprint, knobs, paths, preload
+from workers import contract, datafiles, fingerprint, knobs, paths, preload, sources
 
 PRECEDENCE = -10  # as a niceness
 BEAT = struct.Struct("<qq")  # index of the phase, steps done
@@ -189,9 +189,14 @@ def start_from_nothing(order: dict[str, Any], channel_fd: int, beat_fd: int) -> 
     os.write(order_fd, json.dumps(order).encode())
     for fd in (channel_fd, beat_fd):
         os.set_inheritable(fd, True)
-    order_path = f"/proc/self/fd/{order_fd}"
-    run = f"import json; from workers import rank; rank.main(json.load(open({order_path!r})), {channel_fd}, {beat_fd})"
-    os.execve(sys.executable, [sys.executable, "-c", run], os.environ | order["config"]["env"])
+    arguments = (f"/proc/self/fd/{order_fd}", str(channel_fd), str(beat_fd))
+    run = sources.command("workers.rank", "begin", *arguments)
+    os.execve(sys.executable, run, os.environ | order["config"]["env"])
+
+
+def begin(order: str, channel_fd: str, beat_fd: str) -> NoReturn:
+    """Run `main` in a process that has just started."""
+    main(json.loads(Path(order).read_bytes()), int(channel_fd), int(beat_fd))
 
 
 def describe(error: BaseException) -> dict[str, str]:

@@ -42,6 +42,17 @@ def test_a_sound_gang_measures_every_step(nursery: subprocess.Popen[bytes], size
     assert not ranks_alive(nursery)
 
 
+def test_a_rank_that_starts_as_a_process_of_its_own_is_known_by_the_same_code_as_one_that_is_forked(
+    nursery: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    (forked,) = gang(1, tmp_path / "forked")
+    (own,) = gang(1, tmp_path / "own", env={"OMP_WAIT_POLICY": "passive"})
+    assert forked.report
+    assert own.report
+    assert own.report.software == forked.report.software
+    assert own.report.in_force["OMP_WAIT_POLICY"] == "passive"
+
+
 @pytest.mark.parametrize(
     ("how", "status", "kind", "message"),
     [

@@ -147,6 +147,79 @@ def test_with_all_its_figures_each_claim_is_written_out_in_four_columns(claim: A
     assert {line.count("|") for line in text.splitlines() if line.startswith("|")} == {5}
 
 
+def source(module: str, root: Path) -> str:
+    """The file of one of the project's modules, and of what a benchmark calls its neighbour; empty for any other."""
+    inside = Path(*module.split("."))
+    candidates = [inside.with_suffix(".py"), inside / "__init__.py"] if module.partition(".")[0] in OWN else []
+    candidates.append(Path("benchmarks") / f"{module}.py")
+    return next((path.as_posix() for path in candidates if (root / path).is_file()), "")
+
+
+OWN = results.OF_THE_PROJECT
+
+
+STARTED = re.compile(r"(\w+)\.py|(\w+):\w+|((?:sweeps|workers)\.[\w.]+)(?::\w+)?")
+
+
+def started(script: Path) -> Iterator[str]:
+    """What a script may start, by any text of it that says as much: `tune_order.py`, `ready:run`, `sweeps.cli`."""
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (said := STARTED.fullmatch(node.value)):
+            yield said[1] or said[2] or said[3]
+
+
+def reached(script: str, root: Path) -> set[str]:
+    """The files of the project that a benchmark imports or starts, its neighbours with what these do so too."""
+    found: set[str] = set()
+    left = [script]
+    while left:
+        if (name := left.pop()) not in found:
+            found.add(name)
+            if name.startswith("benchmarks/"):
+                modules = {*results.imports(root / name), *started(root / name)}
+                left += [file for module in modules if (file := source(module, root))]
+    return found
+
+
+def missing(claim: Any, root: Path = ROOT) -> set[str]:
+    return reached(claim.script, root) - {*results.digests(claim, root), *claim.beside, *claims.BESIDE}
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: claim.benchmark)
+def test_all_that_a_benchmark_imports_or_starts_marks_its_claim_or_is_said_to_stand_beside(claim: Any) -> None:
+    assert not missing(claim), "name it in code, or in beside if it moves no figure"
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: claim.benchmark)
+def test_what_stands_beside_a_claim_is_imported_and_is_none_of_its_code(claim: Any) -> None:
+    assert {*claim.beside} <= reached(claim.script, ROOT)
+    assert not {*claim.beside, *claims.BESIDE} & results.digests(claim).keys()
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("from sweeps import one\n", "sweeps/one.py"),
+        ("def f():\n    import sweeps.one\n", "sweeps/one.py"),
+        ("from sweeps.one import N\n", "sweeps/one.py"),
+        ("import other\n", "benchmarks/other.py"),
+        ('START = ["python", "other.py"]\n', "benchmarks/other.py"),
+        ('START = ["python", "-m", "sweeps.one"]\n', "sweeps/one.py"),
+        ('ENTRY = "sweeps.one:run"\n', "sweeps/one.py"),
+        ("import third\n", "sweeps/one.py"),
+    ],
+)
+def test_an_import_that_a_claim_does_not_name_is_found(tree: Path, script: str, found: str) -> None:
+    (tree / "sweeps").mkdir()
+    (tree / "sweeps" / "one.py").write_text(SCRIPT)
+    (tree / "benchmarks" / "third.py").write_text("from sweeps import one\n")
+    assert missing(CLAIM, tree) == set()
+    (tree / "benchmarks" / "it.py").write_text(script)
+    assert found in missing(CLAIM, tree)
+    named = dataclasses.replace(CLAIM, code=("code", "benchmarks/third.py", "benchmarks/other.py", "sweeps/one.py"))
+    assert missing(named, tree) == set()
+
+
 def test_what_is_recorded_is_of_benchmarks_that_there_are() -> None:
     assert results.read().keys() <= {claim.benchmark for claim in claims.CLAIMS}
 
@@ -214,6 +287,78 @@ def test_code_that_is_not_there_is_refused_with_its_name_and_the_cure(tree: Path
     claim = dataclasses.replace(CLAIM, code=("code/away.py",))
     with pytest.raises(SystemExit, match=r"'code/away\.py' of it is not there: name in benchmarks/claims\.py"):
         results.digests(claim, tree)
+
+
+PROJECT = """
+[project]
+dependencies = ["ray[tune]==2.60.0", "numpy>=1.26,<2.1"]
+[dependency-groups]
+dev = ["Simple_JPEG>=1.7"]
+"""
+
+
+@pytest.fixture
+def packed(tree: Path) -> Path:
+    """The tree, with code that imports packages of the project and one that it does not name."""
+    (tree / "pyproject.toml").write_text(PROJECT)
+    (tree / "code" / "one.py").write_text(
+        "import os\nimport numpy as np\ndef f():\n    from ray import tune\n    import simple_jpeg, keras.layers\n"
+    )
+    return tree
+
+
+VERSIONS = {"keras": "3.15.1", "numpy": "2.0.2", "ray": "2.60.0", "simple-jpeg": ""}
+
+
+def test_a_package_of_a_version_that_the_project_no_longer_takes_is_marked(packed: Path) -> None:
+    assert "**" not in rows(packed, measured(packed, packages=VERSIONS))[0]
+    old = measured(packed, packages=VERSIONS | {"ray": "2.54.0", "numpy": "2.2.0", "simple-jpeg": "1.6"})
+    assert rows(packed, old)[0].startswith(
+        "| how long it takes **(measured with numpy 2.2.0, where the project takes <2.1,>=1.26, ray 2.54.0, where the "
+        "project takes ==2.60.0, simple-jpeg 1.6, where the project takes >=1.7)** |"
+    )
+    (packed / "pyproject.toml").write_text(PROJECT.replace("2.60.0", "2.61.0"))
+    assert "ray 2.60.0, where the project takes ==2.61.0" in rows(packed, measured(packed, packages=VERSIONS))[0]
+
+
+def test_a_package_that_no_code_of_the_claim_imports_marks_nothing(packed: Path) -> None:
+    result = measured(packed, packages=VERSIONS | {"mlflow": "1.0"})
+    assert results.outdated(CLAIM, result, packed) == []
+
+
+def test_an_entry_from_before_versions_were_kept_is_read_and_marked(packed: Path) -> None:
+    results.write({"it": measured(packed)}, packed)
+    entries = json.loads((packed / results.FILE).read_text())
+    del entries["it"]["packages"]
+    (packed / results.FILE).write_text(json.dumps(entries))
+    (old,) = results.read(packed).values()
+    assert old.figures == FIGURES
+    assert "(measured with keras of a version that was not kept, numpy of" in rows(packed, old)[0]
+
+
+def test_the_versions_of_a_claim_are_those_that_are_installed_here(packed: Path) -> None:
+    import numpy as np
+
+    assert results.packages(CLAIM, packed).keys() == VERSIONS.keys()
+    assert results.packages(CLAIM, packed)["numpy"] == np.__version__
+    assert results.packages(CLAIM, packed)["simple-jpeg"] == "", "it is not installed, nor is there such a package"
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "package"),
+    [
+        ("launch", "horovod"),
+        ("launch", "ray"),
+        ("parity", "tensorflow"),
+        ("tracking", "mlflow"),
+        ("intervals", "numpy"),
+    ],
+)
+def test_the_claims_know_what_they_stand_on(benchmark: str, package: str) -> None:
+    (claim,) = (one for one in claims.CLAIMS if one.benchmark == benchmark)
+    assert results.packages(claim)[package]
+    wrong = measured(ROOT, claim, packages=results.packages(claim) | {package: "0.1"})
+    assert f"measured with {package} 0.1" in table.made({benchmark: wrong}, (claim,))
 
 
 def test_a_run_with_other_arguments_is_marked_and_does_not_count_as_met(tree: Path) -> None:
@@ -300,6 +445,7 @@ def test_a_run_keeps_its_figures_and_circumstances_and_makes_the_table(project: 
     assert result.met
     assert result.arguments == ()
     assert result.code == results.digests(CLAIM, project)
+    assert result.packages == results.packages(CLAIM, project)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", result.date)
     assert result.run <= result.date
     assert result.took_s > 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -300,6 +302,154 @@ def test_what_differs_is_one_line_each() -> None:
     assert told["data"].likeness == "not stated"
 
 
+SILENT = """\
+model,device,batch_size,gpus,images_per_s,xla
+tiny,cpu,8,1,1000,
+tiny,cpu,8,2,1900,
+tiny,cpu,16,2,1990,on
+"""
+
+
+def met(found: Table, *overrides: str, **facts: Any) -> tuple[spec.SweepSpec, tuple[Held, ...]]:
+    """Each row measured at its figure, by a sweep with these overrides."""
+    asked = sweep_of(found, *overrides)
+    trials = []
+    for row in found.rows:
+        config = reproduction.cell_of(row.settings, asked, NODES)
+        assert isinstance(config, TrialConfig), config
+        trials += planted(config, [row.value * 0.999, row.value, row.value * 1.001], **facts)
+    return asked, reproduction.reproduce(found, asked, trials, set(), 0.05, NODES)
+
+
+def lines(found: Table, *overrides: str) -> dict[str, tuple[str, str, str]]:
+    asked, judged = met(found, *overrides)
+    told = [dataclasses.astuple(one) for one in setups.aspects(found, judged, asked, (), None)]
+    assert len({what for what, *_ in told}) == len(told) or "xla" in {what for what, *_ in told}
+    return {what: (published, here, likeness) for what, published, here, likeness in told}
+
+
+@pytest.mark.parametrize(
+    ("override", "what", "here"),
+    [
+        ("compression=fp16", "compression", "fp16"),
+        ("reduction=grouped", "reduction", "grouped"),
+        ("fusion_mib=0", "fusion_mib", "0"),
+        ("optimizer=lars", "optimizer", "lars"),
+        ("momentum=0.5", "momentum", "0.5"),
+        ("emulate=true", "emulate", "on"),
+        ("isolation=shared", "isolation", "shared"),
+        ("cores_per_worker=2", "cores_per_worker", "2"),
+        ("worker_memory_gib=1.5", "worker_memory_gib", "1.5"),
+        ("classes=7", "classes", "7"),
+        ("space.env.OMP_WAIT_POLICY=passive", "env.OMP_WAIT_POLICY", "passive"),
+    ],
+)
+def test_what_a_table_does_not_state_and_was_set_here_has_a_line_of_its_own(
+    override: str, what: str, here: str
+) -> None:
+    found = table(SILENT)
+    assert what not in lines(found)
+    told = lines(found, override)
+    assert told[what] == ("not stated", here, "not stated")
+    assert f"{what} " not in told[setups.ALL_ELSE][1]
+    asked, judged = met(found, override)
+    assert what in {name for one in judged for name in setups.unstated(found, one)}
+    assert not any(setups.unlike(found, one, asked) for one in judged)
+
+
+def test_what_is_as_where_nobody_sets_it_is_one_line_with_every_other_setting_of_a_trial() -> None:
+    told = lines(table(SILENT))
+    assert told[setups.ALL_ELSE][0] == "not stated"
+    for words in ("emulate off", "compression none", "reduction overlapped", "isolation exclusive", "classes 1000"):
+        assert words in told[setups.ALL_ELSE][1]
+    assert "worker_memory_gib an equal part of the node's" in told[setups.ALL_ELSE][1]
+    counted = {"warmup_steps", "measured_steps", "ci", "max_steps", "min_window"}  # in the line of the steps
+    learnt = {
+        "protocol",
+        "epochs",
+        "evaluate_every",
+        "checkpoint_every",
+        "target_top1",
+        "target_top5",
+    }  # to an accuracy
+    no_part = {"explain", "deadlines", "seed", "repeat"}  # of the window's program
+    no_effect = {"trust", "beta2", "decode_threads", "cache", "labels_from"}  # at these cells
+    named = {*told, "gpus", "arrangement", "env", *(words.split()[0] for words in told[setups.ALL_ELSE][1].split(", "))}
+    fields = {field.name for field in dataclasses.fields(TrialConfig)}
+    assert fields - named == counted | learnt | no_part | no_effect
+
+
+def test_an_axis_that_some_rows_state_is_told_of_the_others_too() -> None:
+    found = table(SILENT)
+    asked, judged = met(found)
+    told = [dataclasses.astuple(one) for one in setups.aspects(found, judged, asked, (), None)]
+    assert ("xla", "on", "on", "same") in told
+    rest = next(here for what, _, here, _ in told if what == setups.ALL_ELSE)
+    assert rest.startswith("emulate off, xla off, ")
+    asked, judged = met(found, "xla=on", "where=[]")
+    told = [dataclasses.astuple(one) for one in setups.aspects(found, judged, asked, (), None)]
+    assert [line for line in told if line[0] == "xla"] == [
+        ("xla", "on", "on", "same"),
+        ("xla", "not stated", "on", "not stated"),
+    ]
+    assert [setups.unstated(found, one) for one in judged] == [{"xla": "on"}, {"xla": "on"}, {}]
+
+
+def test_what_has_no_effect_is_neither_missing_nor_different() -> None:
+    text = "model,batch_size,gpus,placement,compression,images_per_s\ntiny,8,1,spread,fp16,10\ntiny,8,2,2x1,fp16,19\n"
+    found = table(text)
+    told = lines(found)
+    assert (told["compression"][2], told["placement"][2]) == ("same", "same")
+    asked, judged = met(found)
+    assert [setups.unlike(found, one, asked) for one in judged] == [[], []]
+
+
+STATED = """\
+model,device,batch_size,gpus,nodes,xla,emulate,cores_per_worker,image_size,warmup_steps,measured_steps,images_per_s
+tiny,gpu,8,2,1,on,off,1,32,10,100,1900
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "unlike"),
+    [
+        ([], []),
+        (["batch_size=4"], ["batch_size"]),
+        (["xla=off"], ["xla"]),
+        (["device=cpu"], ["device"]),
+        (["emulate=on"], ["emulate"]),
+        (["cores_per_worker=2"], ["cores_per_worker"]),
+        (["image_size=64"], ["image_size"]),
+        (["steps.measured=50"], ["steps"]),
+        (["placement=2x1"], ["placement", "nodes"]),
+        (["xla=off", "steps.warmup=3"], ["xla", "steps"]),
+    ],
+)
+def test_a_row_is_as_printed_only_if_all_that_its_table_states_was_so(overrides: list[str], unlike: list[str]) -> None:
+    found = table(STATED)
+    asked, (one,) = met(found, *overrides, nodes=2 if "placement=2x1" in overrides else 1)
+    assert setups.unlike(found, one, asked) == unlike
+    assert setups.unstated(found, one) == {}
+
+
+def test_a_device_that_a_table_does_not_state_is_not_said_to_be_the_same() -> None:
+    assert lines(table("model,batch_size,gpus,images_per_s\ntiny,8,1,1000\n"))["device"][::2] == ("not stated",) * 2
+    assert lines(table(SILENT))["device"] == ("cpu", "cpu", "same")
+
+
+@pytest.mark.parametrize(("override", "counts"), [("emulate=true", True), ("xla=on", False), ("batch_size=64", False)])
+def test_how_far_the_simulator_misses_a_row_is_told_of_the_program_that_was_fitted_alone(
+    override: str, counts: bool
+) -> None:
+    where, found = "nodes=2,gpu=v100-k", publication.published("a-table-5").of("C4140-K")
+    asked, done = simulated(found, where, override)
+    trials = [rows.row(one) for one in done]
+    judged = reproduction.reproduce(found, asked, trials, {one.config.cell for one in done}, 0.05)
+    departed = [reproduce._departures(found, one, asked) for one in judged]
+    assert any(departed)
+    assert any(error is not None for _, error in reproduce._fit(judged, departed, where)) is counts
+
+
 def simulated(found: Table, where: str, *overrides: str) -> tuple[spec.SweepSpec, list[TrialRecord]]:
     """What there is room for, as the simulator answers."""
     asked, cluster = sweep_of(found, *overrides), parse(where)
@@ -321,7 +471,8 @@ def test_a_simulated_run_says_so_and_that_the_simulator_was_fitted_to_these_rows
     asked, done = simulated(found, where)
     trials = [rows.row(one) for one in done]
     judged = reproduction.reproduce(found, asked, trials, {one.config.cell for one in done}, 0.05)
-    fit = list(reproduce._fit(judged, where))
+    departed = [reproduce._departures(found, one, asked) for one in judged]
+    fit = list(reproduce._fit(judged, departed, where))
     assert [is_in for is_in, _ in fit] == [True] * 14
     known = {one.row.settings["model"]: error for one, (_, error) in zip(judged, fit, strict=True) if error is not None}
     assert known == {
@@ -329,7 +480,7 @@ def test_a_simulated_run_says_so_and_that_the_simulator_was_fitted_to_these_rows
         "googlenet": -0.079, "alexnet": 0.010,
     }  # fmt: skip
     unlike = list(setups.aspects(found, judged, asked, (), parse(where)))
-    reproduce._show(found, judged, unlike, fit, "x-simulated", where, 0.05)
+    reproduce._show(found, judged, unlike, fit, departed, "x-simulated", where, 0.05)
     out = capsys.readouterr().out
     assert out.startswith(f"a-table-5 against x-simulated SIMULATED on {where}: nothing was measured\n")
     assert "images/s: of 14, 7 hold, 7 not measured" in out
@@ -342,7 +493,8 @@ def test_frameworks_that_the_simulator_was_not_fitted_to_are_not_claimed() -> No
     where, found = "nodes=8,gpu=v100-pcie", publication.published("c-section-iv-a")
     asked, done = simulated(found, where)
     judged = reproduction.reproduce(found, asked, [rows.row(one) for one in done], set(), 0.05)
-    seen = {one.row.framework: is_in for one, (is_in, _) in zip(judged, reproduce._fit(judged, where), strict=True)}
+    fit = reproduce._fit(judged, [None] * len(judged), where)
+    seen = {one.row.framework: is_in for one, (is_in, _) in zip(judged, fit, strict=True)}
     assert seen == {"mxnet": False, "tensorflow-horovod": True, "caffe2": False}
     assert {one.over for one in judged} == {"1 GPU"}
     assert not any(one.rate for one in judged), "print gives no rates there"
@@ -391,12 +543,219 @@ def test_a_bad_table_says_all_that_is_wrong_with_it(text: str, says: list[str]) 
     assert all(line.startswith("own.csv: ") for line in str(error.value).splitlines())
 
 
+HEAD = "model,batch_size,gpus,images_per_s"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            f"{HEAD},env.X\ntiny,8,1,10,1\ntiny,8,1,11,\n",
+            "line 3, env.X: must be given, or another axis must tell this row from line 2, which gives it: split the"
+            " table, or leave one out, but got nothing",
+        ),
+        (
+            "model,batch_size,n,speedup,env.X\ntiny,8,1,1,\ntiny,8,2,1.9,1\n",
+            "line 2, env.X: must be given, or another axis must tell this row from line 3",
+        ),
+        (f"{HEAD},env.A B\ntiny,8,1,10,1\n", "line 1: the name of a variable must be letters, digits and '_', but got"),
+        (f"{HEAD},env.HOROVOD_CYCLE_TIME\ntiny,8,1,10,1\n", "line 2, env.HOROVOD_CYCLE_TIME: is set by the axis"),
+        (HEAD.replace(",", ";"), "line 1: must separate its cells by commas: save it as CSV with commas, but got ;"),
+        (HEAD.replace(",", "\t") + "\n", "line 1: must separate its cells by commas: save it as CSV with commas, but"),
+        (f"{HEAD}\ntiny,{'1' * 5000},1,10\n", "line 2, batch_size: must be a whole number, but got 1111"),
+        (f"{HEAD}\ntiny,8,1,1e-400\n", "line 2, images_per_s: must be from 1e-06 to 1e+15, but got 1e-400"),
+        (f"{HEAD}\ntiny,8,1,1e300\n", "line 2, images_per_s: must be from 1e-06 to 1e+15, but got 1e300"),
+        (f"{HEAD}\ntiny,8,1,1_000\n", "line 2, images_per_s: must be a number above 0, without a unit or separators"),
+        (
+            f"{HEAD},image_size\ntiny,8,1,10,32\ninception_v3,8,1,11,\n",
+            "line 3, image_size: must be at least 75 for inception_v3, but got 32",
+        ),
+        (
+            f"{HEAD},data,classes\ntiny,8,1,10,,5\ntiny,8,1,11,digits,\n",
+            "line 3, classes: must be at least 10 for digits, but got 5",
+        ),
+        (
+            f"{HEAD},warmup_steps,ci\ntiny,8,1,10,10,\ntiny,16,1,11,,1%\n",
+            "line 3, ci: must be left out beside warmup_steps and measured_steps, which say how many steps there are,",
+        ),
+        (
+            f"{HEAD},decode_threads\ntiny,8,1,10,4\ntiny,16,1,10,8\n",
+            "line 3, decode_threads: has no effect where no JPEG is decoded: leave it empty, or give the folder",
+        ),
+        (
+            f"{HEAD},device,env.HOROVOD_TORUS_ALLREDUCE\ntiny,8,1,10,cpu,\ntiny,8,2,11,,1\n",
+            "line 3, env.HOROVOD_TORUS_ALLREDUCE: has no effect on device: cpu",
+        ),
+        (f"{HEAD}\ntiny,8,,10\n", "line 2, gpus: must be given, but got nothing"),
+        (
+            f"{HEAD},momentum,weight_decay,label_smoothing\n"
+            + "".join(f"tiny,{n},1,10,0.{n},0.00{n},0.0{n}\n" for n in range(1, 60)),
+            "its columns must have at most 300,000 combinations of their values: split it by one, but got 9,290,376",
+        ),
+        (
+            f"{HEAD}\n" + "".join(f"{'tiny' if n < 400 else 'vgg16'},{n},1,10\n" for n in range(1, 800)),
+            "its rows must be told apart in conditions of 1000 characters each: split it by a column, but got",
+        ),
+    ],
+)  # fmt: skip
+def test_what_can_t_be_a_sweep_is_told_of_the_user_s_file_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text(text)
+    assert cli.main(["reproduce", "own.csv"]) == 2
+    told = capsys.readouterr().err
+    assert f"own.csv: {says}" in told
+    assert all(line.startswith("own.csv: ") for line in told.splitlines() if line.strip() and "must" in line)
+    assert "reproduce-own" not in told, "nobody has seen the sweep file"
+    assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]
+
+
 @given(st.text(max_size=200))
 def test_no_text_makes_a_table_crash(text: str) -> None:
     try:
         table(text)
     except InputError:
         pass
+
+
+COLUMNS = st.lists(st.sampled_from([*publication.COLUMNS[5:], "env.X", "env.Y"]), max_size=4, unique=True)
+CELLS = st.sampled_from(
+    ["", "1", "2", "0", "-1", "0.5", "on", "fp16", "tiny", "pack", "2x1", "1%", "nan", "1e9", "a'\\\"b"]
+)
+
+
+@examples(150)
+@given(COLUMNS, st.data())
+def test_a_table_is_refused_line_by_line_or_it_is_a_sweep(columns: list[str], data: st.DataObject) -> None:
+    header = list(dict.fromkeys([*HEAD.split(","), *columns]))
+    usual = {"model": "tiny", "batch_size": "8", "gpus": "2", "images_per_s": "10"}
+    cells = [[data.draw(st.just(usual[name]) | CELLS if name in usual else CELLS) for name in header] for _ in range(3)]
+    made = io.StringIO()
+    csv.writer(made).writerows([header, *cells])
+    refused: list[str] = []
+    try:
+        found = table(made.getvalue())
+    except InputError as error:
+        refused = [mistake.key for mistake in error.mistakes]
+    assert all(key.startswith("line ") for key in refused), made.getvalue()
+    if refused:
+        return
+    text = recipe.text(found, 3)
+    reproduce._require_plan(found, text, reproduce.Ask(table="own"))
+    asked = sweep_of(found)
+    wanted = [reproduction.cell_of(row.settings, asked) for row in found.rows]
+    wanted += [reproduction.cell_of(row.alone, asked) for row in found.rows if row.figure == "speedup"]
+    assert {trial.cell for trial in plan.plan(asked).trials} == {getattr(cell, "cell", cell) for cell in wanted}
+
+
+def test_a_variable_that_some_rows_set_is_set_in_these_and_in_no_other(tmp_path: Path) -> None:
+    """Of two variables, each with a condition of its own."""
+    text = f"{HEAD},env.X,env.Y\ntiny,8,1,10,1,\ntiny,16,1,11,,a\ntiny,32,2,9,2,b\ntiny,32,1,9,1,b\ntiny,8,4,9,,\n"
+    found = table(text)
+    asked = sweep_of(found)
+    made = {(one.batch_size, one.gpus): dict(one.env) for one in plan.plan(asked).cells.values()}
+    assert made == {
+        (8, 1): {"X": "1"},
+        (8, 4): {},
+        (16, 1): {"Y": "a"},
+        (32, 1): {"X": "1", "Y": "b"},
+        (32, 2): {"X": "2", "Y": "b"},
+    }
+    assert [verdict for verdict, _ in verdicts(held(found, dict.fromkeys(range(2, 7), 1.0))).values()] == ["holds"] * 5
+
+
+CONDITIONAL = """
+name: small
+model: tiny
+device: cpu
+space: {batch_size: [8, 16], gpus: 1, env: {X: {values: ["1", "2"], when: batch_size == 8}}}
+repeats: 3
+steps: {warmup: 2, measured: 5}
+"""
+
+
+def kept(text: str) -> ledger.SweepRecord:
+    """A sweep in the results folder that was never run."""
+    planned = plan.plan(spec.parse(text, "small"))
+    book = ledger.create(planned, text)
+    for config in planned.trials:
+        book.write(record(config, 1000.0 + config.batch_size + config.repeat, hardware="node"))
+    book.end("complete")
+    return ledger.read("small")
+
+
+def test_an_earlier_sweep_whose_variable_had_a_condition_is_asked_again_cell_by_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = {trial.cell for trial in kept(CONDITIONAL).facts.trials}
+    assert len(cells) == 3
+    assert cli.main(["reproduce", "small", "--export", "mine.csv"]) == 0
+    for name in ("small", "mine.csv"):
+        assert {trial.cell for trial in plan.plan(sweep_of(reproduce.find(name))).trials} == cells
+    capsys.readouterr()
+    assert cli.main(["reproduce", "mine.csv", "--measured", "small", "--tolerance", "0%", "--format", "json"]) == 0
+    assert {row["rate_verdict"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"holds"}
+
+
+def test_a_sweep_that_set_a_variable_to_nothing_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept(CONDITIONAL.replace('["1", "2"]', '["", "2"]'))
+    assert cli.main(["reproduce", "small"]) == 2
+    assert "reproduce: small: must set env.X to something or not at all" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("factor", "tolerance", "verdict", "why"),
+    [
+        (1.05, "2%", "differs", "+5.0%"),
+        (0.95, "2%", "differs", "-5.0%"),
+        (1.005, "2%", "holds", ""),
+        (0.995, "2%", "holds", ""),
+        (1.005, "0%", "differs", "+0.5%"),
+        (1.0, "0%", "holds", ""),
+        (1.05, "10%", "holds", ""),
+    ],
+)
+def test_records_that_are_off_by_so_much_have_the_verdict_and_the_difference_that_was_planted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    factor: float, tolerance: str, verdict: str, why: str,
+) -> None:  # fmt: skip
+    """One cell of three is off; repeats of one cell are within 0.02% of each other."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text(f"{HEAD},device\ntiny,8,1,1000.00,cpu\ntiny,8,2,1900.00,cpu\ntiny,16,2,1990.00,cpu\n")
+    text = recipe.text(publication.load(Path("own.csv")), 3)
+    planned = plan.plan(spec.parse(text, "recipe"))
+    book = ledger.create(planned, text)
+    rates = {(8, 1): 1000.0, (8, 2): 1900.0 * factor, (16, 2): 1990.0}
+    for config in planned.trials:
+        rate = rates[config.batch_size, config.gpus] * (1 + (config.repeat - 1) / 5000)
+        book.write(record(config, rate, hardware="node"))
+    book.end("complete")
+    asked = ["reproduce", "own.csv", "--measured", "reproduce-own", "--tolerance", tolerance]
+    assert cli.main([*asked, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["rate_verdict"] for row in found] == ["holds", verdict, "holds"]
+    assert [row["relative_verdict"] for row in found][1] == verdict, "over its own row of one GPU"
+    assert (found[1]["rate_why"], found[1]["relative_why"]) == (why, why)
+    assert found[1]["rate_ratio"] == pytest.approx(factor, abs=1e-6)
+    assert found[1]["rate_low"] < factor < found[1]["rate_high"]
+    assert found[1]["rate_high"] - found[1]["rate_low"] < 0.004
+    assert cli.main(asked) == 0
+    out = capsys.readouterr().out
+    assert "not measured" not in out
+    assert (f"differs: {why}" in out) is (verdict == "differs")
+
+
+def test_a_table_that_is_too_large_is_called_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text("x" * (2 << 20))
+    assert cli.main(["reproduce", "own.csv"]) == 2
+    assert "own.csv: a table holds at most 1 MB, but got 2.1 MB" in capsys.readouterr().err
 
 
 FILE = """
@@ -485,8 +844,10 @@ def test_the_list_and_the_plan_start_nothing(tmp_path: Path, monkeypatch: pytest
         (["a-table-5", "--system", "P100"], "must begin the name of one system of the table"),
         (["none.csv"], "must be a file that exists"),
         (["a-table-5", "--tolerance", "x"], "must be at least 0% and less than 100%"),
-        (["a-table-5", "--repeats", "0", "--plan"], "repeats: must be at least 1"),
-        (["a-table-5", "--set", "precision=fp61"], "space.precision: must be one of"),
+        (["a-table-5", "--repeats", "0", "--plan"], "--repeats: must be at least 1, but got 0"),
+        (["a-table-5", "--set", "precision=fp61"], "a-table-5 with --set precision=fp61: precision: must be one of"),
+        (["a-table-5", "--set", "precision"], "--set: must be written key=value, but got precision"),
+        (["a-table-5", "--set", "gpus=3"], "a-table-5 with --set gpus=3: "),
         (["a-table-5", "--simulate", "nodes=x"], "nodes: must be a whole number"),
         (["a-table-5", "--export", "x.csv"], "must be a sweep that was measured here"),
         (["a-table-5", "--measured", "nothing"], "must hold the sweep named"),

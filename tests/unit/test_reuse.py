@@ -6,6 +6,8 @@ import ast
 import dataclasses
 import io
 import os
+import py_compile
+import runpy
 import shutil
 import subprocess
 import sys
@@ -32,7 +34,7 @@ from tests.unit.planted import frame, repeats
 from tests.unit.planted import trial as row_of
 from tests.unit.records import config, record
 from tests.unit.test_layers import imports, modules
-from workers import contract, datafiles, fingerprint, paths, preload, verdict
+from workers import contract, datafiles, fingerprint, paths, preload, rank, sources, verdict
 from workers.contract import Cached, Granted, TrialConfig, TrialOutcome
 from workers.keeper import RankEnd
 from workers.rank import Made
@@ -77,10 +79,14 @@ def test_whoever_edits_what_runs_on_no_node_has_the_same(copy: Path) -> None:
     assert software(copy) == before
 
 
+def code(package: Path = fingerprint.PACKAGE) -> str:
+    return fingerprint.code(fingerprint.contents(package))
+
+
 def test_the_code_is_its_content_wherever_it_lies_and_whenever_it_was_written(copy: Path) -> None:
-    assert fingerprint.code(copy / "workers") == fingerprint.code()
+    assert code(copy / "workers") == code()
     os.utime(copy / "workers" / "train.py", (0, 0))
-    assert fingerprint.code(copy / "workers") == fingerprint.code()
+    assert code(copy / "workers") == code()
 
 
 @pytest.mark.parametrize("change", ["added", "renamed", "moved over"])
@@ -95,7 +101,7 @@ def test_files_that_come_go_or_change_places_are_seen(copy: Path, change: str) -
         text = one.read_bytes(), other.read_bytes()
         one.write_bytes(text[1])
         other.write_bytes(text[0])
-    assert fingerprint.code(package) != fingerprint.code()
+    assert code(package) != code()
 
 
 def test_an_edited_copy_is_served_nothing_that_was_measured_before(copy: Path) -> None:
@@ -137,12 +143,98 @@ def test_a_nursery_has_loaded_all_of_the_project_that_its_ranks_may_import() -> 
     assert closure(("workers.rank", "workers.train"), imports) <= closure(preload.MODULES, at_once)
 
 
-def test_files_that_are_edited_while_they_are_loaded_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    digests = iter(["before", "after"])
-    monkeypatch.setattr(fingerprint, "code", lambda: next(digests))
-    monkeypatch.setattr(preload, "MODULES", ("workers.paths",))
-    with pytest.raises(preload.EditedError, match="must stay as they are while they are loaded"):
-        preload.loaded({})
+PLANTED = """
+from workers import fingerprint, preload
+
+
+def load(edit: str = "") -> None:
+    preload.MODULES = ("workers.labels",)
+    from workers import labels
+
+    if edit:
+        with open(labels.__file__, "a") as file:
+            file.write(edit)
+    print(labels.PLANTED, preload.loaded({})["code"])
+
+
+if __name__ == "__main__":
+    load()
+"""
+
+
+def begun(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    there = os.environ | {"PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, cwd=checkout, env=there, capture_output=True, text=True, check=False)
+
+
+def from_source(checkout: Path, *arguments: str) -> list[str]:
+    """The command that starts a process there as a nursery's is started."""
+    script = str(checkout / "workers" / "sources.py")
+    return [script if part == str(sources.PACKAGE / "sources.py") else part for part in sources.command(*arguments)]
+
+
+@pytest.fixture
+def stale(copy: Path) -> Path:
+    """A copy with a module whose compiled file is of other code, and passes for the source's: as long, as old."""
+    labels = copy / "workers" / "labels.py"
+    text = labels.read_text()
+    labels.write_text(f"{text}\nPLANTED = 1\n")
+    os.utime(labels, (1_700_000_000, 1_700_000_000))
+    py_compile.compile(str(labels), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    labels.write_text(f"{text}\nPLANTED = 2\n")
+    os.utime(labels, (1_700_000_000, 1_700_000_000))
+    (copy / "workers" / "planted.py").write_text(PLANTED)
+    return copy
+
+
+def test_a_process_that_measures_runs_its_sources_and_no_stale_compiled_file(stale: Path) -> None:
+    ordinary = begun(stale, sys.executable, "-c", "from workers import labels; print(labels.PLANTED)")
+    assert ordinary.stdout == "1\n", "else nothing was planted"
+    ran = begun(stale, *from_source(stale, "workers.planted", "load"))
+    assert ran.stdout.split() == ["2", code(stale / "workers")], ran.stderr
+
+
+def test_what_may_come_from_a_compiled_file_has_no_fingerprint(stale: Path) -> None:
+    ran = begun(stale, sys.executable, "-m", "workers.planted")
+    assert ran.returncode == 1
+    assert "workers must be compiled from its source, but a .pyc may have been taken" in ran.stderr
+
+
+def test_files_that_are_edited_while_they_are_loaded_are_not_taken(stale: Path) -> None:
+    ran = begun(stale, *from_source(stale, "workers.planted", "load", "# edited"))
+    assert ran.returncode == 1
+    assert "workers/labels.py must stay as it is while it is loaded, but was edited" in ran.stderr
+
+
+def test_a_file_that_is_edited_before_it_is_loaded_is_the_one_that_is_told(stale: Path) -> None:
+    """What counts is the moment of loading, not that of the start."""
+    before = code(stale / "workers")
+    (stale / "workers" / "planted.py").write_text(PLANTED.replace("from workers import labels", EDITS_FIRST))
+    ran = begun(stale, *from_source(stale, "workers.planted", "load"))
+    assert ran.stdout.split() == ["3", code(stale / "workers")], ran.stderr
+    assert code(stale / "workers") != before
+
+
+EDITS_FIRST = """
+    with open(preload.__file__.replace("preload", "labels"), "a") as file:
+        file.write("PLANTED = 3\\n")
+    from workers import labels
+""".strip()
+
+
+def test_a_nursery_and_a_rank_of_its_own_start_from_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, command: called.append(command))
+    monkeypatch.setattr(os, "execve", lambda _, command, environment: called.append(command))
+    monkeypatch.setattr(sys, "argv", ["nursery", "address"])
+    runpy.run_path(str(ROOT / "workers" / "nursery.py"), run_name="__main__")
+    channel, beat = os.pipe()
+    rank.start_from_nothing({"software": {}, "config": {"env": {}}}, channel, beat)
+    nursery, own = called
+    assert nursery == sources.command("workers.nursery", "main", "address")
+    assert own[:-3] == sources.command("workers.rank", "begin")
+    for fd in (channel, beat, int(own[-3].rpartition("/")[2])):
+        os.close(fd)
 
 
 def test_a_trial_is_known_by_what_its_ranks_have_loaded_not_by_what_lies_on_their_nodes() -> None:

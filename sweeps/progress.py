@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -36,14 +36,13 @@ class Progress(Observer):
         name: Callable[[TrialConfig], str],
         console: Console,
         unit: str = "GPU-hours",
-        earlier: Sequence[TrialRecord] = (),
+        earlier: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`trials` there will be, as far as is known, with those that an `earlier` driver has done; their cost is told
+        """`trials` there will be, as far as is known, with those that `earlier` drivers have done; their cost is told
         in `unit`."""
         self.done = 0  # by this driver
-        self._earlier = len(earlier)
-        self._spent_earlier = sum(record.gpu_hours for record in earlier)
+        self._earlier = earlier
         self.best: TrialRecord | None = None
         self._trials = trials
         self._name_of = name
@@ -105,8 +104,8 @@ class Progress(Observer):
         if not self.done or self._first_start is None:
             return None
         elapsed = self._clock() - self._first_start
-        if self._spent and (spent := self._spent.gpu_hours - self._spent_earlier):
-            return elapsed * (self._spent.expected - self._spent.gpu_hours) / spent
+        if self._spent and (part_left := self._spent.part_left) is not None:
+            return elapsed * part_left
         return elapsed * (self._trials - self._earlier - self.done) / self.done
 
     def _line(self, record: TrialRecord) -> str:

@@ -128,7 +128,8 @@ def is_there() -> bool:
 
 
 def sweep(name: str) -> dict[str, Any]:
-    """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note."""
+    """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note,
+    gpu_hours."""
     uri = tracking.store_name()
     table = _in_order(_read(uri, [name], OWN))
     is_it = (arrays.texts(table, "tag:sweep.name") == name) & (arrays.texts(table, "tag:sweep.trial") == "")
@@ -138,11 +139,18 @@ def sweep(name: str) -> dict[str, Any]:
     (found,) = table.slice(len(table) - 1).to_pylist()
     told = {side: arrays.texts(table, f"tag:sweep.{side}")[-1] for side in ("id", "simulated")}
     try:
-        note = remote.tags(uri, found["run"]).get("mlflow.note.content", "")
+        tags = remote.tags(uri, found["run"])
     except Exception as error:
         raise tracking.refused("answer", error) from None
     return {"study": found["experiment"], "status": found["status"], "started_ms": found["started_ms"], **told,
-            "note": note}  # fmt: skip
+            "note": tags.get(tracking.NOTE, ""), "gpu_hours": _number(tags.get(tracking.SPENT, ""))}  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def list_sweeps(*, store: Names = ()) -> pd.DataFrame:

@@ -30,6 +30,7 @@ RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "checkpoint_s", "top1", "top5")
 NOTE = "mlflow.note.content"
 FINDINGS = "sweep.findings"
+SPENT = "sweep.gpu_hours"  # by the whole sweep
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
 ALWAYS = ("batch_size", "gpus")  # what charts are drawn over, across sweeps as well
 TIMEOUT_S = 20
@@ -136,9 +137,11 @@ class Store:
         self._client.log_artifact(self._parent, str(file))
 
     def conclude(self, found: Conclusion) -> None:
-        """Say what was found at the sweep's own run: as its note, and as JSON."""
+        """Say what was found at the sweep's own run, as its note and as JSON, and what it has spent."""
         self._client.set_tag(self._parent, NOTE, note.of(self._facts, found.markdown))
         self._client.set_tag(self._parent, FINDINGS, found.findings)
+        if found.gpu_hours is not None:
+            self._client.set_tag(self._parent, SPENT, repr(found.gpu_hours))
 
     def show(self) -> None:
         """Write the sweep's saved views. They are for the eye alone: no trial waits for them or is lost with them."""

@@ -36,4 +36,4 @@ def of(name: str) -> Study:
         trials=plan.plan(parsed, name).trials,
         simulated=own["simulated"],
     )
-    return Study(facts, (), is_complete=own["status"] == "FINISHED", stored=trials)
+    return Study(facts, (), is_complete=own["status"] == "FINISHED", stored=trials, spent=own["gpu_hours"])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 
 from sweeps import status, tables
-from sweeps.ledger import TrialRecord
 from sweeps.plan import namer
 from sweeps.progress import Progress, clock_time, figure, stage
 from sweeps.spec import SweepSpec
@@ -26,7 +24,7 @@ class Clock:
         return self.now
 
 
-def progress(*trials: TrialConfig, earlier: Sequence[TrialRecord] = ()) -> tuple[Progress, io.StringIO, Clock]:
+def progress(*trials: TrialConfig, earlier: int = 0) -> tuple[Progress, io.StringIO, Clock]:
     out, clock = io.StringIO(), Clock()
     spec = SweepSpec.model_validate(
         {"name": "x", "model": "tiny", "device": "cpu", "space": {"batch_size": [8, 16], "gpus": 1}}
@@ -51,7 +49,7 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
 
 def test_what_an_earlier_driver_has_done_counts_but_not_for_the_pace() -> None:
     trials = [config(repeat=n) for n in range(4)]
-    made, out, clock = progress(*trials, earlier=[record(trials[0]), record(trials[1])])
+    made, out, clock = progress(*trials, earlier=2)
     made.started(trials[2])
     clock.now = 10
     made.ended(record(trials[2], 99.0))

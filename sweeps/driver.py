@@ -412,7 +412,8 @@ def _beyond(engine: Engine, spec: SweepSpec) -> Iterator[str]:
     """What was not run since the budget does not hold it, cell by cell, the cheapest first."""
     left, unit, name = engine.budget - engine.spent().gpu_hours, cost.unit(spec), plan.namer(spec)
     trials = sorted(engine.beyond, key=engine.predicted_gpu_hours)
-    yield f"{len(trials)} trials need more than what is left, {max(0.0, left):.3g} of {engine.budget:g} {unit}:"
+    rest = f"{max(0.0, left):.3g} of {engine.budget:g} {unit}"
+    yield f"not run, for these need more than what the budget has left, {rest}:"
     cells = Counter(config.cell for config in trials)
     firsts = {config.cell: config for config in reversed(trials)}
     for cell in [*cells][:NAMED]:

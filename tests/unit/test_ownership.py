@@ -35,6 +35,7 @@ ENDED = {8: TrialOutcome(status="failed", kind="killed"), 16: TrialOutcome(statu
 @pytest.fixture(autouse=True)
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no machine dies here
     return tmp_path / "results"
 
 

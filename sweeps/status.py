@@ -7,6 +7,7 @@ trial up. Where there is none any more the ledger says how the sweep ended.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import time
 from collections import Counter
@@ -46,7 +47,7 @@ class Herald(Observer):
         self._running: dict[str, _Running] = {}
         self._queue: list[dict[str, Any]] = []
         self._best: TrialRecord | None = None
-        self._spent = engine.spent()
+        self._spent = dataclasses.replace(engine.spent(), expected=0.0)  # nothing is foretold before it has begun
 
     def started(self, config: TrialConfig) -> None:
         self._running[config.trial] = _Running(config)

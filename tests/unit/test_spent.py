@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps import cost, driver, ledger, plan, report, spec, status
-from sweeps.cache import Cache
+from sweeps.cache import Cache, Made
 from sweeps.conductor import Conductor
 from sweeps.durations import Durations
 from sweeps.engine import Engine
@@ -180,14 +180,18 @@ def test_wherever_a_driver_is_killed_nothing_is_forgotten_and_nothing_is_paid_tw
         assert again.spent == pytest.approx(killed + took)
 
 
-def engine(trials: Sequence[TrialConfig], hours: dict[str, float], budget: float) -> Engine:
+def engine(trials: Sequence[TrialConfig], hours: dict[str, float], budget: float, cache: Cache | None = None) -> Engine:
     """Of predictions in hours, by cell, that no end changes."""
 
     class Fixed(Durations):
         def learn(self, record: TrialRecord) -> None: ...
 
     made = Engine(
-        lambda _: Listed(trials), Fixed(lambda config: HOUR * hours[config.cell]), Feasibility(), Cache(), budget
+        lambda _: Listed(trials),
+        Fixed(lambda config: HOUR * hours[config.cell]),
+        Feasibility(),
+        cache or Cache(),
+        budget,
     )
     made.nodes_are(FOUR, {})
     return made
@@ -206,6 +210,30 @@ def test_what_fits_in_the_budget_runs_and_what_does_not_is_told() -> None:
     first, second = driver._beyond(made, spec.parse(TEXT, "x"))
     assert first == "not run, for these need more than what the budget has left, 6 of 10 rank-hours:"
     assert second.endswith("1 × about 32 rank-hours")
+
+
+def test_no_nodes_are_kept_free_for_what_the_budget_can_never_hold() -> None:
+    large, small = config(batch_size=8, gpus=16), [config(batch_size=16, gpus=4, repeat=n) for n in range(6)]
+    made = engine([large, *small], {large.cell: 2.0, small[0].cell: 0.1}, budget=10.0)
+    starts = list(iter(lambda: made.next(0.0), None))
+    assert len(starts) == 4
+    made.ended(held(starts[0].trial, 0.0, 60.0), 60.0)  # type: ignore[union-attr]
+    assert isinstance(made.next(60.0), Start), "on the node that is free, with three others in use"
+    assert made.beyond == [large]
+
+
+def test_a_result_that_can_be_used_again_costs_nothing_whatever_the_budget() -> None:
+    trial = config(batch_size=8, gpus=4)
+    rows = {"hardware": "hw", "software": "sw", "limited_by": "", "sweep": "earlier", "started_at": 1.7e9}
+    rows |= {"arrangement": "", "data_files": "", "trial": trial.trial, "figures": {"images_per_s": 123.0}}
+    made = engine([trial], {trial.cell: 9.0}, budget=1.0, cache=Cache([rows]))
+    made.nodes_are(FOUR, {"n0": Made("hw", "sw"), **{node.name: Made("other", "sw") for node in FOUR[1:]}})
+    ended = made.next(0.0)
+    assert isinstance(ended, TrialRecord)
+    assert ended.outcome.cached
+    assert made.is_over
+    assert not made.beyond
+    assert made.spent().gpu_hours == 0
 
 
 def test_what_did_not_fit_runs_once_others_have_taken_less_than_predicted() -> None:

@@ -93,6 +93,10 @@ def _parser() -> argparse.ArgumentParser:
         to.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
         to.add_argument("--skip-impossible", action="store_true", help="run what the cluster can hold")
 
+    def budgeted(to: argparse.ArgumentParser) -> None:
+        says = "of the whole sweep, with what it has spent, instead of the file's"
+        to.add_argument("--budget", type=float, metavar="GPU_HOURS", help=says)
+
     def afar(to: argparse.ArgumentParser, call: object, *, only: bool = False) -> None:
         """May be for a cluster elsewhere."""
         to.set_defaults(goes_afar=call)
@@ -137,12 +141,13 @@ def _parser() -> argparse.ArgumentParser:
     afar(stopping, _relay)
     resuming = command("resume", _resume, "run what a sweep that stopped has not measured yet")
     resuming.add_argument("name", help="of the sweep, as in results/NAME")
-    resuming.add_argument("--budget", type=float, metavar="GPU_HOURS", help="of the whole sweep, instead of the file's")
+    budgeted(resuming)
     somewhere(resuming)
     afar(resuming, _drive_afar)
     retrying = command("retry", _retry, "run those trials of a sweep again that ended in some way")
     retrying.add_argument("name", help="of the sweep, as in results/NAME")
     retrying.add_argument("--status", default="failed,lost", help="how they ended (failed,lost)")
+    budgeted(retrying)
     somewhere(retrying)
     afar(retrying, _drive_afar)
     trials = command("trials", _trials, "a sweep's trials, from MLflow")
@@ -302,7 +307,7 @@ def _stop(args: argparse.Namespace) -> int:
 def _resume(args: argparse.Namespace) -> int:
     from sweeps import driver
 
-    return driver.resume(args.name, dataclasses.replace(_terms(args), budget=args.budget))
+    return driver.resume(args.name, _terms(args))
 
 
 def _retry(args: argparse.Namespace) -> int:
@@ -315,7 +320,8 @@ def _terms(args: argparse.Namespace) -> Terms:
     from sweeps.driver import Terms
 
     address = args.address or os.environ.get("RAY_ADDRESS")
-    return Terms(address=address, skips_impossible=args.skip_impossible, me=me())
+    budget = getattr(args, "budget", None)
+    return Terms(address=address, skips_impossible=args.skip_impossible, budget=budget, me=me())
 
 
 def _trials(args: argparse.Namespace) -> int:

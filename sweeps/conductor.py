@@ -53,6 +53,7 @@ class Conductor:
         self._is_virtual = is_virtual
         self._virtual_now = time.time()
         self._away: dict[str, float] = {}  # trials that were started and have not answered: since when
+        self._held: dict[str, float] = {}  # by trial, since when its last attempt holds its ranks
         self._ahead: list[tuple[float, int, TrialRecord | _Finished]] = []  # a heap, by their virtual time
         self._numbers = itertools.count()
         self._set_aside: set[str] = set()
@@ -70,9 +71,11 @@ class Conductor:
     def next(self) -> Start | None:
         """A trial to start; None where none may start at the moment."""
         while not self.error:
-            found = self.engine.next(self.now)
+            now = self.now
+            found = self.engine.next(now)
             if isinstance(found, Start):
-                self._away[found.trial.trial] = self.now
+                self._away[found.trial.trial] = self._held[found.trial.trial] = now
+                self._write(self._ledger.start, found.trial, now)
                 for observer in self._observers:
                     observer.started(found.trial)
                 return found
@@ -93,7 +96,7 @@ class Conductor:
         return config.trial in self._away
 
     def begun(self, config: TrialConfig) -> None:
-        """Its ranks start now: what was before was another's time."""
+        """Its ranks start now: before, its gang was brought together and its nodes were tested."""
         if not self._is_virtual:
             self._away[config.trial] = time.time()
 
@@ -121,7 +124,7 @@ class Conductor:
         """A trial has come to its end, on a simulated cluster after so many virtual seconds, with epochs on the way."""
         started_at = self._away.pop(config.trial)
         ended_at = started_at + (took_s or 0.0) if self._is_virtual else time.time()
-        record = TrialRecord(config=config, outcome=outcome, started_at=started_at, ended_at=ended_at)
+        record = self._ended(config, outcome, started_at, ended_at)
         if not self._is_virtual:
             self._end(record)
             return
@@ -139,17 +142,26 @@ class Conductor:
         elif outcome := self.judged(what.config, [what.epoch]):
             self._ahead = [one for one in self._ahead if one[2].config.trial != what.config.trial]
             heapq.heapify(self._ahead)
-            self._end(TrialRecord(config=what.config, outcome=outcome, started_at=what.started_at, ended_at=self.now))
+            self._end(self._ended(what.config, outcome, what.started_at, self.now))
 
     def stopped(self) -> None:
         """Nothing goes on: what runs is cancelled, what has not been reached by the virtual clock too."""
         for config in self.engine.running:
-            at = self._away.pop(config.trial, self.now)
+            held_since = self._held[config.trial]
+            started_at = self._away.pop(config.trial, held_since)
             outcome = TrialOutcome(status="cancelled", kind="stopped")
-            attempts = self.engine.attempts[config.trial] + 1
-            self._count(
-                TrialRecord(config=config, outcome=outcome, started_at=at, ended_at=self.now, attempts=attempts)
-            )
+            record = self._ended(config, outcome, started_at, self.now)
+            self.engine.cancelled(record, self.now)
+            self._count(dataclasses.replace(record, attempts=self.engine.attempts[config.trial]))
+
+    def _ended(self, config: TrialConfig, outcome: TrialOutcome, started_at: float, ended_at: float) -> TrialRecord:
+        return TrialRecord(
+            config=config,
+            outcome=outcome,
+            started_at=started_at,
+            ended_at=ended_at,
+            held_since=self._held[config.trial],
+        )
 
     def _end(self, record: TrialRecord) -> None:
         if record.outcome.measurement:  # the last epochs come with the end
@@ -187,7 +199,7 @@ class Conductor:
         began = time.monotonic()
         if began < self._spent_again_at:
             return
-        spent = self.engine.spent
+        spent = self.engine.spent(self.now)
         for observer in self._observers:
             observer.spent(spent)
         ended = time.monotonic()
@@ -201,6 +213,8 @@ class Conductor:
         return self.error is None
 
     def passed(self) -> None:
+        if self._away:
+            self._tell_spent()
         for observer in self._observers:
             observer.passed()
 

@@ -30,6 +30,10 @@ class Slot:
     begin: float
     end: float
 
+    @property
+    def gpu_hours(self) -> float:
+        return self.config.gpus * (self.end - self.begin) / 3600
+
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
@@ -41,7 +45,7 @@ class Forecast:
 
     @property
     def gpu_hours(self) -> float:
-        return sum(slot.config.gpus * (slot.end - slot.begin) for slot in self.slots) / 3600
+        return sum(slot.gpu_hours for slot in self.slots)
 
 
 def learned(machine: SimulatedCluster, is_real: bool) -> Durations:
@@ -71,7 +75,10 @@ def told(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], 
     bars = [gantt.Bar(name(slot.config), slot.seats, slot.begin, slot.end) for slot in made.slots]
     slots = {node.name: shape.slots(trials[0], node) for node in nodes}
     drawn = gantt.gantt(bars, slots) if len(slots) <= gantt.MOST_ROWS else []
-    return [f"about {cost}{over} {where} (predicted: {predicted})", *drawn]
+    alone = [slot.gpu_hours for slot in made.slots if budget and slot.gpu_hours > budget]
+    cheapest = f"the cheapest of them about {min(alone):.3g} {unit(spec)}" if alone else ""
+    refused = [f"! {len(alone)} trials need more than the whole budget, {cheapest}: they won't run"] if alone else []
+    return [f"about {cost}{over} {where} (predicted: {predicted})", *refused, *drawn]
 
 
 def _hours(hours: float) -> str:

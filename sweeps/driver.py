@@ -8,6 +8,7 @@ import functools
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 SOME = 200  # cells of a search that stand for all
+NAMED = 8  # cells that the budget does not hold
 SHARDS = "-*-of-*"  # as the files of a split are named
 AGAIN = ("lost", "cancelled")  # outcomes that say nothing of the trial
 
@@ -54,7 +56,7 @@ class Terms:
     simulate: str = ""  # the shape of a cluster that is made up
     is_fresh: bool = False  # measure again what earlier sweeps have measured
     skips_impossible: bool = False
-    budget: float | None = None  # GPU-hours; else the file's
+    budget: float | None = None  # GPU-hours of the whole sweep; else the file's
     me: str = "sweep"  # how the user called this command
 
 
@@ -65,6 +67,7 @@ class _Before:
     done: Sequence[TrialRecord] = ()
     attempts: Sequence[TrialRecord] = ()  # that did not count
     arrivals: Sequence[Arrival] = ()  # at rungs
+    spent: float = 0.0  # GPU-hours, of all drivers before
 
 
 NOTHING = _Before()
@@ -86,10 +89,10 @@ def drive(
         found = earlier({trial.cell for trial in planned.trials})
         planned = _possible(planned, site, terms, str(file), console)
         known = Cache(found.result())
-        book = ledger.create(planned, text, overrides, terms.simulate)
-        begun(book.facts.name)
-        strategy = functools.partial(search.strategy, planned)
-        return _conduct(planned, strategy, NOTHING, known, book, site, terms, console, file)
+        with contextlib.closing(ledger.create(planned, text, overrides, terms.simulate)) as book:
+            begun(book.facts.name)
+            strategy = functools.partial(search.strategy, planned)
+            return _conduct(planned, strategy, NOTHING, known, book, site, terms, console, file)
 
 
 def _for_nodes(sketch: Plan, nodes: Sequence[Node], place: str, console: Console) -> Plan:
@@ -103,48 +106,59 @@ def _for_nodes(sketch: Plan, nodes: Sequence[Node], place: str, console: Console
 
 def resume(name: str, terms: Terms) -> int:
     """Run what a sweep that stopped has not measured yet; the exit code."""
-    record = ledger.read(name)
-    facts = record.facts
+    with contextlib.closing(ledger.reopen(name)) as book:
+        return _resume(book, terms)
+
+
+def _resume(book: ledger.Ledger, terms: Terms) -> int:
+    record, facts = book.before, book.facts
     planned = Plan(facts.spec, facts.trials, nodes=facts.nodes)
     done = [trial for trial in record.trials if trial.outcome.status not in AGAIN]
-    console = screen.beside()
+    console, file = screen.beside(), Path(f"results/{facts.name}")
     count = f"{planned.most - len(done)} of {planned.most}" if facts.trials else f"after {len(done)}, more"
-    console.print(screen.named(name, f"{count} trials are left"))
+    console.print(screen.named(facts.name, f"{count} trials are left"))
     terms = dataclasses.replace(terms, simulate=facts.simulated)
+    _budget(facts.spec, terms)
     if facts.trials and len(done) >= len(facts.trials) and not _are_bases_left(facts.spec, done):
-        return _told(facts, planned, [], Path(f"results/{name}"), "", console, terms)
+        if not record.is_complete:  # its driver was killed before it could say so
+            book.end("complete")
+        return _told(planned, book, [], file, "", console, terms)
     with _site(terms, console) as site:
         _await_nodes(planned, site, console)
-        planned = _possible(planned, site, terms, name, console, is_begun=True)
+        planned = _possible(planned, site, terms, facts.name, console, is_begun=True)
         strategy = functools.partial(search.strategy, planned)
-        book = ledger.reopen(record)
-        before = _Before(done, record.attempts, [rungs.arrival(noted) for noted in record.rungs])
-        file, same = Path(f"results/{name}"), Sameness(record.nodes, done, before.arrivals)
+        arrivals = [rungs.arrival(noted) for noted in record.rungs]
+        before = _Before(done, record.attempts, arrivals, record.spent)
+        same = Sameness(record.nodes, done, arrivals)
         return _conduct(planned, strategy, before, Cache(), book, site, terms, console, file, same)
 
 
 def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
     """Run exactly the trials again that ended so; the exit code."""
-    record = ledger.read(name)
-    facts = record.facts
+    with contextlib.closing(ledger.reopen(name)) as book:
+        return _retry(book, statuses, terms)
+
+
+def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
+    record, facts = book.before, book.facts
     again = tuple(trial.config for trial in record.trials if trial.outcome.status in statuses)
     kept = [trial for trial in record.trials if trial.outcome.status not in statuses]
     if not again:
         ended = ", ".join(sorted({trial.outcome.status for trial in record.trials})) or "in no way yet"
-        rule = f"must be how a trial of {name} ended ({ended})"
+        rule = f"must be how a trial of {facts.name} ended ({ended})"
         raise InputError("retry", [Mistake("--status", rule, ",".join(statuses))])
-    console, file = screen.beside(), Path(f"results/{name}")
-    console.print(screen.named(name, f"{len(again)} trials once more"))
+    console, file = screen.beside(), Path(f"results/{facts.name}")
+    console.print(screen.named(facts.name, f"{len(again)} trials once more"))
     terms = dataclasses.replace(terms, simulate=facts.simulated)
+    _budget(facts.spec, terms)
     with _site(terms, console) as site:
         planned = Plan(facts.spec, again, nodes=facts.nodes)
         _await_nodes(planned, site, console)
-        planned = _possible(planned, site, terms, name, console, is_begun=True)
-        book = ledger.reopen(record)
+        planned = _possible(planned, site, terms, facts.name, console, is_begun=True)
         return _conduct(
             planned,
             lambda _: search.Listed(planned.trials),
-            NOTHING,
+            _Before(spent=record.spent),
             Cache(),
             book,
             site,
@@ -153,6 +167,15 @@ def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
             file,
             Sameness(record.nodes, kept),
         )
+
+
+def _budget(spec: SweepSpec, terms: Terms) -> float:
+    """GPU-hours that all its drivers may spend together."""
+    if terms.budget is None:
+        return (spec.budget and spec.budget.gpu_hours) or math.inf
+    if not terms.budget > 0:
+        raise InputError("--budget", [Mistake("", "must be GPU-hours, more than 0", terms.budget)])
+    return terms.budget
 
 
 def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.Format) -> int:
@@ -337,13 +360,13 @@ def _conduct(
         cost.learned(machine, is_real=not terms.simulate),
         Feasibility(spec.seed),
         known,
-        budget_gpu_hours=terms.budget or (spec.budget and spec.budget.gpu_hours) or math.inf,
+        budget_gpu_hours=_budget(spec, terms),
         wait_for_nodes_s=NODES_MAY_COME_BACK_S if spec.wait_for_nodes_min is None else 60 * spec.wait_for_nodes_min,
         max_nodes=spec.max_nodes,
         rungs=_rungs(spec),
         bases=_bases(spec),
     )
-    engine.resumed(before.done, before.attempts, before.arrivals)
+    engine.resumed(before.done, before.attempts, before.arrivals, before.spent)
     progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), before.done)
     tracker = Tracker(book.facts)
     herald = Herald(book.facts, book.paths, engine)
@@ -367,15 +390,35 @@ def _conduct(
         left = tracker.close(is_complete)
         if book.is_new and not progress.done:
             book.discard()
+        book.close()  # not before the tracker has ended: the next driver's would make the same runs
     if refusals and not progress.done:
         raise refusals[0]
     if left:
         count = f"{left} of {progress.done} trials"
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
-    spent = f"{engine.spent.gpu_hours:.3g} {cost.unit(spec)}"
-    console.print(f"spent {spent}", style="dim")
-    why: Stopped = "" if is_complete else "the budget is spent" if engine.is_budget_spent else "interrupted"
-    return _told(book.facts, planned, refusals, file, why, console, terms)
+    spent = engine.spent()
+    console.print(f"spent {spent.gpu_hours:.3g} {cost.unit(spec)}", style="dim")
+    why: Stopped = "" if is_complete else "interrupted"
+    if engine.is_over and engine.beyond:
+        why = "nothing else fits in the budget"
+        for line in _beyond(engine, spec):
+            console.print(f"! {line}", style="yellow")
+    return _told(planned, book, refusals, file, why, console, terms, spent.expected)
+
+
+def _beyond(engine: Engine, spec: SweepSpec) -> Iterator[str]:
+    """What was not run since the budget does not hold it, cell by cell, the cheapest first."""
+    left, unit, name = engine.budget - engine.spent().gpu_hours, cost.unit(spec), plan.namer(spec)
+    trials = sorted(engine.beyond, key=engine.predicted_gpu_hours)
+    rest = f"{max(0.0, left):.3g} of {engine.budget:g} {unit}"
+    yield f"not run, for these need more than what the budget has left, {rest}:"
+    cells = Counter(config.cell for config in trials)
+    firsts = {config.cell: config for config in reversed(trials)}
+    for cell in [*cells][:NAMED]:
+        config = firsts[cell]
+        yield f"  {name(config)}  {cells[cell]} × about {engine.predicted_gpu_hours(config):.3g} {unit}"
+    if len(cells) > NAMED:
+        yield f"  and {len(cells) - NAMED} more cells"
 
 
 def _bases(spec: SweepSpec) -> Bases:
@@ -408,21 +451,23 @@ def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why:
 
 
 def _told(
-    facts: SweepFacts,
     planned: Plan,
+    book: ledger.Ledger,
     refusals: list[RefusedError],
     file: Path,
     stopped: Stopped,
     console: Console,
     terms: Terms,
+    expected: float = 0.0,
 ) -> int:
-    """Say what was found, and what went wrong; the exit code."""
+    """Say what was found, and what went wrong; the exit code. `expected` GPU-hours the whole sweep takes."""
+    facts = book.facts
     try:
         records = ledger.read(facts.name).trials
     except InputError:  # discarded: nothing was measured
         records = ()
     if records:
-        _conclude(facts, planned, records, file, terms, refusals, stopped)
+        _conclude(facts, planned, records, file, terms, refusals, stopped, expected)
     for refusal in refusals:
         console.print(str(refusal), style="red")
     if refusals:
@@ -483,6 +528,7 @@ def _conclude(
     terms: Terms,
     refusals: list[RefusedError],
     stopped: Stopped,
+    expected: float,
 ) -> None:
     from sweeps import findings, overview, query, report, rows
     from sweeps.findings import next_steps
@@ -513,6 +559,7 @@ def _conclude(
         is_afar=ledger.JOB in os.environ,
         is_stored=not refusals,
         stopped=stopped,
+        expected=expected,
         report=str(_here(page)),
     )
     print("\n" + "\n".join(next_steps.lines(next_steps.of(told, found, situation))) + "\n")

@@ -29,6 +29,17 @@ from workers.contract import EpochRecord, Granted, TrialConfig, TrialOutcome
 NODES_MAY_COME_BACK_S = 600.0
 
 
+@dataclasses.dataclass(frozen=True)
+class _Running:
+    config: TrialConfig
+    seats: Seats
+    since: float
+
+    def gpu_hours(self, now: float) -> float:
+        """So far."""
+        return self.config.gpus * max(0.0, now - self.since) / 3600
+
+
 class Engine:
     def __init__(
         self,
@@ -48,7 +59,7 @@ class Engine:
         self._durations = durations
         self._feasible = feasible
         self._cache = cache
-        self._budget = budget_gpu_hours
+        self.budget = budget_gpu_hours
         self._patience_s = wait_for_nodes_s
         self._most_nodes = max_nodes
         self._packing = Packing(most_nodes=max_nodes)
@@ -56,7 +67,8 @@ class Engine:
         self._nodes: Sequence[Node] = ()
         self._made: Mapping[str, Made] = {}  # by node
         self._waiting: dict[str, TrialConfig] = {}
-        self._running: dict[str, tuple[TrialConfig, Seats]] = {}
+        self._beyond: set[str] = set()  # of these, the trials that what is left of the budget does not hold
+        self._running: dict[str, _Running] = {}
         self._rungs = rungs
         self._bases = bases or Bases()
         self.spared: dict[str, str] = {}  # trials that were stopped and run again, and what needs them as its base
@@ -65,8 +77,7 @@ class Engine:
         self.attempts: Counter[str] = Counter()  # by trial, those that are over
         self._settled: deque[tuple[TrialConfig, TrialOutcome]] = deque()
         self._stuck_since: float | None = None
-        self._spent = 0.0
-        self.is_budget_spent = False
+        self._spent = self._spent_before = 0.0  # GPU-hours of attempts that are over
         self.set_aside: dict[str, str] = {}  # nodes, and why
 
     def nodes_are(self, nodes: Sequence[Node], made: Mapping[str, Made]) -> None:
@@ -83,7 +94,7 @@ class Engine:
     def needs(self) -> list[Need]:
         """The nodes that its next starts need beside those it uses, one after the other."""
         self._queue()
-        return [] if self.is_budget_spent else self._packing.needs(self._faults.avoid)
+        return self._packing.needs(self._faults.avoid)
 
     def busy(self, now: float) -> dict[str, float]:
         """The nodes that it uses, and when each is expected to be free."""
@@ -94,16 +105,17 @@ class Engine:
         records: Sequence[TrialRecord],
         attempts: Sequence[TrialRecord] = (),
         arrivals: Sequence[Arrival] = (),
+        spent: float = 0.0,
     ) -> None:
-        """Take what was measured before the driver stopped, what had been tried again, and who stood at which rung."""
+        """Take what was measured before the driver stopped, what had been tried again, who stood at which rung, and the
+        GPU-hours that all of it has held."""
+        self._spent = self._spent_before = spent
         for attempt in attempts:
-            self._spent += attempt.gpu_hours
             self.attempts[attempt.config.trial] += 1
             self._faults.resumed(attempt.config.trial, attempt.outcome, attempt.blamed)
         if self._rungs:
             self._rungs.resumed(arrivals)
         for record in records:
-            self._spent += record.gpu_hours
             self._has_earlier_witnesses |= record.outcome.status == "infeasible"
             if record.outcome.status == "pruned":  # it may be run again, as a base
                 self.attempts[record.config.trial] = record.attempts
@@ -117,27 +129,22 @@ class Engine:
             record = TrialRecord(config=config, outcome=outcome, started_at=now, ended_at=now)
             self._learn(record)
             return record
-        if self.is_budget_spent:
-            return None
-        start = self._packing.start(now, self.predicted_s, self._faults.avoid)
-        if start is None:
-            return self._gone(now) if self._waiting and not self._running else None
-        self._stuck_since = None
-        config = start.trial
-        if known := self._known_on(config, self._made_of(config, start.seats)):
+        while start := self._packing.start(now, self.predicted_s, self._faults.avoid):
+            self._stuck_since = None
+            config = start.trial
+            if known := self._known_on(config, self._made_of(config, start.seats)):
+                self._packing.ended(config.trial, now)
+                del self._waiting[config.trial]
+                self._settle(config, known)
+                return self.next(now)
+            if self._is_affordable(config, now):
+                del self._waiting[config.trial]
+                self._running[config.trial] = _Running(config, start.seats, now)
+                self._equals[config.trial] = equals(config, start.seats, self._made)
+                return start
             self._packing.ended(config.trial, now)
-            del self._waiting[config.trial]
-            self._settle(config, known)
-            return self.next(now)
-        if self._expected_of([*self.running, config]) > self._budget:
-            self._packing.ended(config.trial, now)
-            self._packing.add(config)
-            self.is_budget_spent = True
-            return None
-        del self._waiting[config.trial]
-        self._running[config.trial] = config, start.seats
-        self._equals[config.trial] = equals(config, start.seats, self._made)
-        return start
+            self._beyond.add(config.trial)
+        return self._gone(now) if self._packing.waiting and not self._running else None
 
     @property
     def is_judging(self) -> bool:
@@ -155,22 +162,31 @@ class Engine:
         """An attempt is over: the trial's record, or None if it is tried again and this end does not count."""
         blamed = self.to_blame(record)
         record = dataclasses.replace(record, outcome=self._signed(record))
-        config, _ = self._running.pop(record.config.trial)
+        config = self._over(record, now)
+        is_again = self._faults.told(record, blamed)
+        if is_again:
+            self._wait(config)
+        self._set_bad_nodes_aside()
+        if not is_again:
+            record = dataclasses.replace(record, attempts=self.attempts[config.trial])
+            self._learn(record)
+        self._reconsider(now)
+        return None if is_again else record
+
+    def cancelled(self, record: TrialRecord, now: float) -> None:
+        """An attempt was ended since the sweep stops: its trial waits for whoever goes on."""
+        self._wait(self._over(record, now))
+
+    def _over(self, record: TrialRecord, now: float) -> TrialConfig:
+        """An attempt is, however it ended."""
+        config = self._running.pop(record.config.trial).config
         self.attempts[config.trial] += 1
         self._packing.ended(config.trial, now)
         del self._equals[config.trial]
         if self._rungs:
             self._rungs.forget(config.trial)
         self._spent += record.gpu_hours
-        is_again = self._faults.told(record, blamed)
-        if is_again:
-            self._wait(config)
-        self._set_bad_nodes_aside()
-        if is_again:
-            return None
-        record = dataclasses.replace(record, attempts=self.attempts[config.trial])
-        self._learn(record)
-        return record
+        return config
 
     @property
     def asks_what_nodes_are_made_of(self) -> bool:
@@ -179,7 +195,7 @@ class Engine:
 
     @property
     def running(self) -> list[TrialConfig]:
-        return [config for config, _ in self._running.values()]
+        return [one.config for one in self._running.values()]
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -193,7 +209,7 @@ class Engine:
     @property
     def seated(self) -> list[Start]:
         """What runs, and where."""
-        return [Start(config, seats) for config, seats in self._running.values()]
+        return [Start(one.config, one.seats) for one in self._running.values()]
 
     def queue(self, now: float, count: int) -> list[tuple[TrialConfig, float]]:
         """The next trials to start, and when, if all goes as predicted."""
@@ -201,19 +217,44 @@ class Engine:
 
     @property
     def is_over(self) -> bool:
-        if self._running or self._settled:
+        if self._running or self._settled or len(self._waiting) > len(self._beyond):
             return False
-        return self.is_budget_spent or (not self._waiting and self._strategy.is_over)
+        return bool(self._beyond) or self._strategy.is_over
 
     @property
-    def spent(self) -> Spent:
-        return Spent(self._spent, self._expected_of([*self.running, *self._waiting.values()]), self._strategy.total)
+    def beyond(self) -> list[TrialConfig]:
+        """The trials that wait and that what is left of the budget does not hold."""
+        return [config for trial, config in self._waiting.items() if trial in self._beyond] if self._beyond else []
+
+    def spent(self, now: float = 0.0) -> Spent:
+        """`now` matters while something runs."""
+        held = self._spent + sum(one.gpu_hours(now) for one in self._running.values())
+        waiting = sum(self.predicted_gpu_hours(config) for config in self._waiting.values())
+        return Spent(held, self._committed(now) + waiting, self._strategy.total, self._spent_before)
 
     def predicted_s(self, config: TrialConfig) -> float:
         return self._durations.predict(config).seconds
 
-    def _expected_of(self, unfinished: Sequence[TrialConfig]) -> float:
-        return self._spent + sum(config.gpus * self.predicted_s(config) for config in unfinished) / 3600
+    def predicted_gpu_hours(self, config: TrialConfig) -> float:
+        return config.gpus * self.predicted_s(config) / 3600
+
+    def _committed(self, now: float) -> float:
+        """GPU-hours that will have been spent once what runs has ended, as far as can be foretold."""
+        running = (max(self.predicted_gpu_hours(one.config), one.gpu_hours(now)) for one in self._running.values())
+        return self._spent + sum(running)
+
+    def _is_affordable(self, config: TrialConfig, now: float) -> bool:
+        return self._committed(now) + self.predicted_gpu_hours(config) <= self.budget
+
+    def _reconsider(self, now: float) -> None:
+        """An attempt took less than predicted, or others are predicted to take less since: what fits now?"""
+        is_so: dict[str, bool] = {}  # by cell
+        for config in self.beyond:
+            if config.cell not in is_so:
+                is_so[config.cell] = self._is_affordable(config, now)
+            if is_so[config.cell]:
+                self._beyond.remove(config.trial)
+                self._packing.add(config)
 
     def _queue(self) -> None:
         """Take what the search proposes."""
@@ -249,12 +290,18 @@ class Engine:
 
     def _wait(self, config: TrialConfig) -> None:
         self._waiting[config.trial] = config
-        self._packing.add(config)
+        alone = self._spent + (self.predicted_gpu_hours(config) if math.isfinite(self.budget) else 0.0)
+        if alone > self.budget and not self._cache:  # no seats are kept for it; else it may yet cost nothing
+            self._beyond.add(config.trial)
+        else:
+            self._packing.add(config)
 
     def _settle(self, config: TrialConfig, outcome: TrialOutcome) -> None:
-        if config.trial in self._waiting:
-            del self._waiting[config.trial]
-            self._packing.remove(config.trial)
+        if self._waiting.pop(config.trial, None):
+            if config.trial in self._beyond:
+                self._beyond.remove(config.trial)
+            else:
+                self._packing.remove(config.trial)
         self._settled.append((config, outcome))
 
     def _learn(self, record: TrialRecord) -> None:
@@ -276,12 +323,12 @@ class Engine:
     def _signed(self, record: TrialRecord) -> TrialOutcome:
         """The outcome of a trial that ran and reported nothing, with what its nodes said that they are made of: as far
         as its ranks have not said themselves. What it decides about others goes by that."""
-        outcome, (config, seats) = record.outcome, self._running[record.config.trial]
+        outcome, running = record.outcome, self._running[record.config.trial]
         if outcome.status not in ("infeasible", "pruned"):
             return outcome
-        names = [node for node, ranks in seats for _ in range(ranks)]
+        names = [node for node, ranks in running.seats for _ in range(ranks)]
         places = outcome.granted or [Granted(rank=rank, node=name) for rank, name in enumerate(names)]
-        made = [self._made.get(name, Made()).of(config) for name in names]
+        made = [self._made.get(name, Made()).of(running.config) for name in names]
         return dataclasses.replace(outcome, granted=tuple(_as_made(place, made[place.rank]) for place in places))
 
     def _made_of(self, config: TrialConfig, seats: Seats) -> list[tuple[Fingerprints, int]]:
@@ -292,7 +339,7 @@ class Engine:
     def to_blame(self, record: TrialRecord) -> set[str]:
         """Return the nodes that a running trial's end speaks of: that of the rank that ended badly, or those that have
         gone; else all of them."""
-        _, seats = self._running[record.config.trial]
+        seats = self._running[record.config.trial].seats
         names = [node for node, ranks in seats for _ in range(ranks)]
         if record.outcome.rank is not None:
             return {names[record.outcome.rank]}
@@ -311,7 +358,7 @@ class Engine:
 
     def _gone(self, now: float) -> Start | TrialRecord | None:
         """Nothing runs and nothing fits. Where nodes have gone, wait for them a while, then give up what needs them."""
-        if len(self._packing.stranded) < len(self._waiting):  # the nodes are there: others have them
+        if len(self._packing.stranded) < self._packing.waiting:  # the nodes are there: others have them
             self._stuck_since = None
             return None
         if self._stuck_since is None:

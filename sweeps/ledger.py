@@ -3,12 +3,15 @@
 {"kind": "sweep", …}     first: the name, the file, every planned trial
 {"kind": "node", …}      what a node is made of, when it is first met
 {"kind": "probe", …}     a node's self-test, and what was slow
+{"kind": "start", …}     a trial has got its GPUs, and since when it holds them
 {"kind": "attempt", …}   how a trial ended that was tried again, and the nodes to blame
 {"kind": "rung", …}      a trial at a rung of an asha search, or at its target
 {"kind": "trial", …}     how a trial ended, and all that it measured
 {"kind": "aside", …}     a node that gets no more trials, and why
-{"kind": "driver", …}    who drives the sweep from here on
+{"kind": "driver", …}    who drives the sweep from here on, and when the one before was last heard
 {"kind": "end", …}       why the driver stopped
+
+Ledgers of before have no starts: of a driver that was killed they don't tell what ran, nor what that had cost.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
+import getpass
 import json
 import os
 import shutil
@@ -24,9 +28,10 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from sweeps.errors import InputError, Mistake, RefusedError
+from sweeps.hours import Hours
 from sweeps.plan import Plan
 from sweeps.shape import Node
 from sweeps.spec import SweepSpec, parse
@@ -39,6 +44,8 @@ READ = (4, VERSION)  # 4 had no nodes, and no arrangement of a trial's ranks
 JOB = "SWEEP_JOB"  # in the environment of a driver that was submitted
 SIMULATED = "-simulated"  # ends the name of a sweep that was
 Note = Literal["node", "probe", "rung", "aside"]
+SIGNS_WITHIN_S = 2.0  # of taking a ledger, a driver has said in it who it is
+LOOK_EVERY_S = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,11 +77,18 @@ class TrialRecord:
     ended_at: float
     attempts: int = 1
     blamed: tuple[str, ...] = ()  # nodes, for a bad end
+    held_since: float | None = None  # before it started its nodes may have been tested; None in ledgers of before
+
+    @property
+    def held_s(self) -> float:
+        """How long its GPUs were held for it; not at all for a result that is used again."""
+        since = self.started_at if self.held_since is None else self.held_since
+        return 0.0 if self.outcome.cached else max(0.0, self.ended_at - since)
 
     @property
     def gpu_hours(self) -> float:
-        """What it took; a result that was used again took nothing."""
-        return 0.0 if self.outcome.cached else self.config.gpus * (self.ended_at - self.started_at) / 3600
+        """What it took. A sweep has spent more: `SweepRecord.spent`."""
+        return self.config.gpus * self.held_s / 3600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,30 +97,31 @@ class SweepRecord:
     trials: tuple[TrialRecord, ...]
     nodes: tuple[Mapping[str, Any], ...] = ()
     probes: tuple[Mapping[str, Any], ...] = ()
-    is_complete: bool = False  # its last driver came to the end
+    is_complete: bool = False  # a driver came to the end, and none has done anything since
     attempts: tuple[TrialRecord, ...] = ()  # that did not count: their trials were tried again
     asides: tuple[Mapping[str, Any], ...] = ()  # nodes that got no more trials
     rungs: tuple[Mapping[str, Any], ...] = ()  # trials at rungs of an asha search, or at their target
+    spent: float = 0.0  # GPU-hours of all attempts, whoever they were for
+    heard_at: float = 0.0  # when its last driver was last heard
+    has_ended: bool = False  # its last driver has said that it stops
 
 
 class Ledger:
-    """A sweep's ledger, open for appending."""
+    """A sweep's ledger, open for appending: whoever has it drives the sweep, and nobody else does until it is closed.
 
-    def __init__(self, paths: SweepPaths, facts: SweepFacts) -> None:
-        """Take it for this process; raises where another driver has it."""
+    What the sweep came to before is read under it, so that no other driver can add to that: `before`.
+    """
+
+    def __init__(self, paths: SweepPaths, file: TextIO, facts: SweepFacts, before: SweepRecord | None = None) -> None:
+        """`file` is locked."""
         self.paths = paths
         self.facts = facts
-        self.is_new = False
-        self._file = paths.ledger.open("a", encoding="utf-8")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends, however it does
-        except OSError:
-            self._file.close()
-            raise _taken(paths) from None
+        self.is_new = before is None
+        self.before = before or SweepRecord(facts, ())
+        self._file = file
 
     def begin(self) -> None:
         """The first line of a new sweep."""
-        self.is_new = True
         self._cut_torn_line()
         self._append({"kind": "sweep", "version": VERSION, **contract.to_json(self.facts)})
         self._sign()
@@ -121,7 +136,13 @@ class Ledger:
 
     def _sign(self) -> None:
         job = {"job": os.environ[JOB]} if JOB in os.environ else {}
-        self._append({"kind": "driver", "pid": os.getpid(), "host": os.uname().nodename, **job, "at": time.time()})
+        who = {"pid": os.getpid(), "host": os.uname().nodename, "user": _user()}
+        self._append({"kind": "driver", **who, **job, "at": time.time(), "heard_at": self.before.heard_at})
+
+    def start(self, config: TrialConfig, at: float) -> None:
+        """It holds its GPUs from now on. Nothing counts by this line but what a driver that is killed leaves open: it
+        need not be on the disk."""
+        self._append({"kind": "start", "trial": config.trial, "gpus": config.gpus, "at": at}, is_safe=False)
 
     def write(self, record: TrialRecord) -> None:
         self._append({"kind": "trial", "trial": record.config.trial, **contract.to_json(record)})
@@ -135,19 +156,25 @@ class Ledger:
 
     def end(self, why: str) -> None:
         self._append({"kind": "end", "why": why, "at": time.time()})
-        self._file.close()
+
+    def close(self) -> None:
+        """Leave the sweep to its next driver."""
+        with contextlib.suppress(OSError):  # what could not be written can't be flushed either
+            self._file.close()
 
     def discard(self) -> None:
         """Nothing was measured: leave no trace."""
-        with contextlib.suppress(OSError):  # what could not be written can't be flushed either
-            self._file.close()
-        shutil.rmtree(self.paths.folder)
+        try:
+            shutil.rmtree(self.paths.folder)  # before anybody can take it
+        finally:
+            self.close()
 
-    def _append(self, entry: Mapping[str, Any]) -> None:
+    def _append(self, entry: Mapping[str, Any], is_safe: bool = True) -> None:
         try:
             self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if is_safe:
+                os.fsync(self._file.fileno())
         except OSError as error:
             raise RefusedError(
                 f"the ledger must be written before a result counts, but the system says: {error.strerror}\n"
@@ -167,6 +194,15 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: st
             except FileExistsError:
                 if not _is_stillborn(paths):
                     continue
+            try:
+                file = _locked(paths, os.O_CREAT)
+            except FileNotFoundError:  # another driver has begun it, and discarded it
+                continue
+            if file is None:  # another driver begins it at this moment
+                continue
+            if not _is_stillborn(paths):  # has begun it, and left it
+                file.close()
+                continue
             facts = SweepFacts(
                 name=paths.name,
                 id=uuid.uuid4().hex,
@@ -178,10 +214,7 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: st
                 simulated=simulated,
                 nodes=plan.nodes,
             )
-            try:
-                book = Ledger(paths, facts)
-            except RefusedError:  # another driver begins it at this moment
-                continue
+            book = Ledger(paths, file, facts)
             try:
                 book.begin()
             except RefusedError:
@@ -198,21 +231,111 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: st
 
 def _is_stillborn(paths: SweepPaths) -> bool:
     """Its driver was killed before it had written the first line, so that there is no sweep."""
-    there = [path.name for path in paths.folder.iterdir()] if paths.folder.is_dir() else ["a file"]
-    return not there or (there == [paths.ledger.name] and b"\n" not in paths.ledger.read_bytes())
+    try:
+        there = [path.name for path in paths.folder.iterdir()]
+        return not there or (there == [paths.ledger.name] and b"\n" not in paths.ledger.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):  # another driver discards it at this moment; it is a file
+        return False
 
 
-def reopen(record: SweepRecord) -> Ledger:
-    """The ledger of a sweep that stopped, for its next driver."""
-    book = Ledger(paths(record.facts.name), record.facts)
-    book.go_on()
+def reopen(name: str) -> Ledger:
+    """Take a sweep that stopped, for its next driver; raises where another one has it."""
+    while True:
+        at = paths(name)
+        try:
+            file = _locked(at)
+        except FileNotFoundError:  # it was deleted at this moment
+            continue
+        except OSError as error:
+            raise RefusedError(
+                f"who goes on with a sweep must be able to write its ledger, but the system says: {error.strerror}\n"
+                f"  {at.ledger}\n  its owner can go on"
+            ) from None
+        break
+    if file is None:
+        raise _taken(at)
+    try:
+        before = read(name)
+        book = Ledger(at, file, before.facts, before)
+        book.go_on()
+    except BaseException:
+        file.close()
+        raise
     return book
 
 
-def _taken(paths: SweepPaths) -> RefusedError:
-    last = driver(paths.name)
+def _locked(paths: SweepPaths, flags: int = 0) -> TextIO | None:
+    """Open a ledger for appending and take it, until it is closed or this process ends, however it does; None where a
+    driver has it. Who reads holds it for a moment, `sweep gc` while it deletes: these are waited for."""
+    file = open(  # noqa: SIM115
+        paths.ledger,
+        "a+",
+        encoding="utf-8",
+        opener=lambda path, _: os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o666),
+    )
+    try:
+        while not _has_got(file, fcntl.LOCK_EX):
+            if not _has_got(file, fcntl.LOCK_SH):
+                file.close()
+                return None
+            fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(LOOK_EVERY_S)
+        if not os.path.samestat(os.fstat(file.fileno()), paths.ledger.stat()):
+            raise FileNotFoundError(paths.ledger)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _has_got(file: TextIO, lock: int) -> bool:
+    try:
+        fcntl.flock(file, lock | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _taken(at: SweepPaths) -> RefusedError:
+    last = holder(at.name)
     who = f"process {last['pid']} on {last['host']}" if last else "another process"
-    return RefusedError(f"a sweep has one driver at a time, but {who} drives {paths.name}")
+    user = [f"user {last['user']}"] if "user" in last else []  # ledgers of before don't tell
+    job = [f"job {last['job']}"] if "job" in last else []
+    since = [time.strftime("since %Y-%m-%d %H:%M:%S", time.localtime(last["at"]))] if last else []
+    told = f" ({', '.join([*user, *job, *since])})" if last else ""
+    return RefusedError(
+        f"a sweep has one driver at a time, but {who}{told} drives {at.name}\n"
+        f"  look on with `sweep status {at.name} -f`, or end it with `sweep stop {at.name}` and then do this again"
+    )
+
+
+def holder(name: str) -> Mapping[str, Any]:
+    """Of a sweep that is driven, who does; empty if that can't be told. A driver that has just taken it has not signed
+    yet: the last one to sign may have gone."""
+    give_up = time.monotonic() + SIGNS_WITHIN_S
+    while time.monotonic() < give_up:
+        last = driver(name)
+        if last and not (last["host"] == os.uname().nodename and _has_gone(last["pid"])):
+            return last
+        time.sleep(LOOK_EVERY_S)
+    return {}
+
+
+def _has_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it is another user's
+        return False
+    return False
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user may have no name
+        return str(os.getuid())
 
 
 def driver(name: str) -> Mapping[str, Any]:
@@ -246,22 +369,33 @@ def read(name: str) -> SweepRecord:
     trials: dict[str, TrialRecord] = {}
     noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": [], "aside": [], "rung": []}
     attempts: list[TrialRecord] = []
-    is_complete = False
+    hours = Hours()
+    is_complete = has_ended = False
     for entry in _entries(at):
         if entry["kind"] == "sweep":
             if entry["version"] not in READ:
                 rule = f"must be {' or '.join(map(str, READ))}; what wrote it reads it"
                 raise InputError(str(at), [Mistake("version", rule, entry["version"])])
             facts = _facts(entry)
-        elif entry["kind"] == "trial":
-            trials[entry["trial"]] = _record(entry)
-        elif entry["kind"] == "attempt":
-            attempts.append(_record(entry))
+        elif entry["kind"] in ("trial", "attempt"):
+            record = _record(entry)
+            hours.ended(record.config.trial, record.gpu_hours, record.ended_at)
+            if entry["kind"] == "trial":
+                trials[record.config.trial] = record
+            else:
+                attempts.append(record)
+        elif entry["kind"] == "start":
+            hours.started(entry["trial"], entry["gpus"], entry["at"])
+        elif entry["kind"] == "driver":
+            hours.cut_off(entry.get("heard_at", 0.0))
         elif entry["kind"] in noted:
             noted[entry["kind"]].append(entry)
-        is_complete = entry["kind"] == "end" and entry["why"] == "complete"
+        has_ended = entry["kind"] == "end"
+        if entry["kind"] != "driver":  # one that has only looked leaves a sweep as complete as it was
+            is_complete = has_ended and entry["why"] == "complete"
     if facts is None:
         raise InputError(str(at), [Mistake("", "a ledger begins with its sweep", "none")])
+    heard_at = 0.0 if facts.simulated else _bulletin_at(paths(name))  # of a virtual clock the lines alone tell
     return SweepRecord(
         facts,
         tuple(trials.values()),
@@ -271,7 +405,18 @@ def read(name: str) -> SweepRecord:
         tuple(attempts),
         tuple(noted["aside"]),
         tuple(noted["rung"]),
+        hours.spent(heard_at),
+        max(heard_at, hours.heard_at),
+        has_ended,
     )
+
+
+def _bulletin_at(at: SweepPaths) -> float:
+    """When a driver that runs, or was killed, wrote its last bulletin."""
+    try:
+        return float(json.loads(at.status.read_text())["at"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0.0
 
 
 def facts(name: str) -> SweepFacts:
@@ -351,4 +496,5 @@ def _record(entry: Mapping[str, Any]) -> TrialRecord:
         ended_at=entry["ended_at"],
         attempts=entry["attempts"],
         blamed=tuple(entry.get("blamed", ())),
+        held_since=entry.get("held_since"),
     )

@@ -35,6 +35,7 @@ class Leftover:
     size: int  # bytes
     days: float  # since it was of use
     sweep: str = ""
+    ledger_size: int = 0  # bytes of it, when this was found
 
     def row(self) -> dict[str, Any]:
         parts = ", ".join(path.name for path in self.paths)
@@ -65,9 +66,10 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
     """What can go, and which sweeps stay for which reason."""
     copies = [*_copies(days, now)]  # before the store is read, which may write its copy anew
     kept: dict[str, list[str]] = {}
-    ended: list[tuple[SweepRecord, float]] = []
+    ended: list[tuple[SweepRecord, float, int]] = []
     for name in ledger.names():
         try:
+            length = ledger.paths(name).ledger.stat().st_size
             record = ledger.read(name)
             is_driven = ledger.is_driven(name)
         except (SweepError, ValueError, KeyError, TypeError, OSError):  # whatever another version has written
@@ -82,24 +84,24 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
         elif age < days:
             kept.setdefault(f"younger than {days:g} days", []).append(name)
         else:
-            ended.append((record, age))
-    told = query.told([record.facts.name for record, _ in ended])
+            ended.append((record, age, length))
+    told = query.told([record.facts.name for record, *_ in ended])
     found: list[Leftover] = []
-    for record, age in ended:
+    for record, age, length in ended:
         if {trial.config.trial for trial in record.trials} <= told.get(record.facts.id, set()):
-            found += _of_sweep(record.facts.name, age, has_ledgers)
+            found += _of_sweep(record.facts.name, age, length, has_ledgers)
         else:
             why = "since the tracking store lacks trials (sweep sync NAME brings them)"
             kept.setdefault(why, []).append(record.facts.name)
     return found + copies, kept
 
 
-def _of_sweep(name: str, age: float, has_ledgers: bool) -> Iterator[Leftover]:
+def _of_sweep(name: str, age: float, length: int, has_ledgers: bool) -> Iterator[Leftover]:
     folder = SweepPaths(name).folder
     parts = [folder] if has_ledgers else [folder / part for part in PARTS]
     there = tuple(part for part in parts if _kind(part) == stat.S_IFDIR)
     if there:
-        yield Leftover(name, there, sum(map(_size, there)), age, name)
+        yield Leftover(name, there, sum(map(_size, there)), age, name, length)
 
 
 def _copies(days: float, now: float) -> Iterator[Leftover]:
@@ -114,16 +116,19 @@ def _copies(days: float, now: float) -> Iterator[Leftover]:
 
 
 def _delete(one: Leftover) -> bool:
-    """Unless its sweep has got a driver meanwhile. Links are deleted, what they point to is not."""
+    """Unless its sweep has, or has had, a driver meanwhile: what was found of it holds no longer.
+
+    Links are deleted, what they point to is not."""
     try:
         if not one.sweep:
             one.paths[0].unlink(missing_ok=True)
             return True
         with ledger.undriven(one.sweep) as is_free:
-            for path in one.paths if is_free else ():
+            is_meant = is_free and ledger.paths(one.sweep).ledger.stat().st_size == one.ledger_size
+            for path in one.paths if is_meant else ():
                 if _kind(path) == stat.S_IFDIR:
                     shutil.rmtree(path)
-        return is_free
+        return is_meant
     except OSError as error:
         raise RefusedError(
             f"what is deleted must be ours to delete, but the system says: {error.strerror}\n"

@@ -75,11 +75,17 @@ class Meter(Observer):
 
 
 def spent(record: TrialRecord) -> dict[str, float]:
-    """The seconds of an attempt by what they went to; they add up to all of it, even where two nodes' clocks differ."""
+    """The seconds that an attempt held its ranks, by what they went to; they add up even where nodes' clocks differ.
+
+    Before it starts its gang is brought together and its nodes are tested: that is launching too."""
     if record.outcome.cached:
         return {}
-    left = record.ended_at - record.started_at
+    left = max(0.0, record.ended_at - record.started_at)
     figures = rows.metrics(record) if record.outcome.measurement else {}
     measuring = min(left, figures.get("window_s", 0.0))
     launching = min(left - measuring, max(0.0, figures.get("launch_s", 0.0)))
-    return {"measuring": measuring, "launching": launching, "other": left - measuring - launching}
+    return {
+        "measuring": measuring,
+        "launching": launching + max(0.0, record.held_s - left),
+        "other": left - measuring - launching,
+    }

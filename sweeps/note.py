@@ -19,6 +19,7 @@ class Conclusion:
 
     markdown: str  # for the eye
     findings: str  # the same findings as JSON
+    gpu_hours: float | None = None  # that the sweep has spent
 
 
 def of(facts: SweepFacts, verdict: str = "") -> str:

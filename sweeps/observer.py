@@ -12,11 +12,18 @@ from workers.contract import Progress, TrialConfig
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """GPU-hours of what has ended, and of the whole sweep as far as can be foretold; how many trials that is."""
+    """GPU-hours that were held so far, and of the whole sweep as far as can be foretold; how many trials that is."""
 
     gpu_hours: float
     expected: float
     trials: int
+    before: float = 0.0  # of `gpu_hours`, those of earlier drivers
+
+    @property
+    def part_left(self) -> float | None:
+        """What is left, in times of what this driver has held; None while that is nothing."""
+        mine = self.gpu_hours - self.before
+        return (self.expected - self.gpu_hours) / mine if mine > 0 else None
 
 
 class Observer:

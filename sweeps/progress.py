@@ -45,7 +45,6 @@ class Progress(Observer):
         self._earlier = len(earlier)
         self._ended = {record.config.trial for record in earlier}
         self._again = 0  # trials that have ended twice: their first end did not stand
-        self._spent_earlier = sum(record.gpu_hours for record in earlier)
         self.best: TrialRecord | None = None
         self._trials = trials
         self._name_of = name
@@ -113,8 +112,8 @@ class Progress(Observer):
         if not self.done or self._first_start is None:
             return None
         elapsed = self._clock() - self._first_start
-        if self._spent and (spent := self._spent.gpu_hours - self._spent_earlier):
-            return elapsed * (self._spent.expected - self._spent.gpu_hours) / spent
+        if self._spent and (part_left := self._spent.part_left) is not None:
+            return elapsed * part_left
         return elapsed * (self._trials - self._earlier - self.done) / self.done
 
     def _line(self, record: TrialRecord) -> str:

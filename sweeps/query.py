@@ -128,8 +128,8 @@ def is_there() -> bool:
 
 
 def sweep(name: str) -> dict[str, Any]:
-    """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note, and the
-    nodes that it was planned for: none where an earlier version wrote it."""
+    """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note, gpu_hours,
+    and the nodes that it was planned for: none where an earlier version wrote it."""
     uri = tracking.store_name()
     table = _in_order(_read(uri, [name], OWN))
     is_it = (arrays.texts(table, "tag:sweep.name") == name) & (arrays.texts(table, "tag:sweep.trial") == "")
@@ -143,7 +143,15 @@ def sweep(name: str) -> dict[str, Any]:
     except Exception as error:
         raise tracking.refused("answer", error) from None
     return {"study": found["experiment"], "status": found["status"], "started_ms": found["started_ms"], **told,
-            "note": tags.get(tracking.NOTE, ""), "nodes": shape.read(tags.get(tracking.NODES, ""))}  # fmt: skip
+            "note": tags.get(tracking.NOTE, ""), "gpu_hours": _number(tags.get(tracking.SPENT, "")),
+            "nodes": shape.read(tags.get(tracking.NODES, ""))}  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def list_sweeps(*, store: Names = ()) -> pd.DataFrame:

@@ -397,7 +397,7 @@ def run(
     entry: str = ENTRY,
     before: Sameness | None = None,
 ) -> bool:
-    """Run a sweep to its end; False if it was interrupted, or its budget spent, before that. `before`: with what it
+    """Run a sweep to its end; False if it was interrupted, or the rest is beyond its budget. `before`: with what it
     was measured so far, where it goes on."""
     tune_controller.RayActorManager, tune_module.TuneController = _Patient, _Loop
     facts, paths = ledger.facts, ledger.paths
@@ -417,7 +417,7 @@ def run(
         _tune(_Feed(conductor, site, ask, nurses, same, made), spec, conductor, site, observers, paths, nurses)
     if conductor.error:
         raise conductor.error
-    return engine.is_over and not engine.is_budget_spent
+    return engine.is_over and not engine.beyond
 
 
 def _folders(spec: SweepSpec) -> dict[str, tuple[str, ...]]:

@@ -132,9 +132,11 @@ def logs(name: str, is_followed: bool) -> int:
 
 def stop(name: str, me: str) -> int:
     """End a running sweep as Ctrl-C would, and wait until it has ended."""
-    last = ledger.driver(name)
     if not ledger.is_driven(name):
         raise InputError("sweep", [Mistake("", "must be a sweep that is running", name)])
+    last = ledger.holder(name)
+    if not last:
+        raise RefusedError(f"a driver must say who it is, but that of {name} has not yet: {me} stop {name} once more")
     if last["host"] != os.uname().nodename:
         raise RefusedError(f"a sweep is stopped where its driver runs: {me} stop {name} on {last['host']}")
     if job := last.get("job"):

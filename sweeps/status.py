@@ -7,6 +7,7 @@ trial up. Where there is none any more the ledger says how the sweep ended.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import time
 from collections import Counter
@@ -46,7 +47,7 @@ class Herald(Observer):
         self._running: dict[str, _Running] = {}
         self._queue: list[dict[str, Any]] = []
         self._best: TrialRecord | None = None
-        self._spent = Spent(0.0, 0.0, len(facts.trials))
+        self._spent = dataclasses.replace(engine.spent(), expected=0.0)  # nothing is foretold before it has begun
 
     def started(self, config: TrialConfig) -> None:
         self._running[config.trial] = _Running(config)
@@ -92,7 +93,7 @@ class Herald(Observer):
         running = {self._label(one.config) for one in self._running.values()}
         spent = self._spent
         done = self._counts.total()
-        left = spent.expected - spent.gpu_hours
+        part_left = spent.part_left
         return {
             "sweep": self._facts.name,
             "at": now,
@@ -103,7 +104,7 @@ class Herald(Observer):
             "spent": spent.gpu_hours,
             "expected": spent.expected,
             "unit": cost.unit(self._facts.spec),
-            "left_s": (now - self._began) * left / spent.gpu_hours if spent.gpu_hours else None,
+            "left_s": None if part_left is None else (now - self._began) * part_left,
             "nodes": [
                 {
                     "node": node.name,
@@ -170,8 +171,8 @@ def _from_ledger(name: str) -> Bulletin:
     record = ledger.read(name)
     ended = Counter(trial.outcome.status for trial in record.trials)
     is_driven = ledger.is_driven(name)
-    state = "complete" if record.is_complete else "starting" if is_driven else "stopped"
-    spent = sum(trial.gpu_hours for trial in record.trials)
+    is_starting = is_driven and not record.has_ended
+    state = "starting" if is_starting else "complete" if record.is_complete else "stopped"
     trials = max(len(record.facts.trials), len(record.trials))
     return {
         "sweep": name,
@@ -180,7 +181,7 @@ def _from_ledger(name: str) -> Bulletin:
         "trials": trials,
         "ended": dict(ended),
         "waiting": 0 if record.is_complete else trials - len(record.trials),
-        "spent": spent,
+        "spent": record.spent,
         "unit": cost.unit(record.facts.spec),
     }
 

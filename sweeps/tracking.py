@@ -31,6 +31,7 @@ EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "checkpoint_s", "top1",
 NOTE = "mlflow.note.content"
 FINDINGS = "sweep.findings"
 NODES = "sweep.nodes"  # that the sweep was planned for: on them its cells are those that its trials have
+SPENT = "sweep.gpu_hours"  # by the whole sweep
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
 ALWAYS = ("batch_size", "gpus")  # what charts are drawn over, across sweeps as well
 TIMEOUT_S = 20
@@ -137,8 +138,10 @@ class Store:
         self._client.log_artifact(self._parent, str(file))
 
     def conclude(self, found: Conclusion) -> None:
-        """Say what was found at the sweep's own run: as its note, and as JSON."""
+        """Say what was found at the sweep's own run, as its note and as JSON, and what it has spent."""
         tags = {NOTE: note.of(self._facts, found.markdown), FINDINGS: found.findings, **self._nodes()}
+        if found.gpu_hours is not None:
+            tags[SPENT] = repr(found.gpu_hours)
         for name, text in tags.items():
             self._client.set_tag(self._parent, name, text)
 

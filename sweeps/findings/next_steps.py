@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sweeps.findings import Findings
     from sweeps.report.study import Study
 
-Stopped = Literal["", "interrupted", "the budget is spent"]
+Stopped = Literal["", "interrupted", "nothing else fits in the budget"]
 TOO_SHORT = {"too short to know", "too few steps"}  # for an interval: more steps would do
 ENOUGH_STEPS = 300  # of a window whose interval is not withheld for its length
 MOST_STEPS_TIMES = 4
@@ -36,6 +36,7 @@ class Situation:
     is_afar: bool = False  # it was submitted: whoever reads this sits elsewhere
     is_stored: bool = True  # the tracking store took it all
     stopped: Stopped = ""
+    expected: float = 0.0  # GPU-hours that the whole sweep takes, as far as can be foretold
     report: str = ""  # where the page lies
 
 
@@ -101,10 +102,11 @@ def _mending(study: Study, at: Situation) -> Iterator[NextStep]:
 
 def _going_on(study: Study, at: Situation) -> NextStep:
     budget, why = "", "runs what is left"
-    if at.stopped == "the budget is spent":
-        spent = sum(record.gpu_hours for record in study.records)
-        budget = f" --budget {_rounded_up(2 * spent)}"
-        why = f"with twice what was spent, {spent:.3g} {'GPU' if study.rank == 'GPU' else 'rank'}-hours, in all"
+    if at.stopped == "nothing else fits in the budget":
+        spent = study.spent or 0.0
+        whole = max(at.expected, spent if study.facts.trials else 2 * spent)  # a search chooses as it goes
+        budget = f" --budget {_rounded_up(whole)}"
+        why = f"with what all of it is predicted to take; {spent:.3g} {study.rank}-hours of it are spent"
     return NextStep("resume", f"{at.me} resume {study.name}{budget}{_where(study, at)}", why)
 
 

@@ -70,7 +70,7 @@ def concluded(study: Study) -> Conclusion:
     from sweeps.report import answer
 
     found = findings.of(study)
-    return note.Conclusion(answer.markdown(answer.around(study, found)), found.tag(note.LONGEST))
+    return note.Conclusion(answer.markdown(answer.around(study, found)), found.tag(note.LONGEST), study.spent)
 
 
 def written(study: Study, at: Path, form: Format = "html") -> Path:

@@ -60,7 +60,8 @@ def _kicker(study: Study) -> str:
     spec = study.facts.spec
     day = datetime.datetime.fromtimestamp(study.facts.created_at, datetime.UTC).strftime("%-d %B %Y")
     models = ", ".join(map(str, dict.fromkeys(study.trials["model"]))) if len(study.trials) else str(spec.model)
-    return f"**{study.name}** · {models}, {spec.protocol} · {day} · {outcomes.ends(study)}"
+    spent = "" if study.spent is None else f" · {study.spent:.3g} {study.rank}-hours spent"
+    return f"**{study.name}** · {models}, {spec.protocol} · {day} · {outcomes.ends(study)}{spent}"
 
 
 def _numbers(study: Study, top: Any) -> Iterator[Number]:

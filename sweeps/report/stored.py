@@ -38,4 +38,4 @@ def of(name: str) -> Study:
         simulated=own["simulated"],
         nodes=own["nodes"],
     )
-    return Study(facts, (), is_complete=own["status"] == "FINISHED", stored=trials)
+    return Study(facts, (), is_complete=own["status"] == "FINISHED", stored=trials, spent=own["gpu_hours"])

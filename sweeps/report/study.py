@@ -63,6 +63,7 @@ class Study:
     attempts: tuple[TrialRecord, ...] = ()  # that were tried again
     asides: tuple[Mapping[str, Any], ...] = ()  # nodes that got no more trials
     is_complete: bool = True
+    spent: float | None = None  # GPU-hours of all attempts; a tracking store of before does not tell
     samples: Path | None = None  # the folder of the nodes' readings, where it lies here
     stored: pd.DataFrame | None = None  # the trials of a tracking store, where there is no ledger to have records from
     twin: Study | None = None  # the latest simulation of this study; of a simulation, the latest that was measured
@@ -217,6 +218,7 @@ def _alone(name: str) -> Study:
         record.attempts,
         record.asides,
         record.is_complete,
+        record.spent,
         ledger.paths(name).samples("*").parent,
     )
 

@@ -57,16 +57,16 @@ def run(text: str, shape: str, order: Callable[[list[Start]], list[Start]] = in_
     """Run a sweep file on a simulated cluster without Tune; what runs at a time is computed in this `order`."""
     planned = plan.plan(spec.parse(text, "hopeless.yaml"), "hopeless.yaml", simulated.parse(shape).nodes)
     book = ledger.create(planned, text, (), shape)
-    return _run(book, SweepRecord(book.facts, ()), order)
+    return _run(book, order)
 
 
 def go_on(name: str) -> SweepRecord:
     """As `sweep resume` does."""
-    record = ledger.read(name)
-    return _run(ledger.reopen(record), record, in_order)
+    return _run(ledger.reopen(name), in_order)
 
 
-def _run(book: ledger.Ledger, before: SweepRecord, order: Callable[[list[Start]], list[Start]]) -> SweepRecord:
+def _run(book: ledger.Ledger, order: Callable[[list[Start]], list[Start]]) -> SweepRecord:
+    before = book.before
     of, planned = book.facts.spec, plan.Plan(book.facts.spec, book.facts.trials)
     cluster = simulated.parse(book.facts.simulated)
     engine = Engine(
@@ -78,7 +78,7 @@ def _run(book: ledger.Ledger, before: SweepRecord, order: Callable[[list[Start]]
         bases=driver._bases(of),
     )
     done = [record for record in before.trials if record.outcome.status not in driver.AGAIN]
-    engine.resumed(done, before.attempts, [rungs.arrival(noted) for noted in before.rungs])
+    engine.resumed(done, before.attempts, [rungs.arrival(noted) for noted in before.rungs], before.spent)
     engine.nodes_are(cluster.nodes, simulated.made(cluster, of.data.points()))
     conductor = Conductor(engine, book, [], is_virtual=True)
     while not conductor.is_over:
@@ -87,6 +87,7 @@ def _run(book: ledger.Ledger, before: SweepRecord, order: Callable[[list[Start]]
             group.start(start.trial, at=conductor.now, attempt=engine.attempts[start.trial.trial])
             conductor.answered(start.trial, group.wait(), group.took_s, group.timeline)
     book.end("complete")
+    book.close()
     return ledger.read(book.facts.name)
 
 

@@ -148,7 +148,7 @@ def test_what_was_measured_on_such_nodes_is_used_again() -> None:
     ended = {final.config.trial: final for final in played(made, end=ran.append)}
     assert ran == trials[3:]
     assert ended[trials[0].trial].outcome.message == "cached (measured 2023-11-14, earlier)"
-    assert made.spent.gpu_hours == 10 / HOUR
+    assert made.spent().gpu_hours == 10 / HOUR
 
 
 def test_what_was_measured_on_other_nodes_is_not() -> None:
@@ -231,7 +231,7 @@ def test_nothing_starts_once_the_budget_would_be_overdrawn() -> None:
     ended = played(made, seconds=HOUR)
     assert len(ended) == 2  # of 4 GPU-hours each; a third would make 12
     assert made.is_over
-    assert made.is_budget_spent
+    assert len(made.beyond) == 6
 
 
 def test_nodes_that_have_gone_are_waited_for() -> None:
@@ -288,8 +288,8 @@ def test_who_goes_on_gives_no_retries_anew_and_counts_attempts_and_what_they_too
     trial = config(gpus=4)
     made = engine([trial])
     attempt = dataclasses.replace(record(trial, outcome=LOST), started_at=0.0, ended_at=HOUR, blamed=("n0", "n1", "n2"))
-    made.resumed([], [attempt, attempt])
-    assert made.spent.gpu_hours == 8
+    made.resumed([], [attempt, attempt], spent=8.0)
+    assert made.spent().gpu_hours == 8
     first = made.next(0.0)
     assert isinstance(first, Start)
     assert [node for node, _ in first.seats] == ["n3"]  # the one that it was not lost on

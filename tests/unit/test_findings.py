@@ -183,9 +183,8 @@ def test_a_sweep_that_stopped_goes_on_and_with_more_where_its_budget_was_spent()
     interrupted = suggested(ended(cancelled=3), dataclasses.replace(HERE, stopped="interrupted"))
     assert interrupted["resume"] == "sweep resume words"
     assert "next" not in interrupted
-    spent = suggested(ended(), dataclasses.replace(HERE, stopped="the budget is spent"))
-    assert spent["resume"].startswith("sweep resume words --budget 0.00")
-    assert float(spent["resume"].split()[-1]) >= 2 * sum(record.gpu_hours for record in ended().records)
+    spent = suggested(ended(), dataclasses.replace(HERE, stopped="nothing else fits in the budget", expected=12.34))
+    assert spent["resume"] == "sweep resume words --budget 13"
     both = suggested(ended(failed=1), dataclasses.replace(HERE, stopped="interrupted"))
     assert {"log", "resume"} <= {*both}
     assert "retry" not in both

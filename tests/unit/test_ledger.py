@@ -123,11 +123,11 @@ def test_a_ledger_has_one_driver_at_a_time_and_goes_on_behind_its_last_whole_lin
     made, book = fresh()
     book.write(record(made.trials[0]))
     with pytest.raises(RefusedError, match=rf"one driver at a time, but process {os.getpid()} on .* drives study"):
-        ledger.reopen(ledger.read("study"))
-    book._file.close()  # as the death of a driver does
+        ledger.reopen("study")
+    book.close()  # as the death of a driver does
     with book.paths.ledger.open("ab") as torn:
         torn.write(b'{"kind": "tri')
-    again = ledger.reopen(ledger.read("study"))
+    again = ledger.reopen("study")
     again.write(record(made.trials[1]))
     assert len(ledger.read("study").trials) == 2
 
@@ -136,4 +136,5 @@ def test_only_a_new_ledger_may_be_discarded() -> None:
     _, book = fresh()
     assert book.is_new
     book.end("stopped")
-    assert not ledger.reopen(ledger.read("study")).is_new
+    book.close()
+    assert not ledger.reopen("study").is_new

@@ -84,11 +84,13 @@ def test_what_is_young_driven_stopped_or_untold_stays() -> None:
     book = swept()
     assert "not complete" in kept()
     book.end("complete")
+    book.close()
     assert "younger" in kept(time.time())
     assert found()
-    again = ledger.reopen(ledger.read("old"))
+    again = ledger.reopen("old")
     assert "not complete" in kept()
     again.end("stopped")
+    again.close()
     assert "not complete" in kept()
 
 
@@ -100,6 +102,7 @@ def test_a_sweep_that_ended_in_the_future_of_a_virtual_clock_is_as_old_as_now() 
 def test_a_trial_that_the_store_lacks_keeps_its_sweep() -> None:
     book = swept()
     book.end("complete")
+    book.close()
     FINISHED[book.facts.id].pop()
     assert "lacks trials" in kept()
     FINISHED.clear()
@@ -139,10 +142,13 @@ def test_a_folder_of_a_sweep_that_is_a_link_stays(results: Path, tmp_path: Path)
 def test_a_sweep_that_has_got_a_driver_meanwhile_stays(results: Path) -> None:
     swept().end("complete")
     (one,) = found()
-    again = ledger.reopen(ledger.read("old"))
+    again = ledger.reopen("old")
     assert not leftovers._delete(one)
     assert (results / "old/logs/file").exists()
     again.end("complete")
+    again.close()
+    assert not leftovers._delete(one), "what was found before it was driven holds no longer"
+    assert leftovers._delete(found()[0])
 
 
 def test_copies_of_stores_go_and_the_store_stays(workplace: Path, results: Path) -> None:

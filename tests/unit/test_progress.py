@@ -51,7 +51,7 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
 
 def test_what_an_earlier_driver_has_done_counts_but_not_for_the_pace() -> None:
     trials = [config(repeat=n) for n in range(4)]
-    made, out, clock = progress(*trials, earlier=[record(trials[0]), record(trials[1])])
+    made, out, clock = progress(*trials, earlier=[record(one) for one in trials[:2]])
     made.started(trials[2])
     clock.now = 10
     made.ended(record(trials[2], 99.0))

@@ -1,0 +1,36 @@
+"""What a sweep has spent: the GPU-hours that attempts at its trials have held, whoever they were for. Pure.
+
+An attempt holds its GPUs from when they are taken for it until it ends: its launch and the test of its nodes are paid
+for, and so is an attempt that was lost, cancelled, or whose trial has been tried again since. A result that is used
+again held nothing. An attempt without an end was cut off with its driver: it counts until that driver was last heard.
+"""
+
+from __future__ import annotations
+
+
+class Hours:
+    """The sum over the lines of a ledger, told in their order."""
+
+    def __init__(self) -> None:
+        self.heard_at = 0.0  # the latest time that a line tells
+        self._ended = 0.0
+        self._open: dict[str, tuple[int, float]] = {}  # by trial: its GPUs, and since when they are held
+
+    def started(self, trial: str, gpus: int, at: float) -> None:
+        self._open[trial] = gpus, at
+        self.heard_at = max(self.heard_at, at)
+
+    def ended(self, trial: str, gpu_hours: float, at: float) -> None:
+        self._open.pop(trial, None)
+        self._ended += gpu_hours
+        self.heard_at = max(self.heard_at, at)
+
+    def cut_off(self, heard_at: float) -> None:
+        """The driver was last heard then, and with it what ran has gone."""
+        self._ended = self.spent(heard_at)
+        self._open.clear()
+
+    def spent(self, heard_at: float = 0.0) -> float:
+        """Return the GPU-hours held until the driver was last heard: then, or when its latest line says."""
+        until = max(heard_at, self.heard_at)
+        return self._ended + sum(gpus * max(0.0, until - since) for gpus, since in self._open.values()) / 3600

@@ -1,0 +1,111 @@
+"""A budget and an owner through the whole program, on a simulated cluster: what runs, what is spent, who says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps import cost, ledger, plan, spec
+from sweeps.ledger import TrialRecord
+from sweeps.simulator import cluster as simulated
+from tests.integration.conftest import ROOT
+
+pytestmark = pytest.mark.timeout(600)
+
+FILE = """
+name: small
+model: resnet50
+device: gpu
+explain: false
+space: {batch_size: 32, gpus: [1, 8]}
+repeats: 2
+"""
+SHAPE = "nodes=2,gpus=4,gpu=v100"
+
+
+def begun(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "sweeps.cli", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def sweep(*arguments: str) -> tuple[int, str]:
+    process = begun(*arguments)
+    told = process.communicate(timeout=300)[0]
+    return process.returncode, told
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    entries = map(json.loads, ledger.paths(name).ledger.read_text().splitlines())
+    return [entry for entry in entries if entry["kind"] == "trial"]
+
+
+def stored(question: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect("mlflow.db") as store:
+        return store.execute(question).fetchall()
+
+
+def hours(records: tuple[TrialRecord, ...]) -> float:
+    return sum(record.gpu_hours for record in records)
+
+
+def spent_as_told(name: str, said: str) -> float:
+    """What the ledger, `status`, the report, MLflow and the console say: one figure."""
+    record = ledger.read(name)
+    code, told = sweep("status", name, "--format", "json")
+    assert code == 0
+    assert json.loads(told)["spent"] == record.spent
+    words = f"{record.spent:.3g} GPU-hours"
+    assert f"spent {words}" in said
+    assert f"{words} spent" in ledger.paths(name).folder.joinpath("report.html").read_text()
+    tag = "SELECT value FROM tags JOIN runs USING (run_uuid) WHERE key = 'sweep.gpu_hours' AND runs.name = '{}'"
+    assert [float(value) for (value,) in stored(tag.format(name))] == [record.spent]
+    return record.spent
+
+
+def test_what_fits_runs_two_resumes_run_the_rest_once_and_hours_add_up(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    machine = simulated.parse(SHAPE)
+    first, *_ = plan.plan(spec.parse(FILE, "small.yaml"), "small.yaml", machine.nodes).trials
+    alone = dataclasses.replace(first, gpus=1)
+    cheap = cost.learned(machine, is_real=False).predict(alone).seconds / 3600
+    Path("small.yaml").write_text(FILE + f"budget: {{gpu_hours: {4 * cheap}}}\n")
+    code, said = sweep("run", "small.yaml", "--simulate", SHAPE)
+    assert code == 130, said
+    name = "small-simulated"
+    assert {(trial.config.gpus, trial.config.repeat) for trial in ledger.read(name).trials} == {(1, 0), (1, 1)}
+    assert "nothing else fits in the budget" in said
+    assert "not run, for these need more than what the budget has left" in said
+    before = spent_as_told(name, said)
+    assert 0 < before <= 4 * cheap
+
+    drivers = [begun("resume", name, "--budget", "1000") for _ in range(2)]
+    told = [driver.communicate(timeout=300)[0] for driver in drivers]
+    codes = [driver.returncode for driver in drivers]
+    assert sorted(codes) in ([0, 0], [0, 3]), told
+    if 3 in codes:
+        assert f"has one driver at a time, but process {drivers[codes.index(0)].pid} on" in told[codes.index(3)]
+    assert Counter(line["trial"] for line in lines(name)) == dict.fromkeys((one["trial"] for one in lines(name)), 1)
+    assert len(lines(name)) == 4
+    assert stored(f"SELECT count(*) FROM tags WHERE key = 'sweep.name' AND value = '{name}'") == [(5,)]
+    after = ledger.read(name)
+    assert after.spent == pytest.approx(hours(after.trials))
+    assert after.spent > before
+
+    code, said = sweep("retry", name, "--status", "completed", "--budget", f"{after.spent + 1.5 * before}")
+    assert code == 130, said
+    assert len(lines(name)) == 6, "the two on one GPU once more"
+    assert spent_as_told(name, said) == pytest.approx(after.spent + before, rel=0.2)
+    assert ledger.read(name).spent == pytest.approx(
+        sum(line["config"]["gpus"] * (line["ended_at"] - line["held_since"]) for line in lines(name)) / 3600
+    )
+    assert "Traceback" not in said

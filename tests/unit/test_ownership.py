@@ -1,0 +1,299 @@
+"""A sweep has one driver: whoever takes it reads it then, and whoever comes second is told who has it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sweeps import driver, ledger, plan, service, spec
+from sweeps.driver import Terms
+from sweeps.errors import InputError, RefusedError, SweepError
+from sweeps.shape import Node
+from tests.unit.records import record
+from workers.contract import TrialOutcome
+
+ROUNDS = 100
+TEXT = "{name: NAME, model: tiny, device: cpu, repeats: 1, space: {batch_size: [8, 16, 32], gpus: 1}}"
+FORK = multiprocessing.get_context("fork")
+ENDED = {8: TrialOutcome(status="failed", kind="killed"), 16: TrialOutcome(status="lost", kind="node lost")}
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no machine dies here
+    return tmp_path / "results"
+
+
+def begun(name: str = "study") -> ledger.Ledger:
+    text = TEXT.replace("NAME", name)
+    return ledger.create(plan.plan(spec.parse(text, "x")), text)
+
+
+def stopped(name: str) -> None:
+    """Of its three trials one has failed, one was lost, and one has not run."""
+    book = begun(name)
+    for config in book.facts.trials:
+        if outcome := ENDED.get(config.batch_size):
+            book.write(record(config, outcome=outcome))
+    book.end("stopped")
+    book.close()
+
+
+def lines(name: str, kind: str) -> list[dict[str, Any]]:
+    entries = map(json.loads, ledger.paths(name).ledger.read_text().splitlines())
+    return [entry for entry in entries if entry["kind"] == kind]
+
+
+def completed(name: str) -> Counter[int]:
+    """How often each trial was measured, by its batch."""
+    ends = lines(name, "trial")
+    return Counter(end["config"]["batch_size"] for end in ends if end["outcome"]["status"] == "completed")
+
+
+@contextlib.contextmanager
+def soon(*_: object) -> Iterator[SimpleNamespace]:
+    """A cluster that takes a moment to be there."""
+    time.sleep(random.uniform(0, 0.004))
+    yield SimpleNamespace(nodes=[Node("here", 8, 0)])
+
+
+def measured(planned: plan.Plan, _: object, before: Any, known: object, book: ledger.Ledger, *more: object) -> int:
+    """Planted in place of measuring: every trial that is left completes."""
+    done = {trial.config.trial for trial in before.done}
+    for config in planned.trials:
+        if config.trial not in done:
+            time.sleep(random.uniform(0, 0.001))
+            book.write(record(config))
+    book.end("complete")
+    book.close()
+    return 0
+
+
+def resume(name: str) -> int:
+    return driver.resume(name, Terms())
+
+
+def retry(name: str) -> int:
+    return driver.retry(name, ["failed", "lost"], Terms())
+
+
+def exit_code(call: Callable[[], int]) -> int:
+    try:
+        return call()
+    except SweepError as error:
+        return error.exit_code
+
+
+def together(*calls: Callable[[int], int], rounds: int = ROUNDS) -> list[tuple[int, ...]]:
+    """Make calls in processes of their own, all at the same instant, round after round; their exit codes by round."""
+    start, found = FORK.Barrier(len(calls)), FORK.SimpleQueue()
+
+    def work(place: int, call: Callable[[int], int]) -> None:
+        codes = []
+        for number in range(rounds):
+            start.wait(60)
+            codes.append(exit_code(functools.partial(call, number)))
+        found.put((place, codes))
+
+    workers = [FORK.Process(target=work, args=one) for one in enumerate(calls)]
+    for worker in workers:
+        worker.start()
+    told = dict(found.get() for _ in calls)
+    for worker in workers:
+        worker.join()
+    return list(zip(*(told[place] for place in range(len(calls))), strict=True))
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_site", soon)
+    monkeypatch.setattr(driver, "_conduct", measured)
+    monkeypatch.setattr(driver, "_told", lambda *_: 0)
+
+
+@pytest.mark.usefixtures("planted")
+def test_of_two_that_resume_a_sweep_at_the_same_instant_one_runs_each_trial_that_is_left() -> None:
+    for number in range(ROUNDS):
+        stopped(f"study{number}")
+    codes = together(*[lambda number: resume(f"study{number}")] * 2)
+    assert {tuple(sorted(pair)) for pair in codes} <= {(0, 0), (0, 3)}  # the second came after the first, or beside it
+    assert [completed(f"study{number}") for number in range(ROUNDS)] == [{16: 1, 32: 1}] * ROUNDS
+
+
+@pytest.mark.usefixtures("planted")
+def test_of_two_that_retry_at_the_same_instant_one_runs_each_trial_again() -> None:
+    for number in range(ROUNDS):
+        stopped(f"study{number}")
+    codes = together(*[lambda number: retry(f"study{number}")] * 2)
+    assert {tuple(sorted(pair)) for pair in codes} <= {(0, 2), (0, 3)}  # the second finds nothing to retry
+    assert [completed(f"study{number}") for number in range(ROUNDS)] == [{8: 1, 16: 1}] * ROUNDS
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_resume_beside_a_retry_runs_no_trial_twice() -> None:
+    for number in range(ROUNDS):
+        stopped(f"study{number}")
+    codes = together(lambda number: resume(f"study{number}"), lambda number: retry(f"study{number}"))
+    for number, (resumed, retried) in enumerate(codes):
+        assert 0 in (resumed, retried)
+        wanted = ({16, 32} if resumed == 0 else set()) | ({8, 16} if retried == 0 else set())
+        assert completed(f"study{number}") == dict.fromkeys(wanted, 1), (resumed, retried)
+
+
+@pytest.mark.parametrize("leave", ["close", "discard"])
+def test_two_sweeps_of_a_name_that_begin_at_the_same_instant_never_share_a_folder(results: Path, leave: str) -> None:
+    def run(number: int, does_leave: bool) -> int:
+        book = begun(f"study{number}")
+        time.sleep(random.uniform(0, 0.001))
+        if does_leave:
+            getattr(book, leave)()
+        else:
+            book.write(record(book.facts.trials[0]))
+            kept.append(book)
+        return 0
+
+    kept: list[ledger.Ledger] = []
+    codes = together(*(functools.partial(run, does_leave=does) for does in (True, False)))
+    assert codes == [(0, 0)] * ROUNDS
+    for number in range(ROUNDS):
+        there = {path.name for path in results.glob(f"study{number}*") if path.name.split("-")[0] == f"study{number}"}
+        count = 2 if leave == "close" else 1
+        assert len(there) == count
+        assert there <= {f"study{number}", f"study{number}-2"}
+        assert sum(len(ledger.read(name).trials) for name in there) == 1
+        for name in there:
+            assert (len(lines(name, "sweep")), len(lines(name, "driver"))) == (1, 1)
+
+
+def test_a_name_that_another_has_taken_and_left_since_one_looked_is_not_taken_again(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_stillborn, others = ledger._is_stillborn, []
+
+    def too_early(at: Any) -> bool:
+        told = is_stillborn(at)
+        if told and not others:
+            others.append("soon")
+            begun().close()
+        return told
+
+    (results / "study").mkdir(parents=True)
+    monkeypatch.setattr(ledger, "_is_stillborn", too_early)
+    assert begun().facts.name == "study-2"
+    assert len(lines("study", "sweep")) == 1
+
+
+def test_who_reads_a_sweep_keeps_nobody_from_taking_it() -> None:
+    stopped("study")
+    is_over = threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            ledger.is_driven("study")
+            with ledger.undriven("study"):
+                ledger.read("study")
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(ROUNDS):
+            ledger.reopen("study").close()
+    finally:
+        is_over.set()
+        for reader in readers:
+            reader.join()
+
+
+def test_a_sweep_that_is_being_deleted_is_waited_for_and_then_is_not_there() -> None:
+    stopped("study")
+    has_begun = threading.Event()
+
+    def delete() -> None:
+        with ledger.undriven("study") as is_free:
+            assert is_free
+            has_begun.set()
+            time.sleep(0.2)
+            folder = ledger.paths("study").folder
+            (folder / "ledger.jsonl").unlink()
+            folder.rmdir()
+
+    deleting = threading.Thread(target=delete)
+    deleting.start()
+    has_begun.wait()
+    with pytest.raises(InputError, match=r"must hold the sweep named \(there: none yet\), but got study"):
+        ledger.reopen("study")
+    deleting.join()
+
+
+def test_the_second_driver_is_told_who_has_the_sweep_since_when_and_what_to_do() -> None:
+    book = begun()
+    with pytest.raises(RefusedError) as refused:
+        ledger.reopen("study")
+    (signed,) = lines("study", "driver")
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(signed["at"]))
+    who = f"process {os.getpid()} on {os.uname().nodename} (user {signed['user']}, since {since})"
+    assert str(refused.value).startswith(f"a sweep has one driver at a time, but {who} drives study\n")
+    assert "sweep status study -f" in str(refused.value)
+    assert "sweep stop study" in str(refused.value)
+    assert refused.value.exit_code == 3
+    book.close()
+
+
+def test_a_driver_that_has_gone_is_not_named_for_one_that_has_not_signed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "SIGNS_WITHIN_S", 0.05)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    book = begun()
+    text = book.paths.ledger.read_text()
+    book.paths.ledger.write_text(text.replace(f'"pid":{os.getpid()}', f'"pid":{gone.pid}'))
+    with pytest.raises(RefusedError, match="but another process drives study"):
+        ledger.reopen("study")
+    with pytest.raises(RefusedError, match="a driver must say who it is"):
+        service.stop("study", "sweep")
+    book.close()
+
+
+def test_who_only_looks_whether_anything_is_left_leaves_a_complete_sweep_complete() -> None:
+    book = begun()
+    book.end("complete")
+    book.close()
+    ledger.reopen("study").close()
+    assert ledger.read("study").is_complete
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_sweep_whose_driver_was_killed_after_its_last_trial_is_complete_once_it_is_resumed() -> None:
+    book = begun()
+    for config in book.facts.trials:
+        book.write(record(config))
+    book.close()
+    assert not ledger.read("study").is_complete
+    assert resume("study") == 0
+    assert ledger.read("study").is_complete
+    assert not ledger.is_driven("study")
+
+
+def test_a_ledger_that_may_not_be_written_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    stopped("study")
+    monkeypatch.setattr(ledger, "_locked", locked)
+    with pytest.raises(RefusedError, match="must be able to write its ledger, but the system says: Permission denied"):
+        ledger.reopen("study")

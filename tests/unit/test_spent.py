@@ -1,0 +1,410 @@
+"""What a sweep has spent: whoever held a GPU, for whatever; the same for whoever tells it; and what a budget holds."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import heapq
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps import cost, driver, ledger, plan, report, spec, status
+from sweeps.cache import Cache, Made
+from sweeps.conductor import Conductor
+from sweeps.durations import Durations
+from sweeps.engine import Engine
+from sweeps.errors import InputError
+from sweeps.feasibility import Feasibility
+from sweeps.findings import next_steps
+from sweeps.hours import Hours
+from sweeps.ledger import TrialRecord
+from sweeps.packing import Start
+from sweeps.report import study
+from sweeps.report.study import Study
+from sweeps.search import Listed
+from sweeps.shape import Node
+from tests.unit import hopeless
+from tests.unit.records import config
+from workers.contract import Cached, TrialConfig, TrialOutcome
+
+HOUR = 3600.0
+FOUR = [Node(f"n{n}", 4, 0) for n in range(4)]
+TEXT = "{name: study, model: tiny, device: cpu, repeats: 1, space: {batch_size: [8, 16, 32], gpus: 4}}"
+LOSSY = "nodes=1,gpus=4,gpu=v100,loss=50%,seed=2"
+MANY = hopeless.FILE.replace("{method: asha, grace: 4, reduction: 2}", "grid").replace("epochs: 90", "epochs: 2")
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr("os.fsync", lambda _: None)  # no machine dies here
+    return tmp_path / "results"
+
+
+def begun(text: str = TEXT) -> ledger.Ledger:
+    return ledger.create(plan.plan(spec.parse(text, "x")), text)
+
+
+def held(config: TrialConfig, since: float, until: float, ended: str = "completed") -> TrialRecord:
+    outcome = TrialOutcome(status=ended)  # type: ignore[arg-type]
+    return TrialRecord(config=config, outcome=outcome, started_at=since + 1, ended_at=until, held_since=since)
+
+
+# One driver after another; of each the attempts, as (trial, GPUs, from, to), and when it was last heard.
+attempt = st.tuples(st.integers(0, 5), st.integers(1, 8), st.floats(0, 100), st.floats(0, 100))
+
+
+@given(st.lists(st.tuples(st.lists(attempt, max_size=6), st.floats(0, 100)), max_size=4))
+def test_all_that_was_held_is_spent_never_less_later_and_the_same_after_a_driver_as_before_the_next(
+    drivers: list[tuple[list[tuple[int, int, float, float]], float]],
+) -> None:
+    hours, now, expected, last = Hours(), 0.0, 0.0, 0.0
+    for attempts, killed_s in drivers:
+        events = []
+        for n, (trial, gpus, since, took) in enumerate(attempts):
+            events += [(now + since, 0, f"{trial}-{n}", gpus, 0.0), (now + since + took, 1, f"{trial}-{n}", gpus, took)]
+        end = now + killed_s
+        heard = max([now, *(at for at, *_ in events if at <= end)])
+        for at, is_end, name, gpus, took in sorted(events):
+            if at > end:
+                continue
+            if is_end:
+                hours.ended(name, gpus * took / HOUR, at)
+            else:
+                hours.started(name, gpus, at)
+            assert hours.spent() >= last - 1e-9
+            last = hours.spent()
+        for _, gpus, since, took in attempts:
+            if now + since <= end:
+                until = now + since + took if now + since + took <= end else heard
+                expected += gpus * (until - now - since) / HOUR
+        assert hours.spent(heard) == pytest.approx(expected)
+        hours.cut_off(heard)
+        assert hours.spent(heard + 1e6) == pytest.approx(expected), "what comes later is the next driver's"
+        now = end + 1
+
+
+def test_attempts_that_were_lost_cancelled_or_run_again_count_and_results_used_again_do_not() -> None:
+    book = begun()
+    first, second, third = book.facts.trials
+    book.start(first, 1000.0)
+    book.write_attempt(held(first, 1000.0, 1000.0 + HOUR, "lost"))
+    book.write(held(first, 5000.0, 5000.0 + HOUR, "failed"))
+    book.write(held(second, 1000.0, 1000.0 + HOUR, "cancelled"))
+    known = Cached(sweep="x", measured_at=1.0, hardware="", software="", limited_by="", figures={})
+    cached = dataclasses.replace(held(third, 0.0, HOUR), outcome=TrialOutcome(status="completed", cached=known))
+    book.write(cached)
+    assert ledger.read("study").spent == 3 * 4
+    book.close()
+    again = ledger.reopen("study")  # as `sweep retry` does
+    again.write(held(first, 9000.0, 9000.0 + HOUR))
+    assert again.before.spent == 3 * 4
+    assert ledger.read("study").spent == 4 * 4, "the trial counts once, its hours count twice"
+    assert len(ledger.read("study").trials) == 3
+
+
+def test_hours_begin_when_gpus_are_held_not_when_ranks_start() -> None:
+    trial = config(gpus=2)
+    assert held(trial, 100.0, 100.0 + HOUR).gpu_hours == 2
+    of_before = dataclasses.replace(held(trial, 0.0, HOUR), held_since=None)
+    assert of_before.gpu_hours == pytest.approx(2 * (HOUR - 1) / HOUR)
+
+
+def test_what_ran_when_a_driver_was_killed_counts_until_it_was_last_heard_and_no_longer() -> None:
+    book = begun()
+    first, second, _ = book.facts.trials
+    book.start(first, 1000.0)
+    book.start(second, 1000.0 + HOUR)  # the last line
+    assert ledger.read("study").spent == 4
+    book.paths.status.write_text(json.dumps({"at": 1000.0 + 2 * HOUR}))  # the driver's last bulletin
+    before = ledger.read("study").spent
+    assert before == 8 + 4
+    book.close()
+    again = ledger.reopen("study")
+    again.paths.status.write_text(json.dumps({"at": 1000.0 + 50 * HOUR}))  # the next driver's
+    assert again.before.spent == ledger.read("study").spent == before
+    again.start(first, 1000.0 + 50 * HOUR)
+    again.write(held(first, 1000.0 + 50 * HOUR, 1000.0 + 51 * HOUR))
+    assert ledger.read("study").spent == before + 4
+
+
+@pytest.mark.parametrize("version", ledger.READ)
+def test_a_ledger_of_before_counts_what_it_tells(version: int) -> None:
+    book = begun()
+    first = book.facts.trials[0]
+    book.write_attempt(held(first, 1000.0, 1001.0 + HOUR, "lost"))
+    book.write(held(first, 9000.0, 9001.0 + HOUR))
+    book.end("stopped")
+    book.close()
+    lines = [json.loads(line) for line in book.paths.ledger.read_text().splitlines()]
+    lines[0]["version"] = version
+    for line in lines:
+        for new in ("held_since", "heard_at", "user"):
+            line.pop(new, None)
+    book.paths.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert ledger.read("study").spent == 8
+    again = ledger.reopen("study")
+    assert again.before.spent == 8
+    again.start(first, 20_000.0)
+    again.write(held(first, 20_000.0, 20_000.0 + HOUR))
+    assert ledger.read("study").spent == 12
+
+
+def test_wherever_a_driver_is_killed_nothing_is_forgotten_and_nothing_is_paid_twice() -> None:
+    """On a simulated cluster that loses every other attempt, through engine, conductor and ledger."""
+    whole = hopeless.run(MANY, LOSSY)
+    assert whole.attempts
+    ran = [*whole.trials, *whole.attempts]
+    assert whole.spent == pytest.approx(sum(one.config.gpus * (one.ended_at - one.started_at) for one in ran) / HOUR)
+    book = ledger.paths(whole.facts.name).ledger
+    lines = book.read_text().splitlines(keepends=True)
+    last = 0.0
+    for cut in range(2, len(lines) + 1):
+        book.write_text("".join(lines[:cut]))
+        now = ledger.read(whole.facts.name).spent
+        assert now >= last - 1e-9
+        last = now
+    for cut in (len(lines) // 3, len(lines) // 2, 2 * len(lines) // 3):
+        book.write_text("".join(lines[:cut]))
+        killed = ledger.read(whole.facts.name).spent
+        again = hopeless.go_on(whole.facts.name)
+        mine = [json.loads(line) for line in book.read_text().splitlines()[cut:]]
+        ended = [line for line in mine if line["kind"] in ("trial", "attempt")]
+        took = sum(line["config"]["gpus"] * (line["ended_at"] - line["held_since"]) for line in ended) / HOUR
+        assert again.spent == pytest.approx(killed + took)
+
+
+def engine(trials: Sequence[TrialConfig], hours: dict[str, float], budget: float, cache: Cache | None = None) -> Engine:
+    """Of predictions in hours, by cell, that no end changes."""
+
+    class Fixed(Durations):
+        def learn(self, record: TrialRecord) -> None: ...
+
+    made = Engine(
+        lambda _: Listed(trials),
+        Fixed(lambda config: HOUR * hours[config.cell]),
+        Feasibility(),
+        cache or Cache(),
+        budget,
+    )
+    made.nodes_are(FOUR, {})
+    return made
+
+
+def test_what_fits_in_the_budget_runs_and_what_does_not_is_told() -> None:
+    """The case of the issue: a budget of 10, cells of 32 and of 1 GPU-hours."""
+    large, small = config(batch_size=8, gpus=16), [config(batch_size=16, repeat=n) for n in range(4)]
+    hours = {large.cell: 2.0, small[0].cell: 1.0}
+    made = engine([large, *small], hours, budget=10.0)
+    ran = played(made, {trial: HOUR * took for trial, took in hours.items()})
+    assert {one.config.trial for one in ran} == {trial.trial for trial in small}
+    assert made.beyond == [large]
+    assert made.is_over
+    assert made.spent().gpu_hours == 4
+    first, second = driver._beyond(made, spec.parse(TEXT, "x"))
+    assert first == "not run, for these need more than what the budget has left, 6 of 10 rank-hours:"
+    assert second.endswith("1 × about 32 rank-hours")
+
+
+def test_no_nodes_are_kept_free_for_what_the_budget_can_never_hold() -> None:
+    large, small = config(batch_size=8, gpus=16), [config(batch_size=16, gpus=4, repeat=n) for n in range(6)]
+    made = engine([large, *small], {large.cell: 2.0, small[0].cell: 0.1}, budget=10.0)
+    starts = list(iter(lambda: made.next(0.0), None))
+    assert len(starts) == 4
+    made.ended(held(starts[0].trial, 0.0, 60.0), 60.0)  # type: ignore[union-attr]
+    assert isinstance(made.next(60.0), Start), "on the node that is free, with three others in use"
+    assert made.beyond == [large]
+
+
+def test_a_result_that_can_be_used_again_costs_nothing_whatever_the_budget() -> None:
+    trial = config(batch_size=8, gpus=4)
+    rows = {"hardware": "hw", "software": "sw", "limited_by": "", "sweep": "earlier", "started_at": 1.7e9}
+    rows |= {"arrangement": "", "data_files": "", "trial": trial.trial, "figures": {"images_per_s": 123.0}}
+    made = engine([trial], {trial.cell: 9.0}, budget=1.0, cache=Cache([rows]))
+    made.nodes_are(FOUR, {"n0": Made("hw", "sw"), **{node.name: Made("other", "sw") for node in FOUR[1:]}})
+    ended = made.next(0.0)
+    assert isinstance(ended, TrialRecord)
+    assert ended.outcome.cached
+    assert made.is_over
+    assert not made.beyond
+    assert made.spent().gpu_hours == 0
+
+
+def test_what_did_not_fit_runs_once_others_have_taken_less_than_predicted() -> None:
+    first, second = config(batch_size=8, gpus=4), config(batch_size=16, gpus=4)
+    hours = {first.cell: 2.0, second.cell: 2.0}
+    made = engine([first, second], hours, budget=10.0)
+    assert len(played(made, {first.cell: 0.5 * HOUR, second.cell: 0.5 * HOUR})) == 2
+    assert not made.beyond
+
+
+def played(made: Engine, seconds: dict[str, float], fails: Sequence[int] = ()) -> list[TrialRecord]:
+    """Run to the end, as many at a time as there is room for; all attempts. Those named end badly."""
+    now, ran, ends = 0.0, [], list[tuple[float, int, Start, float]]()
+    number = 0
+    while True:
+        while isinstance(found := made.next(now), Start):
+            heapq.heappush(ends, (now + seconds[found.trial.cell], number, found, now))
+            number += 1
+        if not ends:
+            return ran
+        now, n, start, since = heapq.heappop(ends)
+        ran.append(held(start.trial, since, now, "lost" if n in fails else "completed"))
+        made.ended(ran[-1], now)
+
+
+cells = st.lists(
+    st.tuples(st.sampled_from([1, 2, 4, 16]), st.floats(0.1, 5), st.floats(0.01, 10), st.integers(1, 3)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(cells, st.floats(0.5, 60), st.sets(st.integers(0, 10), max_size=3), st.floats(0, 20))
+def test_a_budget_is_overdrawn_by_no_more_than_what_ran_when_the_last_trial_started(
+    drawn: list[tuple[int, float, float, int]], budget: float, fails: set[int], before: float
+) -> None:
+    trials, predicted, actual = [], {}, {}
+    for n, (gpus, hours, took, repeats) in enumerate(drawn):
+        alike = [config(batch_size=n + 1, gpus=gpus, repeat=repeat) for repeat in range(repeats)]
+        trials += alike
+        predicted[alike[0].cell], actual[alike[0].cell] = hours, HOUR * took
+    made = engine(trials, predicted, budget)
+    made.resumed([], spent=before)
+    ran = played(made, actual, sorted(fails))
+    spent = made.spent().gpu_hours
+    assert spent == pytest.approx(before + sum(one.gpu_hours for one in ran))
+    assert made.is_over
+    if ran:
+        last = max(one.held_since or 0.0 for one in ran)
+        running = [one for one in ran if (one.held_since or 0.0) <= last < one.ended_at]
+        late = (max(0.0, one.gpu_hours - made.predicted_gpu_hours(one.config)) for one in running)
+        assert spent <= budget + sum(late) + 1e-6, "all of it by what was late"
+    else:
+        assert spent == before
+    for config_ in made.beyond:
+        assert spent + made.predicted_gpu_hours(config_) > budget, "what fits runs"
+
+
+def test_a_trial_that_outlives_its_prediction_counts_as_long_as_it_takes() -> None:
+    late, other = config(batch_size=8, gpus=4), config(batch_size=16, gpus=4)
+    made = engine([late], {late.cell: 1.0, other.cell: 1.0}, budget=9.0)
+    assert isinstance(made.next(0.0), Start)
+    assert made._is_affordable(other, 0.5 * HOUR)
+    assert not made._is_affordable(other, 1.5 * HOUR)
+
+
+def test_what_runs_is_spent_as_it_runs_and_what_is_cancelled_stays_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = begun()
+    made = engine(book.facts.trials, {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
+    monkeypatch.setattr("sweeps.conductor.time.time", lambda: 1000.0)
+    conductor = Conductor(made, book, [])
+    start = conductor.next()
+    assert start
+    conductor.begun(start.trial)
+    monkeypatch.setattr("sweeps.conductor.time.time", lambda: 1000.0 + HOUR)
+    assert made.spent(conductor.now).gpu_hours == 4
+    conductor.stopped()
+    assert made.spent().gpu_hours == ledger.read("study").spent == 4
+    (cancelled,) = ledger.read("study").trials
+    assert cancelled.outcome.status == "cancelled"
+    assert not made.is_over, "it waits for whoever goes on"
+
+
+def test_a_simulated_trial_that_is_cancelled_has_held_its_gpus_until_the_virtual_clock_stopped() -> None:
+    book = begun()
+    made = engine(book.facts.trials, {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
+    conductor = Conductor(made, book, [], is_virtual=True)
+    starts = list(iter(conductor.next, None))
+    assert len(starts) == 3
+    for n, start in enumerate(starts):
+        conductor.answered(start.trial, TrialOutcome(status="completed"), took_s=(n + 1) * HOUR)
+    made.nodes_are([], {})  # nothing can start
+    ended: list[TrialRecord] = []
+    book_write = book.write
+    book.write = lambda one: (ended.append(one), book_write(one))  # type: ignore[assignment]
+    conductor._virtual_now, _, first = heapq.heappop(conductor._ahead)
+    conductor._happens(first)
+    conductor.stopped()
+    assert sorted(one.outcome.status for one in ended) == ["cancelled", "cancelled", "completed"]
+    assert ledger.read("study").spent == made.spent().gpu_hours == 3 * 4
+
+
+@pytest.fixture
+def spending(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What drivers are told was spent before them."""
+    told: list[float] = []
+
+    def conduct(planned: object, strategy: object, before: driver._Before, *more: object) -> int:
+        told.append(before.spent)
+        return 0
+
+    class Site:
+        nodes = FOUR
+
+    def site(*_: object) -> Iterator[Site]:
+        yield Site()
+
+    monkeypatch.setattr(driver, "_site", contextlib.contextmanager(site))
+    monkeypatch.setattr(driver, "_conduct", conduct)
+    return told
+
+
+def stopped() -> Study:
+    book = begun()
+    first, second, _ = book.facts.trials
+    book.write(held(first, 1000.0, 1000.0 + HOUR, "lost"))
+    book.write(held(second, 1000.0, 1000.0 + HOUR, "failed"))
+    book.end("stopped")
+    book.close()
+    return study.of("study")
+
+
+def test_a_resume_and_a_retry_go_on_from_what_was_spent(spending: list[float]) -> None:
+    stopped()
+    assert driver.resume("study", driver.Terms()) == 0
+    assert driver.retry("study", ["failed"], driver.Terms(budget=20.0)) == 0
+    assert spending == [8, 8]
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, float("nan")])
+def test_a_budget_of_nothing_is_refused(spending: list[float], budget: float) -> None:
+    stopped()
+    for call in (driver.resume, functools.partial(driver.retry, statuses=["failed"])):
+        with pytest.raises(InputError, match="--budget: must be GPU-hours, more than 0, but got"):
+            call("study", terms=driver.Terms(budget=budget))
+    assert not spending
+
+
+def test_status_report_and_mlflow_tell_the_same_figure_as_the_ledger() -> None:
+    of = stopped()
+    assert ledger.read("study").spent == of.spent == 8
+    assert status.look("study")["spent"] == 8
+    assert "8 rank-hours spent" in report.told("study")
+    conclusion = report.conclusion("study")
+    assert conclusion.gpu_hours == 8
+    assert "8 rank-hours spent" in conclusion.markdown
+
+
+def test_whoever_stops_at_a_budget_is_told_one_that_holds_the_rest() -> None:
+    of = stopped()
+    at = next_steps.Situation(stopped="nothing else fits in the budget", expected=40.2)
+    step = next_steps._going_on(of, at)
+    assert step.what == "sweep resume study --budget 41"
+    assert "8 rank-hours of it are spent" in step.why
+
+
+def test_a_plan_says_what_its_budget_can_never_hold() -> None:
+    text = TEXT[:-1] + ", budget: {gpu_hours: 3}}"
+    trials = plan.plan(spec.parse(text, "x")).trials
+    hours = dict(zip((trial.cell for trial in trials), (0.5, 1.0, 2.0), strict=True))
+    known = Durations(lambda config: HOUR * hours[config.cell])
+    lines = cost.told(spec.parse(text, "x"), trials, FOUR, known)
+    refused = "! 2 trials need more than the whole budget, the cheapest of them about 4 rank-hours: they won't run"
+    assert refused in lines

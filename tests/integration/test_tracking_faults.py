@@ -92,7 +92,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(said)
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
     def _forwarded(self, path: str, body: bytes) -> tuple[int, str, bytes]:
         with contextlib.closing(http.client.HTTPConnection(self.server.to, timeout=60)) as line:

@@ -23,8 +23,8 @@ def mistakes(content: Mapping[str, Any], text: str, overrides: Sequence[str] = (
 
 def _named(content: Mapping[str, Any], prefix: str) -> Iterator[Mistake]:
     for name, value in content.items():
-        key, leaves = f"{prefix}{name}", list(_leaves(value))
-        if any(redact.is_secret(str(name), leaf) for leaf in leaves):
+        key = f"{prefix}{name}"
+        if any(redact.is_secret(str(name), leaf) for leaf in _leaves(value)):
             cure = f"set {name} on every node, and say env_from: [{name}]"
             yield Mistake(key, f"{RULE}: {cure}", redact.HIDDEN)
         elif isinstance(value, Mapping):
@@ -33,10 +33,10 @@ def _named(content: Mapping[str, Any], prefix: str) -> Iterator[Mistake]:
 
 def _leaves(value: Any) -> Iterator[str]:
     """What stands in a value, however deep, but nothing."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list):
-        for one in value:
-            yield from _leaves(one)
-    elif value is not None:
-        yield str(value)
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, (Mapping, list)):
+            left += one.values() if isinstance(one, Mapping) else one
+        elif one is not None:
+            yield str(one)

@@ -23,7 +23,7 @@ device: cpu
 image_size: 32
 classes: 10
 repeats: 1
-space: {batch_size: 8, gpus: 2, env: {HARMLESS: 1}}
+space: {batch_size: 8, gpus: 2, env: {NCCL_DEBUG: WARN}}
 env_from: [HF_TOKEN, SITE]
 steps: {warmup: 2, measured: 300}
 explain: false
@@ -94,7 +94,7 @@ def test_what_is_secret_reaches_the_rank_and_nothing_that_is_written_logged_or_l
         with listing.looking():
             driver = cluster.driver("run", "secretive.yaml")
             try:
-                assert eventually(lambda: len(cluster.ranks("head")) == 2 or driver.poll() is not None)
+                assert eventually(lambda: len(cluster.ranks("head")) == 2 or driver.poll() is not None), said()
                 (one, other) = [rank.environ() for rank in cluster.ranks("head")]
                 assert driver.wait(240) == 0, said()
             finally:
@@ -117,5 +117,5 @@ def test_what_is_secret_reaches_the_rank_and_nothing_that_is_written_logged_or_l
     assert f'"HF_TOKEN":"{redact.HIDDEN}"' in ledger
     assert f'"SITE":"{redact.HIDDEN}"' in ledger
     assert f'"HOROVOD_SECRET_KEY":"{redact.HIDDEN}"' in ledger
-    assert '"HARMLESS":"1"' in ledger
+    assert '"NCCL_DEBUG":"WARN"' in ledger
     assert not left_behind()

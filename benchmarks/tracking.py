@@ -162,7 +162,7 @@ def sent(record: TrialRecord) -> Sent:
     store = object.__new__(tracking.Store)
     listener = Listener()
     vars(store).update(_facts=facts(), _name=plan.namer(facts().spec), _client=listener, _experiment="0", _runs={},
-                       _unsure=set(), _described=set(), _parent="0" * 32)  # fmt: skip
+                       _is_unsure=False, _described=set(), _parent="0" * 32)  # fmt: skip
     store.log(record)
     series: dict[str, list[tuple[int, float]]] = {}
     for metric in listener.said["metrics"]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from sweeps import errors
 from sweeps.errors import RefusedError, SweepError
+from workers.redact import masked
 
 if TYPE_CHECKING:
     from sweeps.driver import Terms
@@ -427,7 +428,7 @@ def _sync(args: argparse.Namespace) -> int:
 
     record = ledger.read(args.name)
     tracking.sync(record, report.conclusion(args.name))
-    print(f"{len(record.trials)} trials of {args.name} stand in {errors.without_password(tracking.store_name())}")
+    print(f"{len(record.trials)} trials of {args.name} stand in {masked(tracking.store_name())}")
     return errors.DONE
 
 
@@ -507,7 +508,7 @@ def _ui(args: argparse.Namespace) -> int:
     server = uri if is_server else f"http://127.0.0.1:{args.port}"
     pages = _pages(args.name, server) if args.name else {}
     if is_server:
-        print(f"the tracking store is a server: open {errors.without_password(uri)}")
+        print(f"the tracking store is a server: open {masked(uri)}")
     else:
         _check_free(args)
         print(f"MLflow at {server} (Ctrl-C ends it)")

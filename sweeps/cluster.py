@@ -72,6 +72,9 @@ class Site(Protocol):
     def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
         """Of these patterns of files, by node, those that nothing matches there."""
 
+    def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
+        """Of these variables, by node, those that the processes of Ray don't have there."""
+
     def shared(self, terms: Terms) -> contextlib.AbstractContextManager[Ask | None]:
         """With other sweeps that run here; None where there can be none."""
 
@@ -97,6 +100,9 @@ class Simulated:
         """More will not come."""
 
     def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
+        return {}
+
+    def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
         return {}
 
     def shared(self, terms: Terms) -> contextlib.AbstractContextManager[None]:
@@ -152,9 +158,15 @@ class Cluster:
             self._member.want(bundles)
 
     def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
+        return self._asked(checkup.without, patterns)
+
+    def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
+        return self._asked(checkup.unset, variables)
+
+    def _asked(self, question: Callable[[Sequence[str]], list[str]], about: Sequence[str]) -> dict[str, list[str]]:
         nodes = [node.name for node in self.nodes]
-        lacking = ray.get([on(self.id(node), checkup.without).remote(patterns) for node in nodes])
-        return dict(zip(nodes, lacking, strict=True))
+        answers = ray.get([on(self.id(node), question).remote(about) for node in nodes])
+        return dict(zip(nodes, answers, strict=True))
 
     @contextlib.contextmanager
     def shared(self, terms: Terms) -> Iterator[Ask | None]:

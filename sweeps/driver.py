@@ -291,9 +291,11 @@ def _await_nodes(planned: Plan, site: Site, console: Console) -> None:
 
 def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console, is_begun: bool = False) -> Plan:
     """The plan without the trials that the cluster can never hold; raises unless they may be skipped, and where its
-    data isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits for them."""
+    data or a variable isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits
+    for them."""
     refused = shape.check_capacity(planned.trials or _some(planned), site.nodes, planned.spec.max_nodes)
     _check_data(planned.spec, site, place)
+    _check_variables(planned.spec, site, place)
     if not refused:
         return planned
     if is_begun and planned.nodes and not terms.skips_impossible and _held(planned, planned.nodes):
@@ -510,6 +512,18 @@ def _check_data(spec: SweepSpec, site: Site, place: str) -> None:
         if nodes := [node for node, patterns in lacking.items() if pattern in patterns]:
             files = pattern.removeprefix(f"{data}/")
             mistakes.append(Mistake("data", f"must hold {files} on every node, but not on {', '.join(nodes)}", data))
+    if mistakes:
+        raise InputError(place, mistakes)
+
+
+def _check_variables(spec: SweepSpec, site: Site, place: str) -> None:
+    """A node without one of them would fail its trials."""
+    lacking = site.unset(spec.env_from) if spec.env_from else {}
+    mistakes = []
+    for name in spec.env_from:
+        if nodes := [node for node, unset in lacking.items() if name in unset]:
+            rule = f"must be set on every node where Ray is started, but not on {', '.join(nodes)}"
+            mistakes.append(Mistake("env_from", rule, name))
     if mistakes:
         raise InputError(place, mistakes)
 

@@ -8,10 +8,10 @@ SweepError
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
-PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/]+@")
+from workers.redact import masked
+
 DONE, SOME_FAILED, WRONG_INPUT, REFUSED = 0, 1, 2, 3
 
 
@@ -19,7 +19,7 @@ class SweepError(Exception):
     exit_code = SOME_FAILED
 
     def __init__(self, says: str) -> None:
-        super().__init__(without_password(says))
+        super().__init__(masked(says))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,6 @@ class Mistake:
         place = f"{self.key}: " if self.key else ""
         pointer = f"\n{self.pointer}" if self.pointer else ""
         return f"{place}{self.rule}, but got {shown(self.got)}{pointer}"
-
-
-def without_password(text: str) -> str:
-    """Addresses in a text that is shown or kept: `postgresql://me:***@db/sweeps`."""
-    return PASSWORD.sub(r"\1:***@", text)
 
 
 def shown(value: object) -> str:

@@ -117,6 +117,14 @@ def _variable(raw: Any) -> str:
     return str(raw)
 
 
+def _variables(raw: Any) -> tuple[str, ...]:
+    """One name, or a list of them."""
+    names = [raw] if isinstance(raw, str) else raw
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
+        raise _said("must be names of variables, each once, such as [HF_TOKEN]", raw)
+    return tuple(names)
+
+
 def _percent(raw: Any) -> float:
     """`1%` or 0.01."""
     is_percent = isinstance(raw, str) and raw.strip().endswith("%")
@@ -175,6 +183,7 @@ PlacementPoint = Annotated[
     ),
 ]
 ONE_OR_MORE: list[dict[str, Any]] = [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+Variables = Annotated[tuple[str, ...], PlainValidator(_variables), WithJsonSchema({"anyOf": ONE_OR_MORE})]
 Conditions = Annotated[tuple[str, ...], PlainValidator(_conditions), WithJsonSchema({"anyOf": ONE_OR_MORE})]
 GOAL: dict[str, Any] = {"enum": [*get_args(Goal)]}
 Goals = Annotated[

@@ -64,7 +64,7 @@ class SweepFacts:
 
     @functools.cached_property
     def spec(self) -> SweepSpec:
-        return parse(self.file, self.name, self.overrides)
+        return parse(self.file, self.name, self.overrides, is_recorded=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

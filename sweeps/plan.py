@@ -357,6 +357,7 @@ def _trial(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> Tr
     return TrialConfig(
         **plain,  # the axes are named as the trial's fields are
         env={name: at for name, at in variables.items() if at is not None},
+        env_from=spec.env_from,
         protocol=spec.protocol,
         device=spec.device,
         isolation=spec.isolation,

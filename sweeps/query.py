@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeps import analysis, arrays, database, expression, ledger, mirror, remote, rows, shape, tracking
-from sweeps.errors import InputError, Mistake, without_password
+from sweeps.errors import InputError, Mistake
 from sweeps.expression import ExpressionError
 from sweeps.tabular import TAGS
 from workers import usage
+from workers.redact import masked
 
 HEADLINE = (
     "images_per_s",
@@ -76,7 +77,7 @@ def trials(
     for uri, runs in read.items():
         table = _whole(_of(names, runs))
         made = _frame(table, wanted)
-        for side, told in (("store", without_password(uri)), ("sweep", arrays.texts(table, "tag:sweep.name"))):
+        for side, told in (("store", masked(uri)), ("sweep", arrays.texts(table, "tag:sweep.name"))):
             if side in {*asked, *columns, *condition.words}:
                 made.insert(0, side, told)
         found.append(made)
@@ -164,7 +165,7 @@ def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
     found = []
     for uri in _several(store) or [tracking.store_name()]:
         if not _is_absent(uri):
-            found += [row | {"store": without_password(uri)} for row in _sweeps(_read(uri, (), OWN))]
+            found += [row | {"store": masked(uri)} for row in _sweeps(_read(uri, (), OWN))]
     known = {row["sweep"] for row in found}
     found += [{"sweep": name, "status": "ledger only"} for name in ledger.names() if name not in known]
     table = pd.DataFrame(found, columns=["sweep", "study", "status", "trials", *ENDS, "started_at", "ended_at",

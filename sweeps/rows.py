@@ -61,7 +61,7 @@ METRICS = {
     "train_tflops": "model/train_tflops",
     "skipped_images": "data/skipped_images",
 }
-NO_PARAMS = ("deadlines", "env", "arrangement")
+NO_PARAMS = ("deadlines", "env", "env_from", "arrangement")
 PARAMS = {f.name: str(f.type) for f in dataclasses.fields(TrialConfig) if f.name not in NO_PARAMS}
 Side = Literal["hardware", "software"]
 SIDES: tuple[Side, ...] = get_args(Side)  # of a fingerprint

@@ -156,15 +156,18 @@ def _without_effect(spec: SweepSpec) -> Iterator[Mistake]:
 
 
 def _environment(spec: SweepSpec) -> Iterator[Mistake]:
-    for name in spec.space.env:
+    of_axes = [("space.env", f"space.env.{name}", name) for name in spec.space.env]
+    for key, place, name in [*of_axes, *(("env_from", "env_from", name) for name in spec.env_from)]:
         if not name.isidentifier() or not name.isascii():
-            yield Mistake("space.env", "the name of a variable must be letters, digits and '_'", name)
+            yield Mistake(key, "the name of a variable must be letters, digits and '_'", name)
         elif name in OWN_VARIABLES:
-            yield Mistake(f"space.env.{name}", f"is set by {OWN_VARIABLES[name]}", name)
+            yield Mistake(place, f"is set by {OWN_VARIABLES[name]}", name)
         elif name in REFUSED_VARIABLES:
-            yield Mistake(f"space.env.{name}", REFUSED_VARIABLES[name], name)
+            yield Mistake(place, REFUSED_VARIABLES[name], name)
         elif name == NCCL_ALONE and spec.device == "cpu":
-            yield Mistake(f"space.env.{name}", "has no effect on device: cpu: only NCCL reduces so", name)
+            yield Mistake(place, "has no effect on device: cpu: only NCCL reduces so", name)
+        elif key == "env_from" and name in spec.space.env:
+            yield Mistake(place, "must be left out of one of the two, space.env and env_from", name)
 
 
 def _batch(spec: SweepSpec) -> Iterator[Mistake]:
@@ -259,5 +262,5 @@ RULES = (
         ("data", "device", "labels_from", "space.optimizer", "space.decode_threads", "space.cache"),
         _without_effect,
     ),
-    Rule(("space.env",), _environment),
+    Rule(("space.env", "env_from"), _environment),
 )

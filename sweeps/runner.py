@@ -20,7 +20,7 @@ from ray import tune
 from ray.air.execution._internal import RayActorManager
 from ray.tune import schedulers
 from ray.tune import tune as tune_module
-from ray.tune.execution import tune_controller
+from ray.tune.execution import class_cache, tune_controller
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm
@@ -40,7 +40,7 @@ from sweeps.sharing import Terms
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.group import SimulatedGroup
 from sweeps.spec import SweepSpec
-from workers import contract, datafiles
+from workers import contract, datafiles, redact
 from workers.contract import EpochRecord, TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
 from workers.paths import SweepPaths
@@ -400,6 +400,10 @@ def run(
     """Run a sweep to its end; False if it was interrupted, or the rest is beyond its budget. `before`: with what it
     was measured so far, where it goes on."""
     tune_controller.RayActorManager, tune_module.TuneController = _Patient, _Loop
+    # Tune would give the driver's AWS keys to every trial's actor, in a runtime environment that Ray logs.
+    class_cache.ENV_VARS_TO_PROPAGATE = {
+        name for name in class_cache.ENV_VARS_TO_PROPAGATE if not redact.is_secret(name)
+    }
     facts, paths = ledger.facts, ledger.paths
     conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated), before=before)
     folders = _folders(spec)

@@ -29,6 +29,7 @@ from rich.console import Console
 from sweeps import errors, ledger, pack, plan, reading, relayed, screen, spec
 from sweeps.errors import InputError, Mistake, RefusedError
 from workers.paths import written_whole
+from workers.redact import masked
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -66,8 +67,8 @@ def drive(arguments: Sequence[str], name: str, url: str, me: str, sweep: Path | 
         if found is None:
             return _did_not_begin(client, job, console)
     print(found)
-    console.print(f"  status  {me} status {found} -f --address {url}")
-    console.print(f"  stop    {me} stop {found} --address {url}")
+    console.print(f"  status  {me} status {found} -f --address {masked(url)}")
+    console.print(f"  stop    {me} stop {found} --address {masked(url)}")
     return errors.DONE
 
 
@@ -172,6 +173,9 @@ def _told(arguments: Sequence[str], url: str) -> Iterator[tuple[str, str]]:
 def _start(
     client: JobSubmissionClient, job: str, command: Sequence[str], about: dict[str, str], folder: str = ""
 ) -> None:
+    if secret := next((part for part in command if masked(part) != part), ""):
+        rule = "a command must hold no secret: Ray shows it to everyone; the head may hold it, in ~/.pgpass"
+        raise InputError("--address", [Mistake("", rule, masked(secret))])
     environment = {ledger.JOB: job, "RAY_JOB_STOP_WAIT_TIME_S": str(STOPPED_WITHIN_S), "PYTHONUNBUFFERED": "1"}
     runtime: dict[str, Any] = {"env_vars": environment} | ({"working_dir": folder} if folder else {})
     client.submit_job(entrypoint=shlex.join(command), submission_id=job, runtime_env=runtime, metadata=about)

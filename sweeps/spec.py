@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import ConfigDict, Field
 
-from sweeps import conditions, expression, reading, rules, space
+from sweeps import conditions, expression, reading, rules, secrecy, space
 from sweeps.errors import InputError, Mistake
 from sweeps.expression import Expression
 from sweeps.fields import (
@@ -30,6 +30,7 @@ from sweeps.fields import (
     Short,
     Threads,
     Variable,
+    Variables,
 )
 from sweeps.space import Axis
 from workers import contract
@@ -108,7 +109,7 @@ class Space(_Section):
         "overlapped", "gradients are reduced as they appear, beside the backward pass; or all together after it"
     )
     env: dict[str, Annotated[space.Axis, AxisOf(Variable)]] = Field(
-        {}, description="environment variables, each an axis: set before a rank starts"
+        {}, description="environment variables, each an axis: set before a rank starts, and recorded"
     )
 
 
@@ -220,6 +221,9 @@ class SweepSpec(_Section):
     worker_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
         None, description="host memory of a rank, enforced; else an equal part of nearly all of the node's"
     )
+    env_from: Variables = Field(
+        (), description="environment variables that a rank has of its node: names alone, no value is recorded"
+    )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     deadlines: Deadlines = Deadlines()
 
@@ -279,10 +283,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
     return parse(reading.read(path), str(path), overrides)
 
 
-def parse(text: str, place: str, overrides: Sequence[str] = ()) -> SweepSpec:
+def parse(text: str, place: str, overrides: Sequence[str] = (), *, is_recorded: bool = False) -> SweepSpec:
+    """The spec in a text; raises `InputError` with every mistake. What is recorded already may hold secrets."""
     content = reading.mapping(text, place)
     for override in overrides:
         reading.override(content, override, list(Space.model_fields))
+    if secrets := [] if is_recorded else secrecy.mistakes(content, text, overrides):
+        raise InputError(place, secrets)  # before any other mistake shows one
     mistakes = rules.fill_in_preset(content)
     try:
         spec = SweepSpec.model_validate(content)

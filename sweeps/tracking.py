@@ -1,7 +1,8 @@
 """From the ledger to MLflow: one parent run a sweep, one nested run a trial. The only writer.
 
 A run is looked up by its tags before it is made, so that writing a ledger again (`sweep sync`, or `tracker` for a sweep
-that is resumed) doubles nothing.
+that is resumed) doubles nothing. Everything here may be written twice, but for the call that makes a run: MLflow's own
+retries are off, because one of a request that the server has carried out would make a second run.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sweeps import note, rows, savedview, shape
@@ -35,15 +36,17 @@ SPENT = "sweep.gpu_hours"  # by the whole sweep
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
 ALWAYS = ("batch_size", "gpus")  # what charts are drawn over, across sweeps as well
 TIMEOUT_S = 20
+TIMEOUT, RETRIES = "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"  # MLflow's own, in the environment
 SQLITE = "sqlite:///"
+Result = TypeVar("Result")
 UNLIKE = ("out-of-date database schema", "Can't locate revision")  # says MLflow of a store of another version
 
 
 def client(store: str | None = None) -> Any:
     """MLflow's client; on the store of its own rules, MLFLOW_TRACKING_URI or its default here, unless one is named."""
-    # MLflow's own patience is eight minutes; our tracker tries again.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
+    # MLflow's own patience is eight minutes.
+    os.environ.setdefault(RETRIES, "1")
+    os.environ.setdefault(TIMEOUT, str(TIMEOUT_S))
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     from mlflow import MlflowClient
 
@@ -58,17 +61,27 @@ class Store:
     def __init__(self, facts: SweepFacts) -> None:
         self._facts = facts
         self._name = namer(facts.spec)
-        prepare(store_name())
-        self._client = client()
-        self._experiment = self._experiment_id()
-        self._runs = self._existing_runs()
-        self._unsure: set[str] = set()  # trials whose run the store may have made without our hearing of it
+        uri = store_name()
+        prepare(uri)
+        os.environ[RETRIES] = "0"
+        self._client = client(uri)
+        self._late_s = float(os.environ[TIMEOUT]) if uri.startswith("http") else 0.0
+        self._unheard_at: float | None = None  # when a run was last asked for without an answer; it may come yet
+        self._is_unsure = False  # the last trial's calls did not all succeed
         self._described: set[str] = set()
-        tags = {NOTE: note.of(facts), **self._nodes()}
-        self._parent = self._runs.get("") or self._made("", facts.name, facts.created_at, tags)
+        self._parent = ""
+        self._experiment = once_more(self._experiment_id)
+        self._parent = once_more(self._own_run)
 
     def log(self, record: TrialRecord) -> None:
         """A trial with all it measured, as one finished run, in three calls. Doing it twice is doing it once."""
+        if self._is_unsure:  # the store may have made its run, and another writer may have deleted one
+            self._runs = self._existing_runs()
+        self._is_unsure = True
+        self._write(record)
+        self._is_unsure = False
+
+    def _write(self, record: TrialRecord) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
         config, outcome = record.config, record.outcome
@@ -85,7 +98,7 @@ class Store:
             "sweep.message": outcome.message[: note.LONGEST],
             NOTE: why[: note.LONGEST],
         }
-        is_known = self._is_known(config.trial)  # what was told of an earlier attempt holds no longer
+        is_known = config.trial in self._runs  # what was told of an earlier attempt holds no longer
         tags |= {name: text for name, text in told.items() if text or is_known}
         tags |= {f"sweep.{name}": told for name, told in rows.where(record).items() if told}
         for name, text in (
@@ -153,7 +166,11 @@ class Store:
                 self._client.set_experiment_tag(self._experiment, *view.tag(self._facts.created_at, time.time()))
 
     def close(self, status: str) -> None:
+        """End the sweep's own run, once what was asked for without an answer can hardly come any more."""
         self._client.set_terminated(self._parent, status)
+        if self._unheard_at is not None:
+            time.sleep(max(0.0, self._unheard_at + self._late_s - time.monotonic()))
+            self._existing_runs()
         self.show()
 
     def _nodes(self) -> dict[str, str]:
@@ -164,13 +181,41 @@ class Store:
     def _experiment_id(self) -> str:
         from mlflow.exceptions import MlflowException
 
-        with contextlib.suppress(MlflowException):  # another sweep may make it at this moment
+        try:
             return str(self._client.create_experiment(self._facts.study, tags=KIND))
-        return str(self._client.get_experiment_by_name(self._facts.study).experiment_id)
+        except MlflowException:  # it is there, or another sweep makes it at this moment
+            found = self._client.get_experiment_by_name(self._facts.study)
+            if not found:
+                raise
+            return str(found.experiment_id)
+
+    def _own_run(self) -> str:
+        self._runs = self._existing_runs()
+        facts = self._facts
+        tags = {NOTE: note.of(facts), **self._nodes()}
+        return self._runs.get("") or self._made("", facts.name, facts.created_at, tags)
 
     def _existing_runs(self) -> dict[str, str]:
-        """Trial ('' for the sweep itself) to run, of this sweep."""
+        """Trial ('' for the sweep itself) to run, of this sweep. Runs that were made twice are deleted, all but one."""
+        runs = self._all_runs()
+        parents = {run.data.tags.get("mlflow.parentRunId") for run in runs}
+
+        def rank(run: Any) -> tuple[bool, bool, bool, str]:
+            """The first of a trial's runs is the one to keep."""
+            known = run.info.run_id
+            return known != self._parent, known not in parents, run.info.status == "RUNNING", known
+
         found: dict[str, str] = {}
+        for run in sorted(runs, key=rank):
+            trial = run.data.tags.get("sweep.trial", "")
+            if trial in found:
+                self._client.delete_run(run.info.run_id)
+            else:
+                found[trial] = str(run.info.run_id)
+        return found
+
+    def _all_runs(self) -> list[Any]:
+        found: list[Any] = []
         token = None
         while True:
             page = self._client.search_runs(
@@ -179,36 +224,29 @@ class Store:
                 page_token=token,
                 max_results=1000,
             )
-            found |= {run.data.tags.get("sweep.trial", ""): run.info.run_id for run in page}
+            found += page
             token = page.token
             if not token:
                 return found
 
-    def _is_known(self, trial: str) -> bool:
-        """Has it a run? After a call that went astray the store is asked."""
-        if trial in self._unsure:
-            self._runs = self._existing_runs()
-            self._unsure.clear()
-        return trial in self._runs
-
     def _made(self, trial: str, name: str, started_at: float, tags: dict[str, str]) -> str:
         """A new run."""
-        self._unsure.add(trial)
-        run = self._client.create_run(
-            self._experiment,
-            start_time=int(started_at * 1000),
-            run_name=name,
-            tags={
-                "sweep.id": self._facts.id,
-                "sweep.name": self._facts.name,
-                "mlflow.source.name": "sweep",
-                "mlflow.user": getpass.getuser(),
-                **({"sweep.trial": trial} if trial else {}),
-                **({"sweep.simulated": self._facts.simulated} if self._facts.simulated else {}),
-                **tags,
-            },
-        )
-        self._unsure.discard(trial)
+        all_tags = {
+            "sweep.id": self._facts.id,
+            "sweep.name": self._facts.name,
+            "mlflow.source.name": "sweep",
+            "mlflow.user": getpass.getuser(),
+            **({"sweep.trial": trial} if trial else {}),
+            **({"sweep.simulated": self._facts.simulated} if self._facts.simulated else {}),
+            **tags,
+        }
+        try:
+            run = self._client.create_run(
+                self._experiment, start_time=int(started_at * 1000), run_name=name, tags=all_tags
+            )
+        except Exception:  # whatever MLflow's HTTP library or database driver raises
+            self._unheard_at = time.monotonic()
+            raise
         self._runs[trial] = str(run.info.run_id)
         return self._runs[trial]
 
@@ -218,17 +256,25 @@ def _axes(spec: SweepSpec) -> list[str]:
     return [name for name in AXES if name in ALWAYS or (name in spec.axes and is_varied(spec.axes[name]))]
 
 
+def once_more(write: Callable[..., Result], *given: Any) -> Result:
+    """Write, and where that fails write again: the connection may have broken."""
+    try:
+        return write(*given)
+    except Exception:
+        return write(*given)
+
+
 def sync(record: SweepRecord, found: Conclusion | None = None) -> None:
     """Bring a whole ledger to the store, and what was found; what stands there is written again, not doubled."""
     try:
         store = Store(record.facts)
         for node in record.nodes:
-            store.describe(node)
+            once_more(store.describe, node)
         for trial in record.trials:
-            store.log(trial)
+            once_more(store.log, trial)
         if found:
-            store.conclude(found)
-        store.close("FINISHED" if record.is_complete else "KILLED")
+            once_more(store.conclude, found)
+        once_more(store.close, "FINISHED" if record.is_complete else "KILLED")
     except Exception as error:
         raise refused("be writable", error) from None
 
@@ -237,8 +283,8 @@ def attach(facts: SweepFacts, file: Path, found: Conclusion) -> None:
     """Log a report to a sweep's own run, in place of what had its name there, and what it says first."""
     try:
         store = Store(facts)
-        store.conclude(found)
-        store.attach(file)
+        once_more(store.conclude, found)
+        once_more(store.attach, file)
     except Exception as error:
         raise refused("take the report", error) from None
 

@@ -55,6 +55,11 @@ def without(patterns: Sequence[str]) -> list[str]:
     return [pattern for pattern in patterns if not glob.glob(pattern)]
 
 
+def unset(names: Sequence[str]) -> list[str]:
+    """Return those that are no variables here, or empty ones."""
+    return [name for name in names if not os.environ.get(name)]
+
+
 def clock() -> float:
     return time.time()
 

@@ -126,7 +126,7 @@ class TrialConfig:
     response_cache: int
     compression: Compression
     reduction: Reduction  # each gradient as it appears, or all once the last one has
-    env: Mapping[str, str]  # set before the rank starts
+    env: Mapping[str, str]  # set before the rank starts; is recorded
     # throughput
     warmup_steps: int  # at least
     measured_steps: int  # exactly; 0: until the interval is as narrow as `ci`, or `max_steps` are done
@@ -145,13 +145,15 @@ class TrialConfig:
     deadlines: Deadlines = Deadlines()
     # Ranks on each node, the fullest first, as the plan for a cluster has it; empty where none was planned for.
     arrangement: tuple[int, ...] = ()
+    env_from: tuple[str, ...] = ()  # variables that a rank has of its node; their values are not recorded
 
     @functools.cached_property
     def cell(self) -> str:
         """The content of the cell, as a short name: equal for the repeats of one cell and for nothing else."""
         content = {k: v for k, v in to_json(self).items() if k not in ("repeat", "deadlines")}
-        if not self.arrangement:  # so that the cells of older sweeps keep their names
-            del content["arrangement"]
+        for name in ("arrangement", "env_from"):  # so that the cells of older sweeps keep their names
+            if not content[name]:
+                del content[name]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:10]
 
@@ -368,8 +370,8 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def trial_config(data: Mapping[str, Any]) -> TrialConfig:
-    arrangement = tuple(data.get("arrangement", ()))
-    return TrialConfig(**{**data, "deadlines": Deadlines(**data["deadlines"]), "arrangement": arrangement})
+    listed = {name: tuple(data.get(name, ())) for name in ("arrangement", "env_from")}
+    return TrialConfig(**{**data, "deadlines": Deadlines(**data["deadlines"]), **listed})
 
 
 def progress(data: Mapping[str, Any]) -> Progress:

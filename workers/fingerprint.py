@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from workers import knobs, readings
+from workers import knobs, readings, redact
 from workers.readings import text
 
 PROJECT = "ray-sweeps"
@@ -210,7 +210,7 @@ def project() -> dict[str, Any]:
 def in_force(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that Horovod, NCCL, TensorFlow and XLA read, but for those that tell a rank its seat."""
     return {
-        name: value
+        name: redact.shown(name, value)
         for name, value in sorted(environ.items())
         if name.startswith(VARIABLES)
         and not name.startswith(OF_TERRAFORM)

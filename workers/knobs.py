@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workers import redact
 from workers.contract import UNREAD_VARIABLES, TrialConfig
 
 # Horovod and NCCL read theirs when a ring is joined. Whoever else reads variables may do so while it is imported,
@@ -28,14 +29,15 @@ def needs_own_process(variables: Mapping[str, str]) -> bool:
     return any(not name.startswith(READ_LATE) for name in variables)
 
 
-def in_force(environ: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """The variables that bear on how the ranks talk, whoever set them, and all that the trial asked for."""
+def in_force(environ: Mapping[str, str], config: TrialConfig) -> dict[str, str]:
+    """The variables that bear on how the ranks talk, whoever set them, and all that the trial asked for; of those that
+    it takes from its nodes the names."""
 
     def bears(name: str) -> bool:
         return name.startswith("NCCL_") or (name.startswith("HOROVOD_") and not name.endswith(OF_THE_SEAT))
 
     return {
-        name: value
+        name: redact.HIDDEN if name in config.env_from else redact.shown(name, value)
         for name, value in sorted(environ.items())
-        if name not in UNREAD_VARIABLES and (name in asked or bears(name))
+        if name not in UNREAD_VARIABLES and (name in config.env or name in config.env_from or bears(name))
     }

@@ -19,11 +19,11 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from workers import contract, datafiles, fingerprint, knobs, paths, preload, sources
+from workers import contract, datafiles, fingerprint, knobs, paths, preload, redact, sources
 
 PRECEDENCE = -10  # as a niceness
 BEAT = struct.Struct("<qq")  # index of the phase, steps done
@@ -133,19 +133,33 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
     try:
         config = contract.trial_config(order["config"])
         os.environ.update(order["env"] | knobs.environment(config))
+        _check_variables(config)
         made = Made(_software(order["software"]), datafiles.of_trial(config))
         voice.sign = lambda report: made.told(report, config)
         module, function = order["entry"].split(":")
         entry = getattr(importlib.import_module(module), function)
         entry(config, _remembering(Seat(**order["seat"]), made), voice)
     except BaseException as error:
-        traceback.print_exc()
-        voice.say(**describe(error), **dataclasses.asdict(made))
+        secrets = _secrets(order["config"]["env_from"])
+        print(redact.masked(traceback.format_exc(), secrets), file=sys.stderr)
+        said = describe(error)
+        voice.say(**said | {"message": redact.masked(said["message"], secrets)}, **dataclasses.asdict(made))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     flush_c_output()
     os._exit(code)  # nothing is worth the seconds that TensorFlow takes to unwind
+
+
+def _check_variables(config: contract.TrialConfig) -> None:
+    if unset := [name for name in config.env_from if not os.environ.get(name)]:
+        rule = f"must be set on {os.uname().nodename} where Ray is started"
+        raise Fault("variable not set", f"{', '.join(unset)} {rule}: env_from names what a node has to give")
+
+
+def _secrets(named: Iterable[str]) -> list[str]:
+    """Return the values in this process's environment that nothing may say."""
+    return [value for name, value in os.environ.items() if name in named or redact.is_secret(name, value)]
 
 
 def _software(facts: Mapping[str, Any]) -> str:

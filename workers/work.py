@@ -45,7 +45,7 @@ class Work:
             pinned=str(self._pins()) if self._cores.is_pinned else "",
             pinning_note=self._cores.pinning_note,
             allreduce_mib_per_s=speed(self.ring),
-            in_force=knobs.in_force(os.environ, self.config.env),
+            in_force=knobs.in_force(os.environ, self.config),
             **figures,
         )
 

@@ -26,7 +26,7 @@ def of(name: str) -> Study:
         got = "a part of it" if told else "another note" if own["note"] else "no note"
         raise InputError("tracking store", [Mistake(name, rule, got)])
     file, overrides = told[1], tuple((told[2] or "").split())
-    parsed = spec.parse(file, f"{name} (note)", overrides)
+    parsed = spec.parse(file, f"{name} (note)", overrides, is_recorded=True)
     facts = SweepFacts(
         name=name,
         id=own["id"],

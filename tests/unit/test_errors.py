@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.errors import InputError, Mistake, RefusedError, without_password
+from sweeps.errors import InputError, Mistake, RefusedError
+from workers.redact import masked
 
 pytestmark = pytest.mark.unit
 
@@ -20,6 +21,6 @@ pytestmark = pytest.mark.unit
     ],
 )
 def test_an_address_is_shown_without_its_password(address: str, shown: str) -> None:
-    assert without_password(address) == shown
+    assert masked(address) == shown
     assert str(RefusedError(f"the store must answer\n  {address}")).endswith(shown)
     assert str(InputError(address, [Mistake("", "must hold it", "x")])).startswith(shown)

@@ -1,0 +1,42 @@
+"""What a sweep file must not hold, because it is recorded and sent as it is: secrets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sweeps.errors import Mistake
+from workers import redact
+
+RULE = "must not hold a secret, since a sweep file is recorded as it is"
+
+
+def mistakes(content: Mapping[str, Any], text: str, overrides: Sequence[str] = ()) -> list[Mistake]:
+    """Every secret in a file's content, by its name; where no name tells one, in the lines of its text."""
+    if named := list(_named(content, "")):
+        return named
+    lines = {f"line {number}": line.strip() for number, line in enumerate(text.splitlines(), 1)}
+    places = [*lines.items(), *(("--set", override) for override in overrides)]
+    cure = f"{RULE}: leave it out, and have a file or a variable of the nodes hold it (env_from)"
+    return [Mistake(place, cure, redact.masked(part)) for place, part in places if redact.masked(part) != part]
+
+
+def _named(content: Mapping[str, Any], prefix: str) -> Iterator[Mistake]:
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if any(redact.is_secret(str(name), leaf) for leaf in _leaves(value)):
+            cure = f"set {name} on every node, and say env_from: [{name}]"
+            yield Mistake(key, f"{RULE}: {cure}", redact.HIDDEN)
+        elif isinstance(value, Mapping):
+            yield from _named(value, f"{key}.")
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """What stands in a value, however deep, but nothing."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, (Mapping, list)):
+            left += one.values() if isinstance(one, Mapping) else one
+        elif one is not None:
+            yield str(one)

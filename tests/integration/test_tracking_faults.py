@@ -1,0 +1,230 @@
+"""A tracking server behind a connection that breaks: whichever call it breaks at, however, there is one run a trial."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import http.server
+import itertools
+import os
+import socket
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+import pytest
+
+from sweeps import plan, spec, tracking
+from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
+from sweeps.note import Conclusion
+from sweeps.tracker import Scribe
+from tests.integration.test_tracking_server import Server
+from tests.unit.records import record
+
+pytestmark = pytest.mark.timeout(300)
+
+Fault = Literal["never arrives", "unanswered", "answered late", "arrives late"]
+TIMEOUT_S = 5  # a busy machine's server is slow too
+HELD_S = 1.5 * TIMEOUT_S
+AT_A_TIME = 12
+TEXT = "{name: cut, model: tiny, device: cpu, repeats: 2, space: {batch_size: 8, gpus: 1}}"
+TRIALS = [record(trial) for trial in plan.plan(spec.parse(TEXT, "cut")).trials]
+NODE = {"kind": "node", "hardware": {"digest": "a"}, "software": {"digest": "b"}}
+FOUND = Conclusion("## Found", "[]")
+
+
+@dataclasses.dataclass
+class Line:
+    """A way to the server that breaks at one of its requests."""
+
+    breaks_at: int = -1
+    fault: Fault = "never arrives"
+    asked: list[str] = dataclasses.field(default_factory=list)
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def take(self, request: str) -> Fault | None:
+        with self.lock:
+            self.asked.append(request)
+            return self.fault if len(self.asked) == self.breaks_at + 1 else None
+
+
+class Proxy(http.server.ThreadingHTTPServer):
+    """Before a server; the first part of a path names the line."""
+
+    daemon_threads = False
+    request_queue_size = 64
+
+    def __init__(self, server: str) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.to = urlsplit(server).netloc
+        self.lines: dict[str, Line] = {}
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that had given up."""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Proxy
+
+    def do_GET(self) -> None:
+        _, name, *rest = self.path.split("/")
+        path = "/" + "/".join(rest)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        fault = self.server.lines[name].take(f"{self.command} {path.split('?')[0]}")
+        if fault == "arrives late":
+            time.sleep(HELD_S)
+        if fault != "never arrives":
+            status, kind, said = self._forwarded(path, body)
+        if fault in ("never arrives", "unanswered"):
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        if fault == "answered late":
+            time.sleep(HELD_S)
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+    def _forwarded(self, path: str, body: bytes) -> tuple[int, str, bytes]:
+        with contextlib.closing(http.client.HTTPConnection(self.server.to, timeout=60)) as line:
+            kept = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+            line.request(self.command, path, body or None, kept)
+            answer = line.getresponse()
+            return answer.status, answer.headers.get("Content-Type", "application/json"), answer.read()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def proxy(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")  # as a user may have it
+    tracking.prepare("sqlite:///server.db")
+    server = Server()
+    server.start()
+    made = Proxy(server.uri)
+    serving = threading.Thread(target=made.serve_forever)
+    serving.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+    serving.join()
+    server.kill()
+
+
+class Ended:
+    """The ledger of a sweep that is over."""
+
+    def __init__(self) -> None:
+        self._news: Sequence[TrialRecord | Mapping[str, Any]] = (NODE, *TRIALS)
+
+    def news(self) -> Iterator[TrialRecord | Mapping[str, Any]]:
+        news, self._news = self._news, ()
+        yield from news
+
+
+def facts(name: str) -> SweepFacts:
+    trials = tuple(trial.config for trial in TRIALS)
+    return SweepFacts(
+        name=name, id=uuid.uuid4().hex, study=name, created_at=time.time(), file=TEXT, overrides=(), trials=trials
+    )
+
+
+def told(of: SweepFacts) -> None:
+    """As the process beside a sweep does it, and the sweep's driver once that has ended."""
+    theirs, ours = os.pipe()
+    os.write(ours, b"FINISHED\n")
+    store = tracking.Store(of)
+    store.show()
+    scribe = Scribe(store, Ended(), theirs, retry_s=0.1)  # type: ignore[arg-type]
+    scribe.work()
+    assert scribe.left == 0
+    os.close(theirs)
+    os.close(ours)
+    tracking.attach(of, Path("report.html"), FOUND)
+
+
+def synced(of: SweepFacts) -> None:
+    tracking.sync(SweepRecord(of, tuple(TRIALS), (NODE,), is_complete=True), FOUND)
+
+
+def stored(question: str) -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect("server.db", timeout=20)) as store:
+        return store.execute(question).fetchall()
+
+
+def held(of: SweepFacts) -> dict[str, Any]:
+    """What the store holds of a sweep, but for ids and times."""
+    own = f"""SELECT runs.run_uuid AS run, status, experiment_id FROM runs JOIN tags USING (run_uuid)
+              WHERE key = 'sweep.id' AND tags.value = '{of.id}' AND lifecycle_stage = 'active'"""
+    trials = "SELECT run_uuid FROM tags WHERE key = 'sweep.trial'"
+    parents = stored(f"SELECT run, experiment_id FROM ({own}) WHERE run NOT IN ({trials})")
+    of_them = f"FROM {{}} AS them JOIN ({own}) ON run = them.run_uuid"
+    values = "SELECT key, {0}, count(*) {1} GROUP BY key, {0} ORDER BY key, {0}"
+    tags = "SELECT them.value {} WHERE key = '{}' AND them.value != '' ORDER BY them.value"
+    return {
+        "runs": stored(f"SELECT status, count(*) FROM ({own}) GROUP BY status"),
+        "trials": stored(tags.format(of_them.format("tags"), "sweep.trial")),
+        "are children": [(run,) in [parent[:1] for parent in parents]
+                         for (run,) in stored(tags.format(of_them.format("tags"), "mlflow.parentRunId"))],
+        "metrics": stored(values.format("step, them.value", of_them.format("metrics"))),
+        "params": stored(values.format("them.value", of_them.format("params"))),
+        "notes": [note for (note,) in stored(tags.format(of_them.format("tags"), "mlflow.note.content"))],
+        "nodes": stored(f"SELECT key, them.value {of_them.format('tags')} WHERE key LIKE 'sweep.%ware.%'"),
+        "report": [Path(f"artifacts/{at}/{run}/artifacts/report.html").exists() for run, at in parents],
+    }  # fmt: skip
+
+
+def test_a_connection_that_breaks_at_any_call_doubles_nothing_and_loses_nothing(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.local()
+    monkeypatch.setattr(tracking, "store_name", lambda: here.uri)
+    Path("report.html").write_text("found")
+
+    def case(name: str, write: Any, line: Line) -> SweepFacts:
+        proxy.lines[name] = line
+        here.uri = f"http://127.0.0.1:{proxy.server_port}/{name}"
+        of = facts(name)
+        write(of)
+        return of
+
+    whole = {}
+    cases: list[tuple[str, Any, Line]] = []
+    for write in (told, synced):
+        line = Line()
+        whole[write] = held(case(write.__name__, write, line))
+        made = sum(request.endswith("runs/create") for request in line.asked)
+        assert made == 1 + len(TRIALS)
+        each = [request.rsplit("/", 1)[-1] for request in line.asked]
+        begins = each.index("create", each.index("log-batch"))
+        assert each[begins : begins + 3 * len(TRIALS)] == ["create", "log-batch", "update"] * len(TRIALS), "of a trial"
+        # `sync` makes the same calls, but tries again in another way; of those alike in a row one stands for all.
+        of_note = [n for n, request in enumerate(line.asked) if write is told or request.endswith("runs/create")]
+        places = [n for n in of_note if n == 0 or line.asked[n] != line.asked[n - 1]]
+        for at, fault in itertools.product(places, get_args(Fault)):
+            cases.append((f"{write.__name__}-{len(cases)}", write, Line(at, fault)))
+    assert whole[told]["runs"] == [("FINISHED", 1 + len(TRIALS))]
+    assert whole[told]["are children"] == [True] * len(TRIALS)
+    assert whole[told]["report"] == [True]
+    assert len(whole[told]["metrics"]) > 20
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        done = [(pool.submit(case, *one), one) for one in cases]
+    time.sleep(HELD_S)  # until what arrives late has arrived
+    for future, (_, write, line) in done:
+        where = f"{write.__name__}: {line.asked[line.breaks_at]} {line.fault}"
+        try:
+            of = future.result()
+        except Exception as error:
+            raise AssertionError(where) from error
+        assert held(of) == whole[write], where

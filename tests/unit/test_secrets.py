@@ -1,0 +1,315 @@
+"""A secret that a user has somewhere is refused, or masked, before anything is recorded, sent or shown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps import cli, driver, ledger, plan, rows, service, spec
+from sweeps.errors import InputError
+from tests.unit.records import config, record
+from workers import checkup, contract, fingerprint, knobs, rank, redact
+
+pytestmark = pytest.mark.unit
+
+VALUE = "pl4nted-v4lue"
+KNOWN = "hf_" + "abcDEF1234" * 3
+TEXT = "name: x\nmodel: tiny\ndevice: cpu\nrepeats: 1\nspace:\n  batch_size: 8\n  gpus: 1\n"
+SECRETS = [
+    *("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "WANDB_API_KEY", "PGPASSWORD", "MYSQL_PWD", "KEY"),
+    *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "RAY_AUTH_TOKEN", "HTTP_AUTH", "GOOGLE_CREDENTIALS"),
+    *("HOROVOD_SECRET_KEY", "OPENAI_APIKEY", "db.password", "apiKey"),
+]
+SETTINGS = [
+    *("TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "SSH_AUTH_SOCK", "PWD"),
+    *("AWS_SHARED_CREDENTIALS_FILE", "KEYBOARD", "AUTHOR", "MAX_TOKENS", "TF_XLA_FLAGS", "HOROVOD_CYCLE_TIME", "_"),
+]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_name_says_that_its_value_is_secret(name: str) -> None:
+    assert redact.is_secret(name, VALUE)
+    assert redact.shown(name, VALUE) == redact.HIDDEN
+    assert VALUE not in redact.masked(f"{name}={VALUE} {json.dumps({name: VALUE})}") or name == "KEY"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_name_that_only_sounds_like_a_secret_is_none(name: str) -> None:
+    assert redact.shown(name, VALUE) == VALUE
+    assert redact.masked(f"{name}={VALUE}") == f"{name}={VALUE}"
+
+
+@pytest.mark.parametrize(("name", "value"), [("MAX_TOKEN", "128"), ("HOROVOD_CACHE_KEY", "1"), ("HTTP_AUTH", "off")])
+def test_a_number_or_a_switch_is_no_key(name: str, value: str) -> None:
+    assert not redact.is_secret(name, value)
+    assert redact.is_secret("PASSWORD", value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"postgresql://me:{VALUE}@db/x?sslmode=on", "postgresql://me:***@db/x?sslmode=on"),
+        (f"postgresql://db/x?user=me&password={VALUE}&a=b", "postgresql://db/x?user=me&password=***&a=b"),
+        (f"curl -H 'Authorization=Bearer {VALUE}'", "curl -H 'Authorization=***'"),
+        (f"# mine is {KNOWN}, keep it", "# mine is ***, keep it"),
+        ("-----BEGIN RSA PRIVATE KEY----- MIIE", "***"),
+        ("KeyError: 'batch_size' of key=value, auth=on", "KeyError: 'batch_size' of key=value, auth=on"),
+        (f"env.HF_TOKEN == '{VALUE}'", "env.HF_TOKEN == '***'"),
+    ],
+)
+def test_a_text_is_shown_without_its_secrets(text: str, shown: str) -> None:
+    assert redact.masked(text) == shown
+    assert redact.masked(shown) == shown
+
+
+PLANTED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "space.env.HF_TOKEN": (f"{TEXT}  env: {{HF_TOKEN: {VALUE}}}\n", ()),
+    "space.env.WANDB_API_KEY": (f"{TEXT}  env:\n    WANDB_API_KEY:\n      - 1\n      - {VALUE}\n", ()),
+    "space.env.DB_PASSWORD": (f"{TEXT}  env: {{DB_PASSWORD: {{points: [{VALUE}], when: gpus > 1}}}}\n", ()),
+    "space.env.A_SECRET": (TEXT, (f"env.A_SECRET={VALUE}",)),
+    "HF_TOKEN": (TEXT, (f"HF_TOKEN={VALUE}",)),
+    "env_from.HF_TOKEN": (f"{TEXT}env_from: {{HF_TOKEN: {VALUE}}}\n", ()),
+    "line 8": (f"{TEXT}env_from: [HF_TOKEN={VALUE}]\n", ()),
+    "line 1": (f"# export HF_TOKEN={VALUE}\n{TEXT}", ()),
+    "line 9": (f"{TEXT}  env:\n    PROXY: http://me:{VALUE}@proxy\n", ()),
+    "line 10": (f"{TEXT}  env:\n    A: 1\n    ANYTHING: {KNOWN}\n", ()),
+    "line 11": (f"{TEXT}\n\n\ndata: s3://me:{VALUE}@bucket/images\n", ()),
+    "--set": (TEXT, (f"data=s3://me:{VALUE}@bucket/images",)),
+}
+
+
+@pytest.mark.parametrize("place", PLANTED)
+def test_a_secret_in_a_sweep_file_is_refused_by_its_place_and_not_shown(place: str) -> None:
+    text, overrides = PLANTED[place]
+    with pytest.raises(InputError) as refused:
+        spec.parse(text, "x.yaml", overrides)
+    said = str(refused.value)
+    assert said.startswith(f"x.yaml: {place}: must not hold a secret")
+    assert redact.HIDDEN in said
+    assert "env_from" in said
+    assert VALUE not in said
+    assert KNOWN not in said
+
+
+@pytest.mark.parametrize("place", PLANTED)
+@pytest.mark.parametrize("command", ["plan", "run", "submit"])
+def test_no_command_begins_with_a_secret(
+    place: str, command: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, overrides = PLANTED[place]
+    Path("x.yaml").write_text(text)
+    put = ["--set", *overrides] if overrides else []
+    afar = ["--address", "http://127.0.0.1:9"] if command == "submit" else []
+    assert cli.main([command, "x.yaml", *put, *afar]) == 2
+    said = capsys.readouterr()
+    assert "must not hold a secret" in said.err
+    assert VALUE not in said.err + said.out
+    assert [path.name for path in workplace.iterdir()] == ["x.yaml"]
+
+
+def test_what_is_recorded_already_can_still_be_read() -> None:
+    text, _ = PLANTED["space.env.HF_TOKEN"]
+    assert spec.parse(text, "x", is_recorded=True).space.env
+
+
+def test_a_mistake_beside_a_secret_does_not_show_it() -> None:
+    with pytest.raises(InputError) as refused:
+        spec.parse(f"{TEXT}  env: {{HF_TOKEN: [{{a: {VALUE}}}]}}\nnonsense: 1\n", "x.yaml")
+    assert VALUE not in str(refused.value)
+    with pytest.raises(InputError) as refused:
+        spec.parse(TEXT, "x.yaml", (f"env.HF_TOKEN={VALUE}: {{",))
+    assert VALUE not in str(refused.value)
+
+
+def test_variables_of_the_nodes_are_named_in_a_file_and_reach_the_ranks_as_names() -> None:
+    made = spec.parse(f"{TEXT}  env: {{A: [1, 2]}}\nenv_from: [HF_TOKEN, NCCL_DEBUG]\n", "x")
+    one, other = plan.plan(made).trials
+    assert one.env_from == other.env_from == ("HF_TOKEN", "NCCL_DEBUG")
+    assert contract.trial_config(json.loads(json.dumps(contract.to_json(one)))) == one
+    assert spec.parse(f"{TEXT}env_from: HF_TOKEN\n", "x").env_from == ("HF_TOKEN",)
+
+
+def test_a_cell_without_such_variables_is_named_as_before() -> None:
+    plain, named = config(), plan.plan(spec.parse(f"{TEXT}env_from: [A]\n", "x")).trials[0]
+    older = {key: value for key, value in contract.to_json(plain).items() if key != "env_from"}
+    assert contract.trial_config(older).cell == plain.cell
+    assert named.cell != plain.cell
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("env_from: [A, A]", "each once"),
+        ("env_from: {A: 1}", "must be names of variables"),
+        ("env_from: [1]", "must be names of variables"),
+        ("env_from: [A B]", "letters, digits and '_'"),
+        ("env_from: [CUDA_VISIBLE_DEVICES]", "is set by the placement"),
+        ("env_from: [A]\nmodel: tiny", "left out of one of the two"),
+    ],
+)
+def test_a_name_that_can_mean_nothing_is_a_mistake(line: str, says: str) -> None:
+    text = TEXT.replace("model: tiny\n", "") + "  env: {A: 1}\n" + line
+    with pytest.raises(InputError, match=says):
+        spec.parse(text if "model" in line else f"{text}\nmodel: tiny", "x")
+
+
+class Site:
+    """Two nodes, one of which lacks a variable."""
+
+    def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
+        return {"n1": [], "n2": [name for name in variables if name == "HF_TOKEN"]}
+
+
+def test_a_variable_that_a_node_lacks_is_found_before_the_sweep() -> None:
+    made = spec.parse(f"{TEXT}env_from: [HF_TOKEN, OTHER]\n", "x")
+    with pytest.raises(InputError) as refused:
+        driver._check_variables(made, Site(), "x.yaml")  # type: ignore[arg-type]
+    assert str(refused.value) == (
+        "x.yaml: env_from: must be set on every node where Ray is started, but not on n2, but got HF_TOKEN"
+    )
+
+
+def test_a_node_says_which_variables_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A", VALUE)
+    monkeypatch.setenv("EMPTY", "")
+    assert checkup.unset(["A", "EMPTY", "NOWHERE"]) == ["EMPTY", "NOWHERE"]
+
+
+def test_what_was_in_force_holds_no_value_of_a_nodes_variable() -> None:
+    trial = plan.plan(spec.parse(f"{TEXT}  env: {{A: 1}}\nenv_from: [MINE]\n", "x")).trials[0]
+    environ = {"A": "1", "MINE": VALUE, "HOROVOD_SECRET_KEY": VALUE, "NCCL_X": f"http://me:{VALUE}@h", "HF_TOKEN": "t"}
+    told = knobs.in_force(environ, trial)
+    assert told == {"A": "1", "HOROVOD_SECRET_KEY": "***", "MINE": "***", "NCCL_X": "http://me:***@h"}
+    assert VALUE not in str(fingerprint.software(environ)["environment"])
+
+
+@pytest.fixture
+def rank_of(tmp_path: Path) -> Any:
+    """Runs a rank that raises what it is given; what it said, and its log."""
+
+    def ran(named: Sequence[str], **variables: str) -> tuple[dict[str, Any], str]:
+        trial = {**contract.to_json(config()), "env_from": list(named)}
+        seat = contract.to_json(rank.Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1,
+                                          host="h"))  # fmt: skip
+        order = {"config": trial, "env": {}, "log": str(tmp_path / "rank.log"), "software": {"code": "c"},
+                 "seat": seat, "entry": "raises:run"}  # fmt: skip
+        (tmp_path / "raises.py").write_text("import os\ndef run(*_): raise OSError('no entry for', dict(os.environ))\n")
+        ours, theirs = socket.socketpair()
+        beat = os.memfd_create("beat")
+        os.ftruncate(beat, rank.BEAT.size)
+        (tmp_path / "order.json").write_text(json.dumps(order))
+        ends = f"{theirs.fileno()}, {beat}"
+        run = f"import json; from workers import rank; rank.main(json.load(open('order.json')), {ends})"
+        path = os.pathsep.join([str(Path(rank.__file__).parents[1]), str(tmp_path)])
+        subprocess.run([sys.executable, "-c", run], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path} | variables,
+                       pass_fds=[theirs.fileno(), beat], check=False)  # fmt: skip
+        theirs.close()
+        os.close(beat)
+        with ours:
+            heard = b""
+            while chunk := ours.recv(1 << 16):
+                heard += chunk
+        return json.loads(heard), (tmp_path / "rank.log").read_text()
+
+    return ran
+
+
+def test_a_rank_that_lacks_a_variable_fails_in_words(rank_of: Any) -> None:
+    said, _ = rank_of(["NOT_HERE"])
+    assert (said["say"], said["kind"]) == ("failed", "variable not set")
+    assert said["message"].startswith(f"NOT_HERE must be set on {os.uname().nodename} where Ray is started")
+
+
+def test_a_rank_that_fails_says_no_secret_of_its_environment(rank_of: Any) -> None:
+    said, log = rank_of(
+        ["MINE"], MINE=VALUE, HF_TOKEN=KNOWN, MLFLOW_TRACKING_URI=f"http://me:{VALUE}2@h", PLAIN="plain"
+    )
+    assert said["say"] == "failed"
+    for told in (said["message"], log):
+        assert "'PLAIN': 'plain'" in told
+        assert "'MINE': '***'" in told
+        assert VALUE not in told
+        assert KNOWN not in told
+
+
+class Jobs:
+    """Stands in for a cluster's: remembers all that is sent to it."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def submit_job(self, **job: Any) -> None:
+        self.sent.append(json.dumps(job))
+        if folder := job["runtime_env"].get("working_dir"):
+            self.sent += [path.read_text() for path in Path(folder).rglob("*") if path.is_file()]
+
+    def get_job_status(self, _: str) -> str:
+        return "SUCCEEDED"
+
+    def get_job_logs(self, _: str) -> str:
+        return "results in /r/x\nsweep|x|0\n"
+
+    def delete_job(self, _: str) -> None: ...
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    made = Jobs()
+    monkeypatch.setattr(service, "_client", lambda url: contextlib.nullcontext(made))
+    return made
+
+
+def test_nothing_of_the_environment_is_sent_to_a_cluster(
+    jobs: Jobs, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, VALUE)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql://me:{VALUE}@db/x")
+    Path("x.yaml").write_text(f"{TEXT}env_from: [HF_TOKEN]\n")
+    Path(".env").write_text(VALUE)
+    url = f"http://me:{VALUE}@head:8265"
+    assert cli.main(["submit", "x.yaml", "--set", "seed=1", "--address", url]) == 0
+    assert cli.main(["trials", "x", "--address", url]) == 0
+    told = capsys.readouterr()
+    assert "HF_TOKEN" in "".join(jobs.sent)
+    assert VALUE not in "".join(jobs.sent)
+    assert VALUE not in told.out + told.err
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["trials", "x", "--store", f"postgresql://me:{VALUE}@db/x"],
+        ["trials", "x", f"--store=postgresql://db/x?password={VALUE}"],
+        ["trials", "x", "--where", f"env.HF_TOKEN == '{VALUE}'"],
+        ["list", "--store", f"http://me:{VALUE}@mlflow"],
+    ],
+)
+def test_no_secret_is_part_of_a_jobs_command(jobs: Jobs, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*asked, "--address", "http://head:8265"]) == 2
+    assert not jobs.sent
+    said = capsys.readouterr().err
+    assert "must hold no secret" in said
+    assert VALUE not in said
+
+
+def test_a_trials_row_has_the_names_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
+    monkeypatch.setenv("HF_TOKEN", VALUE)
+    text = f"{TEXT}env_from: [HF_TOKEN]\n"
+    planned = plan.plan(spec.parse(text, "x"))
+    book = ledger.create(planned, text)
+    book.write(record(planned.trials[0]))
+    book.end("complete")
+    written = book.paths.ledger.read_text()
+    assert '"env_from":["HF_TOKEN"]' in written
+    assert VALUE not in written + str(rows.row(ledger.read("x").trials[0]))

@@ -1,0 +1,53 @@
+"""What is neither recorded nor shown: values whose name says that they are secret, passwords in addresses, and keys
+that their form gives away. Pure; standard library only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+HIDDEN = "***"
+SECRET = re.compile(r"(password|passwd|passphrase|pwd|secret|credentials?)$")  # ends a word of a name
+KEY = re.compile(r"(token|(api|access|auth|private|secret)key)$|^(key|auth|oauth|authorization)$")
+ABOUT_ONE = ("file", "path", "dir", "sock", "mode", "type", "name", "url", "host", "port", "length", "size", "bytes")
+FOLDERS = ("PWD", "OLDPWD")  # the shell's
+SETTING = re.compile(r"-?\d{1,7}(\.\d+)?|on|off|true|false|yes|no|none|auto|", re.IGNORECASE)  # no key is so short
+PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/]+@")
+KNOWN = re.compile(
+    r"\b(hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
+    r"|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
+)
+GIVEN = re.compile(r"""([A-Za-z_][\w.-]*)(["']\s*:\s*["']?|\s*==?\s*["']?)((?:Bearer |Basic )?[^\s"',;&|)}\]]+)""")
+SHORTEST = 4  # characters of a value that is looked for in a text
+
+
+def is_secret(name: str, value: object = None) -> bool:
+    """Say whether a variable's name says that its value is secret. A number or a switch is no key: `MAX_TOKEN=128`."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    if name in FOLDERS or not words or words[-1] in ABOUT_ONE:
+        return False
+    if any(SECRET.search(word) for word in words):
+        return True
+    return any(KEY.search(word) for word in words) and not (value is not None and SETTING.fullmatch(str(value)))
+
+
+def shown(name: str, value: str) -> str:
+    """Return a variable's value as it may be recorded."""
+    return HIDDEN if is_secret(name, value) else masked(value)
+
+
+def masked(text: str, values: Iterable[str] = ()) -> str:
+    """Return a text without the secrets that can be told in it, and without these values."""
+    for value in sorted(values, key=len, reverse=True):
+        if len(value) >= SHORTEST:
+            text = text.replace(value, HIDDEN)
+    text = PASSWORD.sub(rf"\1:{HIDDEN}@", text)  # postgresql://me:***@db/sweeps
+    return GIVEN.sub(_given, KNOWN.sub(HIDDEN, text))
+
+
+def _given(found: re.Match[str]) -> str:
+    name, sign, value = found.groups()
+    is_word = name.lower() in ("key", "auth")  # of any text
+    is_hidden = is_secret(name, value) and not is_word
+    return f"{name}{sign}{HIDDEN if is_hidden else GIVEN.sub(_given, value)}"

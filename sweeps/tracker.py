@@ -32,6 +32,7 @@ PR_SET_PDEATHSIG = 1
 NICENESS = 10  # it can wait; trials are being measured
 PART_OF_A_CORE = 0.1  # at most, while they are
 LONGEST_REST_S = 1.0
+HELD_BACK_S = 2.0  # a result, for that; what is written later was waiting for the store
 
 
 class Tracker(Observer):
@@ -104,6 +105,7 @@ class Scribe:
         self._retry_s, self._patience_s = retry_s, patience_s
         self._status = ""  # that the sweep has ended with
         self._has_given_up = False
+        self._behind_since = 0.0  # that it last had written all that there was
         self.refusal = ""
         self.left = 0
 
@@ -111,6 +113,7 @@ class Scribe:
         """Until the sweep is over, or its driver has gone."""
         while not self._status:
             self._listen()
+            self._behind_since = time.monotonic()
             waiting: list[TrialRecord] = []
             for news in self._tail.news():
                 if not isinstance(news, TrialRecord):
@@ -153,9 +156,11 @@ class Scribe:
 
     def _rest(self, worked_s: float) -> None:
         """Whoever measures short trials one after the other would have it running all the time."""
-        if not self._status:
+        if self._status:
+            return
+        if time.monotonic() - self._behind_since < HELD_BACK_S:
             time.sleep(min(worked_s * (1 / PART_OF_A_CORE - 1), LONGEST_REST_S))
-            self._listen(0)
+        self._listen(0)
 
     def _listen(self, timeout_s: float | None = None) -> None:
         if select.select([self._driver], [], [], timeout_s)[0]:

@@ -60,10 +60,9 @@ class Clock:
         return {"ends": self.ends, "done": done, "held_kb": self.held_kb, "waited_s": self.waited_s}
 
     def watch(self, store: str) -> None:
-        """Look again and again how long the first trial that is not in the store has been over; to the last one."""
+        """Look again and again how long the first trial that is not in the store has been over."""
         with contextlib.closing(sqlite3.connect(store, timeout=20)) as database:
-            stored = 0
-            while not self.ends or stored < len(self.ends):
+            while True:
                 ((runs,),) = database.execute("SELECT max(rowid) FROM runs")
                 stored = (runs or 1) - 1  # the sweep has a run too
                 for ended_at in self.ends[stored : stored + 1]:
@@ -93,6 +92,11 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
     from sweeps.tracker import Tracker
 
     class Watch(Observer):
+        def ready(self) -> None:
+            if clock.every:
+                store = os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///")
+                threading.Thread(target=clock.watch, args=[store], daemon=True).start()
+
         def ended(self, record: Any) -> None:
             clock.tick()
 
@@ -107,10 +111,6 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
         progress = Progress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
         tracker = Tracker(book.facts)
         site = cluster.Simulated(machine.nodes)
-        if clock.every:
-            tracker.ready()
-            store = os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///")
-            threading.Thread(target=clock.watch, args=[store], daemon=True).start()
         assert runner.run(engine, planned.spec, book, site, [progress, tracker, Watch()])
         assert not tracker.close(is_complete=True)
         return clock.told()

@@ -23,6 +23,7 @@ from ray.tune import tune as tune_module
 from ray.tune.execution import tune_controller
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
+from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.search import SearchAlgorithm
 from ray.util.placement_group import get_current_placement_group
 
@@ -261,8 +262,8 @@ def _reserved(bundles: str, *node_ids: str) -> tune.PlacementGroupFactory:
     return tune.PlacementGroupFactory(json.loads(bundles), bundle_label_selector=nodes or None)
 
 
-class _Watcher(tune.Callback):
-    """Tune's events, told to the conductor."""
+class _Watcher(TrialProgressCallback):
+    """Tune's events, told to the conductor; in place of what would print them, and keep all trials."""
 
     def __init__(self, conductor: Conductor, site: Site, away: Away) -> None:
         self._conductor = conductor

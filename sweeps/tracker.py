@@ -111,8 +111,11 @@ class Scribe:
 
     def work(self) -> None:
         """Until the sweep is over, or its driver has gone."""
-        while not self._status:
-            self._listen()
+        is_last = False
+        while not is_last:
+            if not self._status:
+                self._listen()
+            is_last = bool(self._status)  # what was written before the end was said is read after it
             self._behind_since = time.monotonic()
             waiting: list[TrialRecord] = []
             for news in self._tail.news():

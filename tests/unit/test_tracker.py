@@ -97,6 +97,27 @@ def test_what_has_piled_up_is_written_at_once_as_far_as_the_store_likes(book: Le
     assert store.calls == math.ceil(len(records) / 2) + 1
 
 
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_what_is_written_while_it_writes_is_written_though_the_end_is_said_meanwhile(
+    book: Ledger, at_once: int
+) -> None:
+    records = [record(trial) for trial in TRIALS[:2]]
+    book.write(records[0])
+    theirs, ours = os.pipe()
+
+    class Slow(Store):
+        def log(self, taken: Sequence[TrialRecord]) -> None:
+            super().log(taken)
+            if len(self.taken) == 1:
+                book.write(records[1])
+                os.write(ours, b"FINISHED\n")
+
+    store = Slow(at_once=at_once)
+    os.write(ours, b"\n")
+    Scribe(store, Tail("told"), theirs).work()  # type: ignore[arg-type]
+    assert store.taken == [*records, "FINISHED"]
+
+
 def test_what_an_earlier_tracker_has_brought_is_not_written_again_and_what_came_after_it_is(book: Ledger) -> None:
     first, second, third = (record(trial) for trial in TRIALS[:3])
     again = [dataclasses.replace(one, ended_at=one.ended_at - 100) for one in (second, third)]  # on a virtual clock

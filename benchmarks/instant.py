@@ -70,6 +70,10 @@ class Clock:
                 time.sleep(LOOK_EVERY_S)
 
 
+def store_file() -> str:
+    return os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///")
+
+
 def held_kb() -> float:
     """Resident memory, without what is garbage or has been freed."""
     gc.collect()
@@ -94,8 +98,7 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
     class Watch(Observer):
         def ready(self) -> None:
             if clock.every:
-                store = os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///")
-                threading.Thread(target=clock.watch, args=[store], daemon=True).start()
+                threading.Thread(target=clock.watch, args=[store_file()], daemon=True).start()
 
         def ended(self, record: Any) -> None:
             clock.tick()
@@ -113,7 +116,11 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
         site = cluster.Simulated(machine.nodes)
         assert runner.run(engine, planned.spec, book, site, [progress, tracker, Watch()])
         assert not tracker.close(is_complete=True)
-        return clock.told()
+        told = clock.told()
+        with contextlib.closing(sqlite3.connect(store_file())) as database:
+            ((stored,),) = database.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'")
+        assert stored == trials + 1, f"the store has {stored} runs of {trials} trials and their sweep"
+        return told
 
 
 def plain(trials: int, clock: Clock) -> dict[str, Any]:

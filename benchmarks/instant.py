@@ -2,20 +2,24 @@
 
     python benchmarks/instant.py ours|plain TRIALS [EVERY]
 
-Prints, as JSON, when each trial ended and when all was done, in seconds, and the memory of the process after each
-EVERY trials, in KB; nothing of memory without it, since to weigh it takes time. Both run on a Ray of one core with the
-same settings, one trial at a time, on one actor that is reused. Each must be in a process of its own.
+Prints, as JSON, when each trial ended and when all was done, in seconds. With EVERY, since to look takes time, also the
+memory of the process after each so many trials, in KB, and of ours how long a trial waited at most until it was in the
+store. Both run on a Ray of one core with the same settings, one trial at a time, on one actor that is reused. Each must
+be in a process of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import io
 import json
 import os
+import sqlite3
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -34,23 +38,40 @@ steps: {warmup: 1, measured: 2}
 space: {batch_size: {range: [1, TRIALS]}, gpus: 1}
 """
 SHAPE = "nodes=1,gpus=1,gpu=v100"
+LOOK_EVERY_S = 0.1
 
 
 class Clock:
     """Notes each trial's end, and what the process holds after every so many."""
 
     def __init__(self, every: int) -> None:
-        self._every = every
+        self.every = every
         self.ends: list[float] = []
         self.held_kb: list[float] = []
+        self.waited_s = 0.0
 
     def tick(self) -> None:
         self.ends.append(time.perf_counter())
-        if self._every and len(self.ends) % self._every == 0:
+        if self.every and len(self.ends) % self.every == 0:
             self.held_kb.append(held_kb())
 
     def told(self) -> dict[str, Any]:
-        return {"ends": self.ends, "done": time.perf_counter(), "held_kb": self.held_kb}
+        done = time.perf_counter()
+        return {"ends": self.ends, "done": done, "held_kb": self.held_kb, "waited_s": self.waited_s}
+
+    def watch(self, store: str) -> None:
+        """Look again and again how long the first trial that is not in the store has been over."""
+        with contextlib.closing(sqlite3.connect(store, timeout=20)) as database:
+            while True:
+                ((runs,),) = database.execute("SELECT max(rowid) FROM runs")
+                stored = (runs or 1) - 1  # the sweep has a run too
+                for ended_at in self.ends[stored : stored + 1]:
+                    self.waited_s = max(self.waited_s, time.perf_counter() - ended_at)
+                time.sleep(LOOK_EVERY_S)
+
+
+def store_file() -> str:
+    return os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///")
 
 
 def held_kb() -> float:
@@ -75,6 +96,10 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
     from sweeps.tracker import Tracker
 
     class Watch(Observer):
+        def ready(self) -> None:
+            if clock.every:
+                threading.Thread(target=clock.watch, args=[store_file()], daemon=True).start()
+
         def ended(self, record: Any) -> None:
             clock.tick()
 
@@ -91,7 +116,11 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
         site = cluster.Simulated(machine.nodes)
         assert runner.run(engine, planned.spec, book, site, [progress, tracker, Watch()])
         assert not tracker.close(is_complete=True)
-        return clock.told()
+        told = clock.told()
+        with contextlib.closing(sqlite3.connect(store_file())) as database:
+            ((stored,),) = database.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'")
+        assert stored == trials + 1, f"the store has {stored} runs of {trials} trials and their sweep"
+        return told
 
 
 def plain(trials: int, clock: Clock) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import statistics
 import sys
 import tempfile
 import time
-import types
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +84,17 @@ def measured(count: int, slow: int) -> dict[str, float]:
     experiment = client.create_experiment("others")
     mlflow.set_experiment("others")
     took: dict[str, list[float]] = {side: [] for side in ("ours", "plain", "fluent", "callback", "handed")}
-    store.log(trials[0])  # what is loaded at the first is no trial's
-    plain(client, experiment, sent(trials[0]))
+    store.log(trials[:1])  # what is loaded at the first is no trial's
+    plain(client, experiment, sent(store, trials[0]))
     for n, record in enumerate(trials[1 : count + 1]):
-        content = sent(record)
+        content = sent(store, record)
         for side in ("ours", "plain") if n % 2 else ("plain", "ours"):
             with gauge() as spent:
-                store.log(record) if side == "ours" else plain(client, experiment, content)
+                store.log([record]) if side == "ours" else plain(client, experiment, content)
             took[side] += spent
     for record in trials[:slow]:
         for side, write in (("fluent", fluent), ("callback", callback)):
-            content = sent(record)
+            content = sent(store, record)
             with gauge() as spent:
                 write(content)
             took[side] += spent
@@ -141,36 +140,16 @@ def records() -> list[TrialRecord]:
     return made
 
 
-class Listener:
-    """A store's client that only remembers."""
-
-    def __init__(self) -> None:
-        self.said: dict[str, Any] = {}
-
-    def create_run(self, experiment: str, **said: Any) -> Any:
-        self.said |= said
-        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="none"))
-
-    def log_batch(self, run: str, metrics: Any, params: Any, tags: Any = ()) -> None:
-        self.said |= {"metrics": metrics, "params": params}
-
-    def set_terminated(self, *said: Any) -> None: ...
-
-
-def sent(record: TrialRecord) -> Sent:
+def sent(store: tracking.Store, record: TrialRecord) -> Sent:
     """What ours writes of a trial."""
-    store = object.__new__(tracking.Store)
-    listener = Listener()
-    vars(store).update(_facts=facts(), _name=plan.namer(facts().spec), _client=listener, _experiment="0", _runs={},
-                       _is_unsure=False, _described=set(), _parent="0" * 32)  # fmt: skip
-    store.log(record)
+    entry = store.entry(record)
     series: dict[str, list[tuple[int, float]]] = {}
-    for metric in listener.said["metrics"]:
-        series.setdefault(metric.key, []).append((metric.step, metric.value))
+    for name, value, step in entry.metrics:
+        series.setdefault(name, []).append((step, value))
     return Sent(
-        name=listener.said["run_name"],
-        tags=listener.said["tags"],
-        params={param.key: param.value for param in listener.said["params"]},
+        name=entry.name,
+        tags=entry.tags,
+        params=entry.params,
         figures={key: points[0][1] for key, points in series.items() if len(points) == 1},
         series={key: points for key, points in series.items() if len(points) > 1},
     )

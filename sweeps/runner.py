@@ -23,6 +23,7 @@ from ray.tune import tune as tune_module
 from ray.tune.execution import class_cache, tune_controller
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
+from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.search import SearchAlgorithm
 from ray.util.placement_group import get_current_placement_group
 
@@ -87,6 +88,15 @@ class Gang(tune.Trainable):
         self._is_running = False
         return True
 
+    def follow(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Begin the next trial, and take the first look at it."""
+        self.reset_config(config)
+        return self.train()
+
+    def train(self) -> dict[str, Any]:
+        """What Tune's own would add to a step's result, nobody reads."""
+        return {"done": False, **self.step()}
+
     def step(self) -> dict[str, Any]:
         """A look at the trial: how far it has come, or how it ended."""
         if not self._is_running and 0 < self._probe_every_s < time.monotonic() - self._probed_at:
@@ -147,6 +157,7 @@ class _Feed(SearchAlgorithm):
         self._site = site
         self._nurses = nurses
         self._same = same  # for all trials
+        self.is_judged = bool(same["is_judged"])
         self._spec: dict[str, Any] = {}  # Tune's, of what all trials have in common
         self._made_of = dict(made)  # by node
         self.away: Away = {}  # by name, what Tune has: the trial, its nodes
@@ -220,7 +231,9 @@ class _Feed(SearchAlgorithm):
 
 
 class _Placed(Trial):
-    """One whose class is known to be there and whose nodes were chosen: Tune would ask Ray for the class each time."""
+    """One whose class is known to be there and whose nodes were chosen: Tune would ask Ray for the class each time.
+
+    What it has come to is for the conductor to keep."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options, stub=True)
@@ -228,6 +241,13 @@ class _Placed(Trial):
 
     def create_placement_group_factory(self) -> None:
         self.placement_group_factory = self._default_placement_group_factory
+
+    def set_ray_actor(self, ray_actor: Any) -> None:
+        """Tune would ask it, as a call of its own, for what to show until its first result."""
+        self.temporary_state.ray_actor = ray_actor
+
+    def update_last_result(self, result: dict[str, Any]) -> None:
+        """Tune would keep it, and statistics of it."""
 
 
 def _placement_group(order: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -237,14 +257,14 @@ def _placement_group(order: dict[str, Any]) -> tune.PlacementGroupFactory:
     return _reserved(json.dumps([{}, *order["bundles"]]), *order["node_ids"])
 
 
-@functools.cache  # Tune compares them all the time, and is quick where they are the same
+@functools.lru_cache(1024)  # Tune compares them all the time, and is quick where they are the same
 def _reserved(bundles: str, *node_ids: str) -> tune.PlacementGroupFactory:
     nodes = [{"ray.io/node-id": node} for node in node_ids]
     return tune.PlacementGroupFactory(json.loads(bundles), bundle_label_selector=nodes or None)
 
 
-class _Watcher(tune.Callback):
-    """Tune's events, told to the conductor."""
+class _Watcher(TrialProgressCallback):
+    """Tune's events, told to the conductor; in place of what would print them, and keep all trials."""
 
     def __init__(self, conductor: Conductor, site: Site, away: Away) -> None:
         self._conductor = conductor
@@ -287,7 +307,6 @@ class _Watcher(tune.Callback):
         if outcome := self.stopped_for.pop(_name(trial), None):
             self._over(trial, outcome)
         self._away.pop(_name(trial), None)
-        _forget(trial)
 
     def _config(self, trial: Any) -> TrialConfig:
         return self._away[_name(trial)][0]
@@ -350,7 +369,12 @@ class _WhenLedgerFails(tune.Stopper):
 
 class _Loop(TuneController):
     """Tune's loop. It would stand still for minutes while none of its trials can start, and hold what it has: a gang
-    stays in its placement group for whatever comes next, maybe on a node that is another sweep's now."""
+    stays in its placement group for whatever comes next, maybe on a node that is another sweep's now. It would tell a
+    gang of its next trial in one call and start that in another, and keep all trials that have ended."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._following: list[Trial] = []  # on gangs that are there, to be started
+        super().__init__(*args, **options)
 
     def _update_trial_queue(self, blocking: bool = False, timeout: int = 0) -> bool:
         return bool(super()._update_trial_queue(blocking=False))
@@ -359,6 +383,35 @@ class _Loop(TuneController):
         if self._search_alg.taken and not self._pending_trials:
             self._cleanup_cached_actors(force_all=True)
         super()._maybe_add_actors()
+        for trial in self._following:
+            self._on_trial_reset(trial, success=True)
+        self._following.clear()
+
+    def _schedule_trial_reset(self, trial: Trial, new_config: dict[str, Any], new_experiment_tag: str) -> None:
+        if (
+            self._search_alg.is_judged
+        ):  # the gang's last trial may have been stopped: that takes time, not of this one's
+            super()._schedule_trial_reset(trial, new_config, new_experiment_tag)
+        else:
+            self._resetting_trials.add(trial)
+            self._following.append(trial)
+
+    def _schedule_trial_train(self, trial: Trial) -> None:
+        if trial not in self._following:
+            super()._schedule_trial_train(trial)
+        else:
+            heard, failed = self._on_training_result, self._trial_task_failure
+            self._schedule_trial_task(trial, "follow", (trial.config,), on_result=heard, on_error=failed)
+
+    def stop_trial(self, trial: Trial) -> None:
+        super().stop_trial(trial)
+        if trial.status == Trial.TERMINATED and trial in self._trials:
+            self._trials.remove(trial)
+            self._stopped_trials.discard(trial)
+            self._trials_to_cache.discard(trial)
+            self._trial_metadata.pop(trial.trial_id, None)
+            if not self._resources_to_pending_trials[trial.placement_group_factory]:
+                del self._resources_to_pending_trials[trial.placement_group_factory]
 
 
 class _Patient(RayActorManager):
@@ -378,14 +431,6 @@ def _has_gone(node_ids: Sequence[str], site: Site) -> bool:
 
 def _name(trial: Any) -> str:
     return str(trial.config["name"])
-
-
-def _forget(trial: Any) -> None:
-    """Tune would keep all that it was told and has heard of a trial, and statistics of it; the ledger has it."""
-    trial.config, trial.evaluated_params, trial.experiment_tag = {"name": _name(trial)}, {}, ""
-    heard = trial.run_metadata
-    heard.last_result, heard.metric_analysis, heard.metric_n_steps = {}, {}, {}
-    heard.invalidate_cache()
 
 
 def run(

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sweeps import ledger, tracking
@@ -31,6 +32,7 @@ PR_SET_PDEATHSIG = 1
 NICENESS = 10  # it can wait; trials are being measured
 PART_OF_A_CORE = 0.1  # at most, while they are
 LONGEST_REST_S = 1.0
+HELD_BACK_S = 2.0  # a result, for that; what is written later was waiting for the store
 
 
 class Tracker(Observer):
@@ -92,27 +94,51 @@ class Scribe:
         store: tracking.Store,
         tail: Tail,
         driver: int,
+        stored: Mapping[str, float] = MappingProxyType({}),
         retry_s: float = RETRY_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`driver` is the file that the driver's lines come by."""
+        """`driver` is the file that the driver's lines come by; `stored` are the trials that an earlier one's tracker
+        has brought there, with the end of the last attempt at each."""
         self._store, self._tail, self._driver = store, tail, driver
+        self._stored = dict(stored)
         self._retry_s, self._patience_s = retry_s, patience_s
         self._status = ""  # that the sweep has ended with
         self._has_given_up = False
+        self._behind_since = 0.0  # that it last had written all that there was
         self.refusal = ""
         self.left = 0
 
     def work(self) -> None:
         """Until the sweep is over, or its driver has gone."""
-        while not self._status:
-            self._listen()
+        is_last = False
+        while not is_last:
+            if not self._status:
+                self._listen()
+            is_last = bool(self._status)  # what was written before the end was said is read after it
+            self._behind_since = time.monotonic()
+            waiting: list[TrialRecord] = []
             for news in self._tail.news():
-                if isinstance(news, TrialRecord):
-                    self.left += not self._is_done(self._store.log, news)
-                else:
+                if not isinstance(news, TrialRecord):
                     self._is_done(self._store.describe, news)
+                elif not self._is_stored(news):
+                    waiting.append(news)
+                if len(waiting) >= self._store.at_once:
+                    self._log(waiting)
+            self._log(waiting)
         self._is_done(self._store.close, self._status)
+
+    def _log(self, waiting: list[TrialRecord]) -> None:
+        if waiting and not self._is_done(self._store.log, [*waiting]):
+            self.left += len(waiting)
+        waiting.clear()
+
+    def _is_stored(self, record: TrialRecord) -> bool:
+        """Return whether the store has had it, or a later attempt at it, before this one began."""
+        last = self._stored.get(record.config.trial)
+        if last == record.ended_at:
+            del self._stored[record.config.trial]
+        return last is not None
 
     def _is_done(self, write: Callable[[Any], None], what: Any) -> bool:
         """Try until it works, or until the sweep is over and the patience with the store too."""
@@ -133,9 +159,11 @@ class Scribe:
 
     def _rest(self, worked_s: float) -> None:
         """Whoever measures short trials one after the other would have it running all the time."""
-        if not self._status:
+        if self._status:
+            return
+        if time.monotonic() - self._behind_since < HELD_BACK_S:
             time.sleep(min(worked_s * (1 / PART_OF_A_CORE - 1), LONGEST_REST_S))
-            self._listen(0)
+        self._listen(0)
 
     def _listen(self, timeout_s: float | None = None) -> None:
         if select.select([self._driver], [], [], timeout_s)[0]:
@@ -155,13 +183,16 @@ def main(name: str, driver: int) -> None:
     with os.fdopen(os.dup(1), "w", buffering=1) as voice:
         os.dup2(2, 1)  # MLflow may print
         try:
-            store = tracking.Store(ledger.read(name).facts)
+            record = ledger.read(name)
+            store = tracking.Store(record.facts)
         except Exception as error:
             print(json.dumps({"refusal": tracking.first_line(error)}), file=voice)
             return
         print(json.dumps({"refusal": ""}), file=voice)
         store.show()
-        scribe = Scribe(store, Tail(name), sys.stdin.fileno())
+        stored = {trial.config.trial: trial.ended_at for trial in record.trials if store.has(trial)}
+        del record
+        scribe = Scribe(store, Tail(name), sys.stdin.fileno(), stored)
         scribe.work()
         print(json.dumps({"left": scribe.left, "refusal": scribe.refusal}), file=voice)
 

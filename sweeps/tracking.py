@@ -15,12 +15,13 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sweeps import note, rows, savedview, shape
+from sweeps.bulk import Bulk, BulkError, Entry
 from sweeps.errors import RefusedError
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.note import Conclusion
@@ -33,6 +34,8 @@ NOTE = "mlflow.note.content"
 FINDINGS = "sweep.findings"
 NODES = "sweep.nodes"  # that the sweep was planned for: on them its cells are those that its trials have
 SPENT = "sweep.gpu_hours"  # by the whole sweep
+OF_AN_END = ("sweep.kind", "sweep.message", NOTE)  # tags that hold no longer after another attempt
+AT_ONCE = 500  # trials in one transaction: a second's work at most, in which nobody else can write
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
 ALWAYS = ("batch_size", "gpus")  # what charts are drawn over, across sweeps as well
 TIMEOUT_S = 20
@@ -67,75 +70,116 @@ class Store:
         self._client = client(uri)
         self._late_s = float(os.environ[TIMEOUT]) if uri.startswith("http") else 0.0
         self._unheard_at: float | None = None  # when a run was last asked for without an answer; it may come yet
-        self._is_unsure = False  # the last trial's calls did not all succeed
+        self._is_unsure = False  # the last trials' writing did not wholly succeed
         self._described: set[str] = set()
+        self._common = {
+            "sweep.id": facts.id,
+            "sweep.name": facts.name,
+            "mlflow.source.name": "sweep",
+            "mlflow.user": getpass.getuser(),
+            **({"sweep.simulated": facts.simulated} if facts.simulated else {}),
+        }
+        self._axes = _axes(facts.spec)
+        self._ended: dict[str, int | None] = {}  # when each run ended, of those that were here at the last look
         self._parent = ""
         self._experiment = once_more(self._experiment_id)
         self._parent = once_more(self._own_run)
+        self._bulk = self._opened_for_bulk(uri)
 
-    def log(self, record: TrialRecord) -> None:
-        """A trial with all it measured, as one finished run, in three calls. Doing it twice is doing it once."""
-        if self._is_unsure:  # the store may have made its run, and another writer may have deleted one
+    def log(self, records: Sequence[TrialRecord]) -> None:
+        """Write trials with all that they measured, as finished runs. Doing it twice is doing it once."""
+        if self._is_unsure:  # the store may have made their runs, and another writer may have deleted one
             self._runs = self._existing_runs()
         self._is_unsure = True
-        self._write(record)
+        entries = {record.config.trial: self.entry(record) for record in records}  # the last of each
+        is_refused = self._bulk is not None and not self._is_written(self._bulk, entries)
+        for entry in entries.values():
+            self._send(entry)
+        if is_refused:  # though MLflow can write
+            self._bulk = None
         self._is_unsure = False
 
-    def _write(self, record: TrialRecord) -> None:
+    def has(self, record: TrialRecord) -> bool:
+        """Return whether a trial was here, whole, when the store was opened."""
+        return self._ended.get(record.config.trial) == _ms(record.ended_at)
+
+    @property
+    def at_once(self) -> int:
+        """Trials that it takes in hardly more time than one."""
+        return AT_ONCE if self._bulk else 1
+
+    def _is_written(self, bulk: Bulk, entries: dict[str, Entry]) -> bool:
+        """Take out of `entries` those that are new, into the store, in one transaction."""
+        new = [entry for entry in entries.values() if entry.is_plain and entry.trial not in self._runs]
+        try:
+            self._runs |= bulk.write(new)
+        except BulkError:
+            self._runs = self._existing_runs()
+            return False
+        for entry in new:
+            del entries[entry.trial]
+        return True
+
+    def _send(self, entry: Entry) -> None:
+        """In three calls of MLflow's client."""
         from mlflow.entities import Metric, Param, RunTag
 
+        is_known = entry.trial in self._runs  # what was told of an earlier attempt holds no longer
+        run = self._runs[entry.trial] if is_known else self._made(entry.trial, entry.name, entry.started_ms, entry.tags)
+        metrics = [Metric(name, value, entry.ended_ms, step) for name, value, step in entry.metrics]
+        params = [Param(*param) for param in entry.params.items()]
+        tags = {name: text for name, text in entry.tags.items() if name not in self._common}
+        again = [RunTag(*tag) for tag in (dict.fromkeys(OF_AN_END, "") | tags).items()] if is_known else []
+        self._client.log_batch(run, metrics, params, again)  # as many calls as MLflow's limits ask for
+        self._client.set_terminated(run, entry.status, entry.ended_ms)
+
+    def entry(self, record: TrialRecord) -> Entry:
+        """Return a trial as its run."""
         config, outcome = record.config, record.outcome
-        at = int(record.ended_at * 1000)
         tags = {
+            "sweep.trial": config.trial,
             "mlflow.parentRunId": self._parent,
             "sweep.cell": config.cell,
             "sweep.repeat": str(config.repeat),
             "sweep.outcome": outcome.status,
         }
         why = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
-        told = {
-            "sweep.kind": outcome.kind,
-            "sweep.message": outcome.message[: note.LONGEST],
-            NOTE: why[: note.LONGEST],
+        told = {"sweep.kind": outcome.kind, "sweep.message": outcome.message, NOTE: why}
+        told |= {
+            "sweep.limited_by": rows.limited_by(record),
+            "sweep.why_withheld": rows.why_withheld(record),
+            "sweep.pinned": rows.pinned(record),
         }
-        is_known = config.trial in self._runs  # what was told of an earlier attempt holds no longer
-        tags |= {name: text for name, text in told.items() if text or is_known}
-        tags |= {f"sweep.{name}": told for name, told in rows.where(record).items() if told}
-        for name, text in (
-            ("limited_by", rows.limited_by(record)),
-            ("why_withheld", rows.why_withheld(record)),
-            ("pinned", rows.pinned(record)),
-        ):
-            if text:
-                tags[f"sweep.{name}"] = text[: note.LONGEST]
+        tags |= {name: text[: note.LONGEST] for name, text in told.items() if text}
+        tags |= {f"sweep.{name}": where for name, where in rows.where(record).items() if where}
         if outcome.measurement:
             tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
-        name = f"{self._name(config)} #{config.repeat}"
-        run = self._runs.get(config.trial) or self._made(config.trial, name, record.started_at, tags)
-        # Parameters are text in MLflow; as metrics the axes can be axes of a chart.
-        axes = {
-            f"axis/{name}": value
-            for name in _axes(self._facts.spec)
-            if type(value := getattr(config, name)) in (int, float)
-        }
+        return Entry(
+            trial=config.trial,
+            name=f"{self._name(config)} #{config.repeat}",
+            status=RUN_STATUS.get(outcome.status, "FINISHED"),
+            started_ms=_ms(record.started_at),
+            ended_ms=_ms(record.ended_at),
+            tags=self._common | tags,
+            params={name: str(value) for name, value in rows.params(config).items()},
+            metrics=tuple(self._metrics(record)),
+        )
+
+    def _metrics(self, record: TrialRecord) -> Iterator[tuple[str, float, int]]:
+        """Yield name, value and step of each figure, in the order of a page."""
         known = rows.metrics(record)
-        figures = {stored: known[name] for name, stored in rows.METRICS.items() if name in known}  # a page's order
-        metrics = [Metric(name, value, at, 0) for name, value in (figures | axes | rows.system(record)).items()]
-        if outcome.measurement:
-            first = outcome.measurement.ranks[0].steps
-            slowest = rows.step_ms(outcome.measurement)
-            metrics += [Metric("steps/step_ms", ms, at, n) for n, ms in enumerate(slowest)]
-            metrics += [Metric("steps/loss", step.loss, at, step.step) for step in first]
-            metrics += [
-                Metric(f"epochs/{name}", value, at, epoch.epoch)
-                for epoch in outcome.measurement.epochs
-                for name in EPOCH_SERIES
-                if (value := getattr(epoch, name)) is not None
-            ]
-        params = [Param(name, str(value)) for name, value in rows.params(config).items()]
-        again = [RunTag(*tag) for tag in tags.items()] if is_known else []
-        self._client.log_batch(run, metrics, params, again)  # as many calls as MLflow's limits ask for
-        self._client.set_terminated(run, RUN_STATUS.get(outcome.status, "FINISHED"), at)
+        yield from ((stored, known[name], 0) for name, stored in rows.METRICS.items() if name in known)
+        for name in self._axes:  # parameters are text in MLflow; as metrics the axes can be axes of a chart
+            if type(value := getattr(record.config, name)) in (int, float):
+                yield f"axis/{name}", value, 0
+        yield from ((name, value, 0) for name, value in rows.system(record).items())
+        if measured := record.outcome.measurement:
+            yield from (("steps/step_ms", ms, n) for n, ms in enumerate(rows.step_ms(measured)))
+            yield from (("steps/loss", step.loss, step.step) for step in measured.ranks[0].steps)
+            for epoch in measured.epochs:
+                for name in EPOCH_SERIES:
+                    if (value := getattr(epoch, name)) is not None:
+                        yield f"epochs/{name}", value, epoch.epoch
 
     def describe(self, node: Mapping[str, Any]) -> None:
         """What a node is made of, at the sweep's own run, under its fingerprints."""
@@ -192,8 +236,8 @@ class Store:
     def _own_run(self) -> str:
         self._runs = self._existing_runs()
         facts = self._facts
-        tags = {NOTE: note.of(facts), **self._nodes()}
-        return self._runs.get("") or self._made("", facts.name, facts.created_at, tags)
+        tags = {**self._common, NOTE: note.of(facts), **self._nodes()}
+        return self._runs.get("") or self._made("", facts.name, _ms(facts.created_at), tags)
 
     def _existing_runs(self) -> dict[str, str]:
         """Trial ('' for the sweep itself) to run, of this sweep. Runs that were made twice are deleted, all but one."""
@@ -212,6 +256,7 @@ class Store:
                 self._client.delete_run(run.info.run_id)
             else:
                 found[trial] = str(run.info.run_id)
+                self._ended[trial] = None if run.info.status == "RUNNING" else run.info.end_time
         return found
 
     def _all_runs(self) -> list[Any]:
@@ -229,26 +274,25 @@ class Store:
             if not token:
                 return found
 
-    def _made(self, trial: str, name: str, started_at: float, tags: dict[str, str]) -> str:
+    def _opened_for_bulk(self, uri: str) -> Bulk | None:
+        if not uri.startswith(SQLITE):
+            return None
+        parent = self._client.get_run(self._parent).info.artifact_uri
+        return Bulk(uri, self._experiment, lambda run: parent.replace(self._parent, run))
+
+    def _made(self, trial: str, name: str, started_ms: int, tags: dict[str, str]) -> str:
         """A new run."""
-        all_tags = {
-            "sweep.id": self._facts.id,
-            "sweep.name": self._facts.name,
-            "mlflow.source.name": "sweep",
-            "mlflow.user": getpass.getuser(),
-            **({"sweep.trial": trial} if trial else {}),
-            **({"sweep.simulated": self._facts.simulated} if self._facts.simulated else {}),
-            **tags,
-        }
         try:
-            run = self._client.create_run(
-                self._experiment, start_time=int(started_at * 1000), run_name=name, tags=all_tags
-            )
+            run = self._client.create_run(self._experiment, start_time=started_ms, run_name=name, tags=tags)
         except Exception:  # whatever MLflow's HTTP library or database driver raises
             self._unheard_at = time.monotonic()
             raise
         self._runs[trial] = str(run.info.run_id)
         return self._runs[trial]
+
+
+def _ms(at: float) -> int:
+    return int(at * 1000)
 
 
 def _axes(spec: SweepSpec) -> list[str]:
@@ -270,8 +314,8 @@ def sync(record: SweepRecord, found: Conclusion | None = None) -> None:
         store = Store(record.facts)
         for node in record.nodes:
             once_more(store.describe, node)
-        for trial in record.trials:
-            once_more(store.log, trial)
+        for n in range(0, len(record.trials), store.at_once):
+            once_more(store.log, record.trials[n : n + store.at_once])
         if found:
             once_more(store.conclude, found)
         once_more(store.close, "FINISHED" if record.is_complete else "KILLED")

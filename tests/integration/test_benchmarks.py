@@ -30,3 +30,14 @@ def test_it_runs_to_its_verdict(name: str, options: list[str], figure: str, tmp_
     assert ran.stdout.splitlines(), ran.stderr
     verdict = json.loads(ran.stdout.splitlines()[-1])
     assert verdict["figures"][figure] > 0, ran.stderr
+
+
+def test_a_driver_of_hundreds_of_trials_stays_as_large_as_it_was_and_the_store_has_them_all(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "instant.py"), "ours", "600", "200"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.stdout.splitlines(), ran.stderr
+    told = json.loads(ran.stdout.splitlines()[-1])
+    first, *_, last = told["held_kb"]
+    assert last < 1.03 * first, told["held_kb"]
+    assert len(told["ends"]) == 600
+    assert 0 < told["waited_s"] < 30

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
 import multiprocessing
 import shutil
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
-from sweeps import cli, database, findings, mirror, note, plan, query, remote, rows, savedview, shape, spec, tracking
+from sweeps import (
+    bulk,
+    cli,
+    database,
+    findings,
+    mirror,
+    note,
+    plan,
+    query,
+    remote,
+    rows,
+    savedview,
+    shape,
+    spec,
+    tracking,
+)
 from sweeps.errors import InputError, RefusedError
-from sweeps.ledger import SweepFacts, SweepRecord
+from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.report import stored
 from sweeps.shape import Node
 from tests.unit import records
-from workers.contract import TrialOutcome
+from workers.contract import Measurement, StepRecord, TrialOutcome
 
 FILE = "{name: small, model: tiny, device: cpu, repeats: 2, space: {batch_size: [8, 16], gpus: [1, 2]}}"
 
@@ -380,6 +399,7 @@ def test_earlier_measurements_are_found_by_cell(store: str) -> None:
 def test_an_answer_that_is_lost_doubles_no_run(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small = record()
     book = tracking.Store(small.facts)
+    book._bulk = None  # as over HTTP
     made = book._client.create_run
 
     def lost(*arguments: Any, **named: Any) -> None:
@@ -389,11 +409,94 @@ def test_an_answer_that_is_lost_doubles_no_run(store: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(book._client, "create_run", lost)
     with pytest.raises(TimeoutError):
-        book.log(small.trials[0])
+        book.log(small.trials[:1])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    book.log(small.trials[0])
+    book.log(small.trials[:1])
     experiment = MlflowClient(store).get_experiment_by_name("small").experiment_id
     assert len(MlflowClient(store).search_runs([experiment])) == 2  # the sweep's own, and the trial's
+
+
+def test_a_transaction_whose_end_is_not_heard_of_doubles_no_run(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = record()
+    book = tracking.Store(small.facts)
+    assert book._bulk
+    write = book._bulk.write
+
+    def lost(*arguments: Any) -> None:
+        write(*arguments)
+        raise bulk.BulkError
+
+    monkeypatch.setattr(book._bulk, "write", lost)
+    book.log(small.trials[:3])
+    book.log(small.trials)
+    assert len(query.trials("small")) == len(small.trials)
+    experiment = MlflowClient(store).get_experiment_by_name("small").experiment_id
+    assert len(MlflowClient(store).search_runs([experiment])) == 1 + len(small.trials)
+
+
+def odd(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Trials with losses that are no numbers, with a series in the wrong order, with epochs, and that failed."""
+    one, other, failed, infeasible, *rest = trials
+    assert one.outcome.measurement
+    rank = one.outcome.measurement.ranks[0]
+    steps = [StepRecord(step=n, step_ms=100.0, loss=loss) for n, loss in enumerate((math.inf, math.nan, -math.inf, 1))]
+    steps = [*steps[::-1], *steps]
+    rank = dataclasses.replace(rank, steps=tuple(steps), in_force={"OMP_NUM_THREADS": "1", "EMPTY": ""})
+    measured = dataclasses.replace(one.outcome, measurement=Measurement(ranks=(rank,)), usage={"cpu_0": 0.5})
+    learnt = records.converged([0.5, 0.9], reached_target=True).outcome
+    message = TrialOutcome(status="failed", kind="raised", message='it\'s `no` "good"\n' * 500)
+    never = TrialOutcome(status="infeasible", kind="device memory", message="too large")
+    outcomes = ((one, measured), (other, learnt), (failed, message), (infeasible, never))
+    return [*(dataclasses.replace(trial, outcome=outcome) for trial, outcome in outcomes), *rest]
+
+
+def tables(path: str, ids: dict[str, str]) -> dict[str, list[str]]:
+    """All that a store holds of runs, with names in place of ids."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        lines = {name: sorted(map(repr, connection.execute(f"SELECT * FROM {name}"))) for name in names}
+    for run, name in ids.items():
+        lines = {table: sorted(line.replace(run, name) for line in of) for table, of in lines.items()}
+    return {table: of for table, of in lines.items() if table not in ("experiments", "experiment_tags")}
+
+
+def test_what_is_written_by_sql_is_what_mlflow_writes(
+    store: str, blank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = odd(record().trials)
+    found = []
+    for name in ("mlflow.db", "other.db"):
+        if name == "other.db":
+            shutil.copy(blank, tmp_path / name)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / name}")
+        book = tracking.Store(record().facts)
+        with monkeypatch.context() as patched:
+            if name == "mlflow.db":
+                patched.setattr(book, "_send", None)
+            else:
+                book._bulk = None
+            book.log(trials)
+        found.append(tables(name, {run: trial or "sweep" for trial, run in book._runs.items()}))
+    ours, theirs = found
+    assert {table: len(of) for table, of in ours.items()} == {table: len(of) for table, of in theirs.items()}
+    for table, lines in theirs.items():
+        assert ours[table] == lines, table
+
+
+@pytest.mark.parametrize("fields", [{"name": "a" * 251}, {"params": {"a:b": ""}}, {"params": {"a": "a" * 4001}}])
+def test_what_mlflow_may_cut_or_refuse_is_left_to_it(fields: dict[str, Any]) -> None:
+    plain = bulk.Entry(trial="t", name="n", status="FINISHED", started_ms=0, ended_ms=1, tags={"a.b/c": ""},
+                       params={"a b": "c"}, metrics=(("a/b_c", 1.0, 0),))  # fmt: skip
+    assert plain.is_plain
+    assert not dataclasses.replace(plain, **fields).is_plain
+
+
+def test_a_deleted_experiment_is_said_by_mlflow(store: str) -> None:
+    small = record()
+    book = tracking.Store(small.facts)
+    MlflowClient().delete_experiment(book._experiment)
+    with pytest.raises(MlflowException, match="active"):
+        book.log(small.trials)
 
 
 def test_long_series_and_many_variables_fit_the_limits_of_a_call(store: str) -> None:
@@ -405,8 +508,8 @@ def test_long_series_and_many_variables_fit_the_limits_of_a_call(store: str) -> 
     measured = dataclasses.replace(outcome, measurement=dataclasses.replace(outcome.measurement, ranks=(long,)))
     trial = dataclasses.replace(small.trials[0], config=config, outcome=measured)
     book = tracking.Store(small.facts)
-    book.log(trial)
-    book.log(trial)
+    book.log([trial])
+    book.log([trial])
     table = query.trials("small")
     assert table.filter(like="env.").shape == (1, 150)
     assert len(query.series(config.trial, "steps/loss")) == 1500

@@ -23,7 +23,7 @@ HOMES = {
         "sweeps.steward",
         "workers.group",
     },
-    "mlflow": {"sweeps.tracking", "sweeps.remote"},
+    "mlflow": {"sweeps.bulk", "sweeps.tracking", "sweeps.remote"},
     "optuna": {"sweeps.search"},
     "horovod": {"workers.ring", "workers.nursery", "workers.probe"},
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +31,32 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
 class Store:
     """Refuses the first few times."""
 
-    def __init__(self, refusals: int = 0) -> None:
+    def __init__(self, refusals: int = 0, at_once: int = 1) -> None:
         self.refusals = refusals
+        self.at_once = at_once
         self.taken: list[Any] = []
+        self.calls = 0
 
-    def log(self, what: TrialRecord) -> None:
+    def log(self, records: Sequence[TrialRecord]) -> None:
+        assert 0 < len(records) <= self.at_once
+        self.describe(*records)
+
+    def describe(self, *what: Any) -> None:
         if self.refusals:
             self.refusals -= 1
             raise OSError("away")
-        self.taken.append(what)
+        self.calls += 1
+        self.taken += what
 
-    describe = close = log  # type: ignore[assignment]
+    close = describe
 
 
-def told(store: Store, *lines: str, patience_s: float = 60.0) -> Scribe:
+def told(store: Store, *lines: str, patience_s: float = 60.0, stored: Mapping[str, float] | None = None) -> Scribe:
     """A scribe to whom the driver has said all this, and that has done its work; the driver has gone after that."""
     theirs, ours = os.pipe()
     os.write(ours, "".join(f"{line}\n" for line in lines).encode())
-    scribe = Scribe(store, Tail("told"), theirs, retry_s=0.01, patience_s=patience_s)  # type: ignore[arg-type]
+    known = stored or {}
+    scribe = Scribe(store, Tail("told"), theirs, known, retry_s=0.01, patience_s=patience_s)  # type: ignore[arg-type]
     if not any(lines):
         os.close(ours)
     scribe.work()
@@ -74,6 +84,50 @@ def test_a_store_that_was_away_for_a_while_gets_everything(book: Ledger) -> None
     scribe = told(store, "", "KILLED")
     assert store.taken == [*records, "KILLED"]
     assert (scribe.left, scribe.refusal) == (0, "away")
+
+
+@pytest.mark.parametrize("refusals", [0, 3])
+def test_what_has_piled_up_is_written_at_once_as_far_as_the_store_likes(book: Ledger, refusals: int) -> None:
+    records = [record(trial) for trial in TRIALS]
+    for one in records:
+        book.write(one)
+    store = Store(refusals, at_once=2)
+    assert told(store, "", "FINISHED").left == 0
+    assert store.taken == [*records, "FINISHED"]
+    assert store.calls == math.ceil(len(records) / 2) + 1
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_what_is_written_while_it_writes_is_written_though_the_end_is_said_meanwhile(
+    book: Ledger, at_once: int
+) -> None:
+    records = [record(trial) for trial in TRIALS[:2]]
+    book.write(records[0])
+    theirs, ours = os.pipe()
+
+    class Slow(Store):
+        def log(self, taken: Sequence[TrialRecord]) -> None:
+            super().log(taken)
+            if len(self.taken) == 1:
+                book.write(records[1])
+                os.write(ours, b"FINISHED\n")
+
+    store = Slow(at_once=at_once)
+    os.write(ours, b"\n")
+    Scribe(store, Tail("told"), theirs).work()  # type: ignore[arg-type]
+    assert store.taken == [*records, "FINISHED"]
+
+
+def test_what_an_earlier_tracker_has_brought_is_not_written_again_and_what_came_after_it_is(book: Ledger) -> None:
+    first, second, third = (record(trial) for trial in TRIALS[:3])
+    again = [dataclasses.replace(one, ended_at=one.ended_at - 100) for one in (second, third)]  # on a virtual clock
+    for one in (first, second, third, *again):
+        book.write(one)
+    store = Store(at_once=2)
+    stored = {first.config.trial: first.ended_at, second.config.trial: again[0].ended_at}
+    stored |= {third.config.trial: third.ended_at}
+    assert told(store, "FINISHED", stored=stored).left == 0
+    assert store.taken == [again[1], "FINISHED"]
 
 
 def test_a_store_that_stays_away_is_given_up_once_the_sweep_is_over(book: Ledger) -> None:

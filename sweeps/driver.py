@@ -83,16 +83,34 @@ def drive(
     _check(spec, str(file), terms)
     console = screen.beside()
     console.print(screen.named(spec.name, plan.summary(planned)))
-    with _earlier(terms) as earlier, _site(terms, console) as site:
-        _await_nodes(planned, site, console)
-        planned = _for_nodes(planned, site.nodes, str(file), console)
-        found = earlier({trial.cell for trial in planned.trials})
-        planned = _possible(planned, site, terms, str(file), console)
-        known = Cache(found.result())
-        with contextlib.closing(ledger.create(planned, text, overrides, terms.simulate)) as book:
-            begun(book.facts.name)
-            strategy = functools.partial(search.strategy, planned)
-            return _conduct(planned, strategy, NOTHING, known, book, site, terms, console, file)
+    with _earlier(terms) as earlier, _site(terms, console) as site, contextlib.ExitStack() as stack:
+
+        def begin() -> ledger.Ledger:
+            made = stack.enter_context(contextlib.closing(ledger.create(planned, text, overrides, terms.simulate)))
+            _named(made, console)
+            begun(made.facts.name)
+            return made
+
+        early = begin() if _waits_for_nodes(planned, site) else None  # that may take long: its name is wanted now
+        try:
+            _await_nodes(planned, site, console)
+            planned = _for_nodes(planned, site.nodes, str(file), console)
+            found = earlier({trial.cell for trial in planned.trials})
+            planned = _possible(planned, site, terms, str(file), console)
+            known = Cache(found.result())
+        except BaseException:
+            if early:
+                early.discard()
+            raise
+        book = early or begin()
+        book.plan(planned)
+        strategy = functools.partial(search.strategy, planned)
+        return _conduct(planned, strategy, NOTHING, known, book, site, terms, console, file)
+
+
+def _named(book: ledger.Ledger, console: Console) -> None:
+    """Whoever submitted it reads its name there."""
+    console.print(f"results in {book.paths.folder}", style="dim")
 
 
 def _for_nodes(sketch: Plan, nodes: Sequence[Node], place: str, console: Console) -> Plan:
@@ -117,6 +135,7 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
     console, file = screen.beside(), Path(f"results/{facts.name}")
     count = f"{planned.most - len(done)} of {planned.most}" if facts.trials else f"after {len(done)}, more"
     console.print(screen.named(facts.name, f"{count} trials are left"))
+    _named(book, console)
     terms = dataclasses.replace(terms, simulate=facts.simulated)
     _budget(facts.spec, terms)
     if facts.trials and len(done) >= len(facts.trials) and not _are_bases_left(facts.spec, done):
@@ -125,6 +144,9 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
         return _told(planned, book, [], file, "", console, terms)
     with _site(terms, console) as site:
         _await_nodes(planned, site, console)
+        if not (facts.nodes or record.trials or record.attempts):  # its driver has gone while it waited for nodes
+            planned = _for_nodes(planned, site.nodes, facts.name, console)
+            book.plan(planned)
         planned = _possible(planned, site, terms, facts.name, console, is_begun=True)
         strategy = functools.partial(search.strategy, planned)
         arrivals = [rungs.arrival(noted) for noted in record.rungs]
@@ -149,6 +171,7 @@ def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
         raise InputError("retry", [Mistake("--status", rule, ",".join(statuses))])
     console, file = screen.beside(), Path(f"results/{facts.name}")
     console.print(screen.named(facts.name, f"{len(again)} trials once more"))
+    _named(book, console)
     terms = dataclasses.replace(terms, simulate=facts.simulated)
     _budget(facts.spec, terms)
     with _site(terms, console) as site:
@@ -274,26 +297,34 @@ def _site(terms: Terms, console: Console) -> Iterator[Site]:
             yield site
 
 
+def _waits_for_nodes(planned: Plan, site: Site) -> bool:
+    return bool(planned.spec.wait_for_nodes_min and _refused(planned, site))
+
+
+def _refused(planned: Plan, site: Site) -> dict[str, list[TrialConfig]]:
+    """What the nodes that are there can't hold, by the reason."""
+    return shape.check_capacity(planned.trials or _some(planned), site.nodes, planned.spec.max_nodes)
+
+
 def _await_nodes(planned: Plan, site: Site, console: Console) -> None:
     """Wait for what its trials need, as long as the file says."""
-    trials = planned.trials or _some(planned)
-    refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
+    if not _waits_for_nodes(planned, site):
+        return
     give_up = time.monotonic() + 60 * (planned.spec.wait_for_nodes_min or 0)
-    if refused and time.monotonic() < give_up:
-        largest = max((config for trials in refused.values() for config in trials), key=lambda config: config.gpus)
-        rank = {"GPU": 1.0} if largest.device == "gpu" else {"CPU": float(largest.cores_per_worker)}
-        console.print(f"waiting for nodes that hold {largest.gpus} ranks …", style="dim")
-        while refused and time.monotonic() < give_up:
-            site.ask_for([rank] * largest.gpus)  # again and again: whoever keeps it may have been lost
-            time.sleep(1.0)
-            refused = shape.check_capacity(trials, site.nodes, planned.spec.max_nodes)
+    lacking = [config for trials in _refused(planned, site).values() for config in trials]
+    largest = max(lacking, key=lambda config: config.gpus)
+    rank = {"GPU": 1.0} if largest.device == "gpu" else {"CPU": float(largest.cores_per_worker)}
+    console.print(f"waiting for nodes that hold {largest.gpus} ranks …", style="dim")
+    while _refused(planned, site) and time.monotonic() < give_up:
+        site.ask_for([rank] * largest.gpus)  # again and again: whoever keeps it may have been lost
+        time.sleep(1.0)
 
 
 def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console, is_begun: bool = False) -> Plan:
     """The plan without the trials that the cluster can never hold; raises unless they may be skipped, and where its
     data or a variable isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits
     for them."""
-    refused = shape.check_capacity(planned.trials or _some(planned), site.nodes, planned.spec.max_nodes)
+    refused = _refused(planned, site)
     _check_data(planned.spec, site, place)
     _check_variables(planned.spec, site, place)
     if not refused:
@@ -374,7 +405,6 @@ def _conduct(
     herald = Herald(book.facts, book.paths, engine)
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
     meters = [Meter(book.facts, engine)] if terms.address and not terms.simulate else []
-    console.print(f"results in {book.paths.folder}", style="dim")
     for line in _evidence(planned.trials or _some(planned), terms):
         console.print(line, style="dim")
     refusals: list[RefusedError] = []

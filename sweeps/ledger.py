@@ -21,6 +21,7 @@ import dataclasses
 import fcntl
 import functools
 import getpass
+import itertools
 import json
 import os
 import shutil
@@ -123,8 +124,17 @@ class Ledger:
     def begin(self) -> None:
         """The first line of a new sweep."""
         self._cut_torn_line()
-        self._append({"kind": "sweep", "version": VERSION, **contract.to_json(self.facts)})
+        self._write_facts()
         self._sign()
+
+    def plan(self, plan: Plan) -> None:
+        """What it is going to measure, where that has become known since it began."""
+        if (plan.trials, plan.nodes) != (self.facts.trials, self.facts.nodes):
+            self.facts = dataclasses.replace(self.facts, trials=plan.trials, nodes=plan.nodes)
+            self._write_facts()
+
+    def _write_facts(self) -> None:
+        self._append({"kind": "sweep", "version": VERSION, **contract.to_json(self.facts)})
 
     def go_on(self) -> None:
         """Behind the last whole line of a sweep that stopped."""
@@ -420,12 +430,13 @@ def _bulletin_at(at: SweepPaths) -> float:
 
 
 def facts(name: str) -> SweepFacts:
-    """A sweep's first line alone."""
+    """What a sweep is, by its first lines alone."""
     at = paths(name).ledger
-    first = next(_entries(at), None)
-    if first is None or first["kind"] != "sweep" or first["version"] not in READ:
+    heads = [*itertools.takewhile(lambda entry: entry["kind"] in ("sweep", "driver"), _entries(at))]
+    told = [entry for entry in heads if entry["kind"] == "sweep"]
+    if not told or told[-1]["version"] not in READ:
         return read(name).facts  # which says what is wrong
-    return _facts(first)
+    return _facts(told[-1])
 
 
 class Tail:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sweeps import ledger, rows
+from sweeps import ledger, rows, status
 from sweeps.ledger import TrialRecord
 from tests.integration.clusters import Cluster, eventually, said
 
@@ -152,6 +153,23 @@ def test_a_cluster_is_asked_for_what_the_sweeps_that_live_need_in_sum(workplace:
         assert eventually(lambda: growing.ask("ray.util.list_named_actors(all_namespaces=True)") == [])
     finally:
         growing.close()
+
+
+def test_a_sweep_that_waits_for_its_nodes_has_its_name_and_can_be_ended_and_gone_on_with(cluster: Cluster) -> None:
+    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 1}\nwait_for_nodes_min: 10\n")
+    for number, how in ((1, signal.SIGINT), (2, signal.SIGKILL)):
+        driver = cluster.driver("run", "small.yaml")
+        assert eventually(lambda told=number: said().count("results in") == told), said()
+        assert status.look("small")["state"] == "starting"
+        driver.send_signal(how)
+        driver.wait(60)
+        assert Path("results/small").exists() == (how == signal.SIGKILL)  # Ctrl-C leaves nothing of it
+    cluster.join("a", cpus=1)
+    assert cluster.driver("resume", "small").wait(300) == 0, said()
+    (trial,) = ledger.read("small").trials
+    assert trial.outcome.status == "completed"
+    assert rows.row(trial)["arrangement"] == "1x1"
+    assert ledger.read("small").facts.nodes
 
 
 def asked_for(growing: Cluster) -> list[object]:

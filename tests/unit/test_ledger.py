@@ -10,6 +10,7 @@ import pytest
 
 from sweeps import ledger, plan, spec
 from sweeps.errors import InputError, RefusedError
+from sweeps.shape import Node
 from tests.unit.records import record
 
 TEXT = "{name: study, model: tiny, device: cpu, repeats: 2, space: {batch_size: [8, 16], gpus: 1}}"
@@ -35,6 +36,19 @@ def test_a_sweep_reads_back_as_it_was_written() -> None:
     read = ledger.read("study")
     assert read.facts == book.facts
     assert read.trials == tuple(written)
+
+
+def test_what_a_sweep_measures_may_become_known_after_it_has_begun() -> None:
+    sketch, book = fresh()
+    nodes = [Node("a", 4, 0), Node("b", 4, 0)]
+    known = plan.plan(sketch.spec, nodes=nodes)
+    book.plan(known)
+    book.write(record(known.trials[0]))
+    read = ledger.read("study")
+    assert (read.facts.trials, list(read.facts.nodes), read.facts.id) == (known.trials, nodes, book.facts.id)
+    assert read.facts.trials != sketch.trials  # they have an arrangement now
+    assert len(read.trials) == 1
+    assert ledger.facts("study") == read.facts
 
 
 def test_a_torn_last_line_is_left_out() -> None:

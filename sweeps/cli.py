@@ -14,14 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeps import errors
-from sweeps.errors import RefusedError, SweepError
+from sweeps import errors, place
+from sweeps.errors import InputError, Mistake, RefusedError, SweepError
 from workers.redact import masked
 
 if TYPE_CHECKING:
     from sweeps.driver import Terms
 
-AFAR = "RAY_API_SERVER_ADDRESS"  # Ray's own name for the address that jobs are submitted to
 HEAD = "Deep-learning performance studies: one file says what to measure, one command measures it."
 TAIL = """\
 first steps
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     args = _parser().parse_args(given)
     try:
-        return int(_afar(args, given) if _is_afar(args) else args.call(args))
+        return _at_its_place(args, given)
     except SweepError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -56,23 +55,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return errors.DONE
 
 
-def _is_afar(args: argparse.Namespace) -> bool:
-    """Is it for a cluster that is reached through Ray Jobs?"""
-    address = getattr(args, "address", None) or (os.environ.get(AFAR) if hasattr(args, "goes_afar") else None)
-    return bool(address) and str(address).startswith(("http://", "https://"))
+def _at_its_place(args: argparse.Namespace, given: Sequence[str]) -> int:
+    """Here, with the Ray cluster that this machine is in, or by the head of one elsewhere."""
+    if not hasattr(args, "address"):
+        return int(args.call(args))
+    is_local = args.call is _plan or bool(getattr(args, "simulate", ""))  # it asks nothing of a cluster elsewhere
+    heeded = {name: text for name, text in os.environ.items() if not (is_local and name == place.JOB_SERVER)}
+    there = place.of(args.address, heeded, args.may, me())
+    if there.kind == "afar":
+        return int(args.goes_afar(args, _without_address(given), there.address))
+    args.address = there.address or None
+    return int(args.call(args))
 
 
-def _afar(args: argparse.Namespace, given: Sequence[str]) -> int:
-    """Have the cluster's head do it."""
-    from sweeps import service
-
-    url = service.url_of(args.address)
-    command = list(given)
+def _without_address(given: Sequence[str]) -> list[str]:
+    """A command as the head is to have it."""
+    command = [part for part in given if not part.startswith("--address=")]
     if "--address" in command:
         at = command.index("--address")
         del command[at : at + 2]
-    command = [part for part in command if not part.startswith("--address=")]
-    return int(args.goes_afar(args, command, url))
+    return command
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,27 +84,27 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def command(name: str, call: object, says: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=says, description=says)
-        made.set_defaults(call=call)
+        made = commands.add_parser(name, help=says, description=says, allow_abbrev=False)  # heads are sent it as it is
+        made.set_defaults(call=call, may=("here",))
         return made
 
     def sweep_file(to: argparse.ArgumentParser) -> None:
         to.add_argument("file", type=Path, help="a sweep file, such as search_spaces/demo.yaml")
         to.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="put over the file")
 
-    def somewhere(to: argparse.ArgumentParser) -> None:
-        to.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
+    def skipping(to: argparse.ArgumentParser) -> None:
         to.add_argument("--skip-impossible", action="store_true", help="run what the cluster can hold")
 
     def budgeted(to: argparse.ArgumentParser) -> None:
         says = "of the whole sweep, with what it has spent, instead of the file's"
         to.add_argument("--budget", type=float, metavar="GPU_HOURS", help=says)
 
-    def afar(to: argparse.ArgumentParser, call: object, *, only: bool = False) -> None:
-        """May be for a cluster elsewhere."""
-        to.set_defaults(goes_afar=call)
-        if not any(action.dest == "address" for action in to._actions):
-            to.add_argument("--address", required=False, help=f"of a cluster: http://HEAD:8265 ({AFAR} is heeded too)")
+    def placed(to: argparse.ArgumentParser, *may: place.Kind, afar: object = None) -> None:
+        """Where it may happen, and what has a cluster elsewhere do it."""
+        forms = {"ray": "HOST:6379 or auto, of the cluster that this machine is in", "afar": "http://HEAD:8265, of one"}
+        told = ", or ".join(form for kind, form in forms.items() if kind in may)
+        to.add_argument("--address", help=f"{told}{'; else this machine' if 'here' in may else ''}")
+        to.set_defaults(may=may, goes_afar=afar)
 
     def simulated(to: argparse.ArgumentParser) -> None:
         to.add_argument("--simulate", default="", metavar="SHAPE", help="a cluster, such as nodes=8,gpus=4,gpu=v100")
@@ -116,41 +118,43 @@ def _parser() -> argparse.ArgumentParser:
         "--next", default="", metavar="SWEEP", help="which trial would tell most, after those of SWEEP"
     )
     simulated(planning)
-    somewhere(planning)
+    skipping(planning)
+    placed(planning, "here", "ray")
     formatted(planning)
     running = command("run", _run, "run a sweep here, or on a Ray cluster, and show what was found")
     sweep_file(running)
     simulated(running)
     running.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
-    somewhere(running)
-    submitting = command("submit", _submit, "have a cluster run a sweep; returns at once with its name")
+    skipping(running)
+    placed(running, "here", "ray")
+    submitting = command("submit", _submit_afar, "have a cluster run a sweep; returns at once with its name")
     sweep_file(submitting)
     submitting.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
-    submitting.add_argument("--skip-impossible", action="store_true", help="run what the cluster can hold")
-    afar(submitting, _submit_afar)
+    skipping(submitting)
+    placed(submitting, "afar", afar=_submit_afar)
     status = command("status", _status, "how a sweep comes along: nodes, running trials, queue, cost")
     status.add_argument("name", help="of the sweep, as in results/NAME")
     status.add_argument("-f", "--follow", action="store_true", help="until it ends")
     status.add_argument("--format", choices=("table", "json"), default="table")
-    afar(status, _status_afar)
+    placed(status, "here", "afar", afar=_status_afar)
     logs = command("logs", _logs, "what a submitted sweep's driver says")
     logs.add_argument("name", help="of the sweep")
     logs.add_argument("-f", "--follow", action="store_true", help="until it ends")
-    afar(logs, _relay)
+    placed(logs, "here", "afar", afar=_relay)
     stopping = command("stop", _stop, "stop a running sweep: what runs is cancelled, `sweep resume` goes on")
     stopping.add_argument("name", help="of the sweep")
-    afar(stopping, _relay)
+    placed(stopping, "here", "afar", afar=_relay)
     resuming = command("resume", _resume, "run what a sweep that stopped has not measured yet")
     resuming.add_argument("name", help="of the sweep, as in results/NAME")
     budgeted(resuming)
-    somewhere(resuming)
-    afar(resuming, _drive_afar)
+    skipping(resuming)
+    placed(resuming, "here", "ray", "afar", afar=_drive_afar)
     retrying = command("retry", _retry, "run those trials of a sweep again that ended in some way")
     retrying.add_argument("name", help="of the sweep, as in results/NAME")
-    retrying.add_argument("--status", default="failed,lost", help="how they ended (failed,lost)")
+    retrying.add_argument("--status", default="", help="how they ended (failed,lost)")
     budgeted(retrying)
-    somewhere(retrying)
-    afar(retrying, _drive_afar)
+    skipping(retrying)
+    placed(retrying, "here", "ray", "afar", afar=_drive_afar)
     trials = command("trials", _trials, "a sweep's trials, from MLflow")
     trials.add_argument("name", nargs="+", help="of the sweep, or of several")
     trials.add_argument(
@@ -163,19 +167,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     trials.add_argument("--rebuild", action="store_true", help="read everything anew, not what has changed")
     trials.add_argument("--format", choices=("table", "csv", "json", "parquet"), default="table")
-    afar(trials, _relay)
+    placed(trials, "here", "afar", afar=_trials_afar)
     listing = command("list", _list, "the sweeps in the tracking store, and those whose ledger lies here")
     listing.add_argument(
         "--store", action="append", default=[], metavar="URI", help="another tracking store, or several"
     )
     formatted(listing)
-    afar(listing, _relay)
+    placed(listing, "here", "afar", afar=_relay)
     differing = command("diff", _diff, "one sweep, machine or published system against another, cell by cell")
     differing.add_argument("a", metavar="A", help="NAME, NAME@FINGERPRINT, or reference:SYSTEM")
     differing.add_argument("b", metavar="B", help="what is held against it")
     differing.add_argument("--figure", default="", help="images_per_s, or hours_to_target where both have some")
     differing.add_argument("--fail-if", default="", metavar="slower:3%", help="exit with 1 if a cell surely is")
     formatted(differing)
+    placed(differing, "here", "afar", afar=_relay)
     reproducing = command(
         "reproduce", _reproduce, "a published table, or an earlier sweep, as a sweep: which of its rows hold here"
     )
@@ -196,24 +201,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     reproducing.add_argument("--export", type=Path, metavar="FILE", help="write the table as a CSV file; run nothing")
     simulated(reproducing)
-    reproducing.add_argument("--address", help="of a Ray cluster (RAY_ADDRESS is heeded too); else this machine")
     formatted(reproducing)
-    afar(reproducing, _reproduce_afar)
+    placed(reproducing, "here", "ray", "afar", afar=_reproduce_afar)
     reporting = command("report", _report, "a sweep as one page to send on: answer, plots, tables, how to do it again")
     reporting.add_argument("name", help="of the sweep, as in results/NAME")
     reporting.add_argument("--out", type=Path, metavar="FILE", help="else results/NAME/report.html")
     reporting.add_argument(
         "--format", choices=("html", "png", "csv"), default="html", help="png, csv: a folder of files"
     )
-    afar(reporting, _report_afar)
+    placed(reporting, "here", "afar", afar=_report_afar)
     syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
     syncing.add_argument("name", help="of the sweep")
+    placed(syncing, "here", "afar", afar=_relay)
     collecting = command("gc", _gc, "what old sweeps and copies take that can be had again; deletes with --yes")
     collecting.add_argument("--older", type=float, default=90.0, metavar="DAYS", help="than so many days (90)")
     collecting.add_argument("--ledgers", action="store_true", help="the ledgers and reports of such sweeps too")
     collecting.add_argument("--yes", action="store_true", help="delete it")
     formatted(collecting)
-    afar(collecting, _relay)
+    placed(collecting, "here", "afar", afar=_relay)
     saving = command("backup", _backup, "the tracking store as one file, while it is in use")
     saving.add_argument("file", type=Path, metavar="FILE", help="such as mlflow.tar.gz; is replaced")
     restoring = command("restore", _restore, "the tracking store of a backup, where there is none")
@@ -226,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--cluster", action="store_true", help="every node of the cluster at --address")
     doctor.add_argument("--data", action="append", default=[], metavar="DIR", help="a folder that every node must see")
     formatted(doctor)
-    afar(doctor, _doctor_afar)
+    placed(doctor, "here", "ray", "afar", afar=_doctor_afar)
     ui = command("ui", _ui, "the MLflow UI on this folder's tracking store, and where a sweep stands in it")
     ui.add_argument("name", nargs="?", default="", help="of a sweep, to be told its pages")
     ui.add_argument("--port", type=int, default=5000)
@@ -251,13 +256,6 @@ def _run(args: argparse.Namespace) -> int:
 
     terms = dataclasses.replace(_terms(args), simulate=args.simulate, is_fresh=args.fresh)
     return driver.drive(args.file, tuple(args.set), terms)
-
-
-def _submit(args: argparse.Namespace) -> int:
-    from sweeps import service
-
-    service.url_of(args.address)  # which there is none of
-    return errors.WRONG_INPUT
 
 
 def _submit_afar(args: argparse.Namespace, _: Sequence[str], url: str) -> int:
@@ -314,15 +312,14 @@ def _resume(args: argparse.Namespace) -> int:
 def _retry(args: argparse.Namespace) -> int:
     from sweeps import driver
 
-    return driver.retry(args.name, args.status.split(","), _terms(args))
+    return driver.retry(args.name, args.status.split(",") if args.status else (), _terms(args))
 
 
 def _terms(args: argparse.Namespace) -> Terms:
     from sweeps.driver import Terms
 
-    address = args.address or os.environ.get("RAY_ADDRESS")
     budget = getattr(args, "budget", None)
-    return Terms(address=address, skips_impossible=args.skip_impossible, budget=budget, me=me())
+    return Terms(address=args.address, skips_impossible=args.skip_impossible, budget=budget, me=me())
 
 
 def _trials(args: argparse.Namespace) -> int:
@@ -339,7 +336,17 @@ def _trials(args: argparse.Namespace) -> int:
         of = [name for name in ("sweep", "store") if name in found]
         found = found[[*of, "trial", *analysis.varied(found), "repeat", "outcome", *figures, *words]]
     tables.show(found, args.format)
+    if found.empty:
+        which = f" where {args.where}" if args.where else ""
+        print(f"no trial of {', '.join(args.name)} stands in the store{which}", file=sys.stderr)
     return errors.DONE
+
+
+def _trials_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
+    if args.format == "parquet":
+        rule = "must be table, csv or json for a sweep on a cluster; on its head all of them are"
+        raise InputError("--format", [Mistake("", rule, args.format)])
+    return _relay(args, command, url)
 
 
 @contextlib.contextmanager
@@ -411,8 +418,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         export=args.export,
         form=args.format,
     )
-    address = args.address or os.environ.get("RAY_ADDRESS")
-    return reproduce.answer(ask, Terms(address=address, simulate=args.simulate, me=me()))
+    return reproduce.answer(ask, Terms(address=args.address, simulate=args.simulate, me=me()))
 
 
 def _reproduce_afar(args: argparse.Namespace, _: Sequence[str], url: str) -> int:

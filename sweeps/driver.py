@@ -156,20 +156,26 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
 
 
 def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
-    """Run exactly the trials again that ended so; the exit code."""
+    """Run exactly the trials again that ended so, or, where no way is named, that failed or were lost; the exit
+    code."""
     with contextlib.closing(ledger.reopen(name)) as book:
         return _retry(book, statuses, terms)
 
 
 def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
     record, facts = book.before, book.facts
-    again = tuple(trial.config for trial in record.trials if trial.outcome.status in statuses)
-    kept = [trial for trial in record.trials if trial.outcome.status not in statuses]
+    console, file = screen.beside(), Path(f"results/{facts.name}")
+    meant = statuses or ("failed", "lost")
+    again = tuple(trial.config for trial in record.trials if trial.outcome.status in meant)
+    kept = [trial for trial in record.trials if trial.outcome.status not in meant]
     if not again:
         ended = ", ".join(sorted({trial.outcome.status for trial in record.trials})) or "in no way yet"
-        rule = f"must be how a trial of {facts.name} ended ({ended})"
-        raise InputError("retry", [Mistake("--status", rule, ",".join(statuses))])
-    console, file = screen.beside(), Path(f"results/{facts.name}")
+        if statuses:
+            rule = f"must be how a trial of {facts.name} ended ({ended})"
+            raise InputError("retry", [Mistake("--status", rule, ",".join(statuses))])
+        console.print(screen.named(facts.name, f"nothing to try again: no trial failed or was lost (ended: {ended})"))
+        _named(book, console)
+        return errors.DONE
     console.print(screen.named(facts.name, f"{len(again)} trials once more"))
     _named(book, console)
     terms = dataclasses.replace(terms, simulate=facts.simulated)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from sweeps import errors, ledger, pack, plan, reading, relayed, screen, spec
+from sweeps import errors, ledger, pack, place, plan, reading, relayed, screen, spec
 from sweeps.errors import InputError, Mistake, RefusedError
 from workers.paths import written_whole
 from workers.redact import masked
@@ -34,7 +34,6 @@ from workers.redact import masked
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-ADDRESS = "RAY_API_SERVER_ADDRESS"  # Ray's own, of `ray job submit`
 HERE = "http://127.0.0.1:8265"  # on a head
 NAMED = re.compile(r"^results in .*/(?P<name>[^/\s]+)$", re.MULTILINE)
 RAYS_OWN = re.compile(r"^(\S+ \S+\s+INFO job_manager\.py|Running entrypoint for job).*\n", re.MULTILINE)
@@ -285,7 +284,7 @@ def _is_open(port: int) -> bool:
 def _client(url: str) -> Iterator[JobSubmissionClient]:
     """Raises a `RefusedError` for all that a user can cause: no such address, no token, other versions."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ[ADDRESS] = url  # which Ray would rather heed than what it is given
+    os.environ[place.JOB_SERVER] = url  # which Ray would rather heed than what it is given
     import ray
     import requests
     from ray.job_submission import JobSubmissionClient
@@ -324,15 +323,6 @@ def _listed(files: Sequence[Path]) -> str:
     for path in files:
         tops[path.parts[0]] = tops.get(path.parts[0], 0) + 1
     return ", ".join(f"{top}/ ({count})" if count > 1 else top for top, count in tops.items())
-
-
-def url_of(address: str | None) -> str:
-    """The cluster's, from the command or the environment; for a command that needs one."""
-    url = address or os.environ.get(ADDRESS) or ""
-    if not url.startswith(("http://", "https://")):
-        rule = f"must be a cluster's, such as http://HEAD:8265 ({ADDRESS} is heeded too)"
-        raise InputError("--address", [Mistake("", rule, url or None)])
-    return url
 
 
 def cluster_file(path: Path) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class _Before:
     attempts: Sequence[TrialRecord] = ()  # that did not count
     arrivals: Sequence[Arrival] = ()  # at rungs
     spent: float = 0.0  # GPU-hours, of all drivers before
+    kept: Sequence[TrialRecord] = ()  # beside what is to be done now
 
 
 NOTHING = _Before()
@@ -187,7 +188,7 @@ def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
         return _conduct(
             planned,
             lambda _: search.Listed(planned.trials),
-            _Before(spent=record.spent),
+            _Before(spent=record.spent, kept=kept),
             Cache(),
             book,
             site,
@@ -408,7 +409,7 @@ def _conduct(
     engine.resumed(before.done, before.attempts, before.arrivals, before.spent)
     progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), before.done)
     tracker = Tracker(book.facts)
-    herald = Herald(book.facts, book.paths, engine)
+    herald = Herald(book.facts, book.paths, engine, before.done, before.kept)
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
     meters = [Meter(book.facts, engine)] if terms.address and not terms.simulate else []
     for line in _evidence(planned.trials or _some(planned), terms):

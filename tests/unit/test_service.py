@@ -16,7 +16,15 @@ import pytest
 from rich.console import Console
 
 from sweeps import checkup, ledger, pack, plan, relayed, service, spec, status
+from sweeps.cache import Cache
+from sweeps.durations import Durations
+from sweeps.engine import Engine
 from sweeps.errors import InputError, RefusedError
+from sweeps.feasibility import Feasibility
+from sweeps.packing import Start
+from sweeps.search import Listed
+from sweeps.shape import Node
+from tests.unit.records import record
 
 pytestmark = pytest.mark.unit
 
@@ -143,6 +151,29 @@ def test_a_sweep_without_a_driver_is_told_from_its_ledger(tmp_path: Path, monkey
     assert "to go on: sweep resume x" in _drawn(told)
     (tmp_path / "x/status.json").write_text(f'{{"at": {time.time() - 100}}}')
     assert status.look("x")["silent_s"] > 90  # a driver that was killed leaves its last words
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_driver_that_goes_on_counts_what_the_earlier_ones_have_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """With `again` three of them are tried once more, and five stand."""
+    monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
+    text = TEXT.replace("batch_size: 8, gpus: [1, 2]", "batch_size: [1, 2, 3, 4, 5, 6, 7, 8], gpus: 1")
+    book = ledger.create(plan.plan(spec.parse(text, "x")), text)
+    trials = book.facts.trials
+    done = [record(config) for config in trials[:5]]
+    engine = Engine(lambda _: Listed(trials[5:] if again else trials), Durations(lambda _: 1.0), Feasibility(), Cache())
+    engine.nodes_are([Node("a", 1, 0)], {})
+    engine.resumed([] if again else done)
+    herald = status.Herald(book.facts, book.paths, engine, *(((), done) if again else (done,)))
+    start = engine.next(0.0)
+    assert isinstance(start, Start)
+    herald.started(start.trial)
+    herald.spent(engine.spent())
+    herald.passed()
+    told = status.look("x")
+    assert (told["ended"], told["trials"], len(told["running"]), told["waiting"]) == ({"completed": 5}, 8, 1, 2)
 
 
 def test_a_sweeps_name_from_elsewhere_never_leaves_the_results_folder() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -484,9 +485,15 @@ def _check_free(args: argparse.Namespace) -> None:
     from sweeps import doctor
 
     if not doctor.port_is_free(args.port):
+        again = [
+            me(),
+            "ui",
+            *([args.name] if args.name else []),
+            *(["--cluster", args.cluster] if args.cluster else []),
+        ]
         raise RefusedError(
             f"port {args.port} must be free, but another process listens there\n"
-            f"  choose another: {me()} ui {f'{args.name} ' if args.name else ''}--port {args.port + 1}"
+            f"  choose another: {shlex.join(map(str, again))} --port {args.port + 1}"
         )
 
 

@@ -46,6 +46,7 @@ CATEGORIES = (
     *("optimizer", "compression"),
 )
 ENDS = ("completed", "infeasible", "failed", "lost", "pruned", "cancelled")
+STATES = {"FINISHED": "complete", "KILLED": "stopped"}  # MLflow's words for a sweep's own run, and `sweep status`'
 OWN = ("run", "experiment", "status", "started_ms", "ended_ms", *(f"tag:{tag}" for tag in TAGS))
 
 if TYPE_CHECKING:
@@ -481,7 +482,7 @@ def _sweeps(table: pa.Table) -> list[dict[str, Any]]:
             {
                 "sweep": told["name"][n],
                 "study": run["experiment"],
-                "status": run["status"].lower(),
+                "status": STATES.get(run["status"], run["status"].lower()),
                 "trials": counts.total(),
                 **{name: counts[name] for name in ENDS},
                 "started_at": run["started_ms"],

@@ -372,7 +372,7 @@ def test_lists_series_and_cells(store: str) -> None:
     tracking.sync(record(_0=TrialOutcome(status="failed", kind="raised", message="no")))
     listed = query.list_sweeps()
     assert listed[["sweep", "trials", "completed", "failed"]].to_numpy().tolist() == [["small", 8, 7, 1]]
-    assert listed["status"][0] == "finished"
+    assert listed["status"][0] == "complete"
     trial = query.trials("small")["trial"][1]
     steps = query.series(trial, "steps/step_ms")
     assert steps["steps/step_ms"].tolist() == [100.0] * 10

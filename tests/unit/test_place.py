@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,12 +87,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
             monkeypatch.setattr(cli, name, here)
         elif name.endswith("_afar") or name == "_relay":
             monkeypatch.setattr(cli, name, afar)
-    monkeypatch.setattr("sweeps.driver.preview", lambda *given: found.append(_of(given[2].address)) or 0)
+    monkeypatch.setattr("sweeps.driver.preview", lambda *given: here(given[2]))
     return found
-
-
-def _of(address: str | None) -> tuple[str, object]:
-    return ("ray" if address else "here", address)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -155,3 +153,13 @@ def test_what_comes_through_a_job_s_log_is_text(
     monkeypatch.setattr(service, "relay", lambda *_: pytest.fail("it was asked"))
     assert cli.main(["trials", "x", "--format", "parquet", "--address", URL]) == 2
     assert "--format: must be table, csv or json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["ui"], ["ui", "--cluster", "my cluster.yaml"], ["ui", "x", "--cluster", "c.yaml"]])
+def test_where_a_port_is_taken_the_same_command_is_proposed_with_another(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main([*words, "--port", str(port)]) == 3
+    assert f"{shlex.join(words)} --port {port + 1}" in capsys.readouterr().err

@@ -6,6 +6,7 @@ says here what it says there. Both need no more than the address of the cluster'
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import getpass
 import json
@@ -20,9 +21,9 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
@@ -123,7 +124,7 @@ def logs(name: str, is_followed: bool) -> int:
         raise InputError("sweep", [Mistake("", f"{rule} (its trials' logs: {ledger.paths(name).logs})", name)])
     with _client(HERE) as client:
         if is_followed:
-            for line in _lines(client, job):
+            for line in _tailed(client, job):
                 print(line, flush=True)
         else:
             print(_of_ours(client.get_job_logs(job)), end="")
@@ -159,7 +160,8 @@ def _told(arguments: Sequence[str], url: str) -> Iterator[tuple[str, str]]:
     with _client(url) as client:
         _start(client, job, ["python", "-m", "sweeps.relayed", *arguments], {})
         try:
-            for line in _lines(client, job):
+            is_followed = not {"-f", "--follow"}.isdisjoint(arguments)
+            for line in (_tailed if is_followed else _lines)(client, job):
                 if told := relayed.told(line):
                     yield told
                     if told[0] == relayed.CODE:
@@ -210,8 +212,26 @@ def _of_ours(log: str) -> str:
     return RAYS_OWN.sub("", log)
 
 
+def _tailed(client: JobSubmissionClient, job: str) -> Iterator[str]:
+    """What a job says, line by line, each fetched once, however long it is followed; up to a second late."""
+    loop = asyncio.new_event_loop()
+    tail = client.tail_job_logs(job)
+    rest = ""
+    try:
+        while True:
+            rest += loop.run_until_complete(anext(tail))
+            *lines, rest = rest.split("\n")
+            yield from (line for line in lines if _of_ours(f"{line}\n"))
+    except StopAsyncIteration:
+        yield from filter(_of_ours, [rest] if rest else [])
+    finally:
+        with contextlib.suppress(RuntimeError):  # one that was interrupted in the middle can't be closed
+            loop.run_until_complete(cast(AsyncGenerator[str], tail).aclose())
+        loop.close()
+
+
 def _lines(client: JobSubmissionClient, job: str) -> Iterator[str]:
-    """What a job says, as it says it."""
+    """What a job says, as it says it, all of it fetched again each time: for one that is soon over."""
     said = 0
     while True:
         is_over = client.get_job_status(job) in ENDED

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.server
 import io
+import itertools
 import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,32 @@ def test_a_driver_that_goes_on_counts_what_the_earlier_ones_have_done(
     herald.passed()
     told = status.look("x")
     assert (told["ended"], told["trials"], len(told["running"]), told["waiting"]) == ({"completed": 5}, 8, 1, 2)
+
+
+class Followed:
+    """A job whose log comes in pieces; it may not be fetched whole."""
+
+    def __init__(self, *pieces: str) -> None:
+        self.pieces = pieces
+
+    async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
+        for piece in self.pieces:
+            yield piece
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (5, 6, 30), tuple(range(1, 60, 7))])
+def test_what_is_followed_comes_line_by_line_however_its_bytes_come(cuts: tuple[int, ...]) -> None:
+    text = "Running entrypoint for job x: y\nfirst\n\n  second, with [words]\nthe last has no end"
+    ends = [0, *cuts, len(text)]
+    client: Any = Followed(*(text[start:end] for start, end in itertools.pairwise(ends)))
+    assert [*service._tailed(client, "x")] == ["first", "", "  second, with [words]", "the last has no end"]
+
+
+def test_one_who_stops_following_leaves_nothing_open() -> None:
+    client: Any = Followed("one\n", "two\n")
+    lines = service._tailed(client, "x")
+    assert next(lines) == "one"
+    lines.close()  # type: ignore[attr-defined]
 
 
 def test_a_sweeps_name_from_elsewhere_never_leaves_the_results_folder() -> None:

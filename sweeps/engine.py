@@ -120,6 +120,7 @@ class Engine:
             if record.outcome.status == "pruned":  # it may be run again, as a base
                 self.attempts[record.config.trial] = record.attempts
             self._learn(record)
+        self._reconsider(0.0)  # whatever waits by now was foretold by a part of the records
 
     def next(self, now: float) -> Start | TrialRecord | None:
         """A trial to start, the record of one that needs no run, or nothing for the moment."""

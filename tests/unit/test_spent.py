@@ -27,6 +27,7 @@ from sweeps.ledger import TrialRecord
 from sweeps.packing import Start
 from sweeps.report import study
 from sweeps.report.study import Study
+from sweeps.rungs import Rungs
 from sweeps.search import Listed
 from sweeps.shape import Node
 from tests.unit import hopeless
@@ -241,6 +242,22 @@ def test_what_did_not_fit_runs_once_others_have_taken_less_than_predicted() -> N
     hours = {first.cell: 2.0, second.cell: 2.0}
     made = engine([first, second], hours, budget=10.0)
     assert len(played(made, {first.cell: 0.5 * HOUR, second.cell: 0.5 * HOUR})) == 2
+    assert not made.beyond
+
+
+def test_a_base_that_is_run_again_fits_in_a_budget_by_all_that_the_sweep_had_measured() -> None:
+    """A long trial came before the short one that tells what the base takes."""
+    base, again, many = (config(batch_size=16, gpus=gpus, repeat=repeat) for gpus, repeat in ((1, 0), (1, 1), (4, 0)))
+    pruned = dataclasses.replace(held(base, 0.0, 60.0), outcome=TrialOutcome(status="pruned", kind="hopeless"))
+    rungs = Rungs(1, 2, 8)
+    made = Engine(
+        lambda _: Listed([base, again, many]), Durations(lambda _: HOUR), Feasibility(), Cache(), 20.0, rungs=rungs
+    )
+    made.nodes_are(FOUR, {node.name: Made("hw", "sw") for node in FOUR})
+    made.resumed([pruned, held(many, 0.0, 4 * HOUR), held(again, 0.0, 60.0)], spent=17.0)
+    start = made.next(0.0)
+    assert isinstance(start, Start)
+    assert start.trial == base
     assert not made.beyond
 
 

@@ -14,7 +14,7 @@ from sweeps.publication import Table
 from sweeps.spec import SweepSpec
 
 DIGITS = 6  # of a figure
-NARROWEST = 1e-9  # an interval of equal repeats is not zero in a table
+NARROWEST = publication.LEAST  # an interval of equal repeats is not zero in a table
 
 
 def table(name: str) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -799,6 +800,14 @@ def test_an_earlier_sweep_is_asked_again_cell_by_cell(small: ledger.SweepRecord)
     again = plan.plan(sweep_of(earlier.table("small")))
     assert {trial.cell for trial in again.trials} == {trial.cell for trial in small.facts.trials}
     assert again.spec.name == "reproduce-small"
+
+
+def test_an_earlier_sweep_whose_repeats_are_equal_is_a_table_too(small: ledger.SweepRecord) -> None:
+    planned = plan.plan(spec.parse(FILE.replace("name: small", "name: equal"), "equal"))
+    with contextlib.closing(ledger.create(planned, FILE.replace("name: small", "name: equal"))) as book:
+        for config in planned.trials:
+            book.write(record(config, 1000.0))
+    assert {row.half_width for row in earlier.table("equal").rows} == {publication.LEAST}
 
 
 def test_a_table_that_was_exported_is_the_same_table(

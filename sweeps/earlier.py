@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,9 @@ NARROWEST = publication.LEAST  # an interval of equal repeats is not zero in a t
 
 
 def table(name: str) -> Table:
-    return publication.parse(text(name), f"{name}, as --export writes it", name)
+    made = publication.parse(text(name), f"{name}, as --export writes it", name)
+    named = ledger.facts(name).spec.env_from  # no column says it
+    return dataclasses.replace(made, settings={**made.settings, "env_from": named}) if named else made
 
 
 def text(name: str) -> str:

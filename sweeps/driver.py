@@ -371,7 +371,7 @@ def _conduct(
     engine.resumed(before.done, before.attempts, before.arrivals, before.spent)
     progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), before.done)
     tracker = Tracker(book.facts)
-    herald = Herald(book.facts, book.paths, engine)
+    herald = Herald(book.facts, book.paths, engine, before.done)
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
     meters = [Meter(book.facts, engine)] if terms.address and not terms.simulate else []
     console.print(f"results in {book.paths.folder}", style="dim")

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -37,13 +37,16 @@ Bulletin = dict[str, Any]
 class Herald(Observer):
     """Writes the bulletin."""
 
-    def __init__(self, facts: SweepFacts, paths: SweepPaths, engine: Engine) -> None:
+    def __init__(
+        self, facts: SweepFacts, paths: SweepPaths, engine: Engine, earlier: Sequence[TrialRecord] = ()
+    ) -> None:
+        """`earlier`: what earlier drivers have done."""
         self._facts, self._engine = facts, engine
         self._path = paths.status
         self._name = plan.namer(facts.spec)
         self._began = time.time()
         self._said_at = self._foresaw_at = 0.0
-        self._counts: Counter[str] = Counter()
+        self._ended: dict[str, str] = {one.config.trial: one.outcome.status for one in earlier}  # of each the last end
         self._running: dict[str, _Running] = {}
         self._queue: list[dict[str, Any]] = []
         self._best: TrialRecord | None = None
@@ -51,6 +54,7 @@ class Herald(Observer):
 
     def started(self, config: TrialConfig) -> None:
         self._running[config.trial] = _Running(config)
+        self._ended.pop(config.trial, None)  # it runs again
 
     def progressed(self, config: TrialConfig, progress: Progress) -> None:
         self._running[config.trial].progressed(progress)
@@ -60,7 +64,7 @@ class Herald(Observer):
 
     def ended(self, record: TrialRecord) -> None:
         self._running.pop(record.config.trial, None)
-        self._counts[record.outcome.status] += 1
+        self._ended[record.config.trial] = record.outcome.status
         if record.outcome.measurement and (self._best is None or score(record) > score(self._best)):
             self._best = record
 
@@ -92,15 +96,14 @@ class Herald(Observer):
         places = {start.trial.trial: [node for node, _ in start.seats] for start in seated}
         running = {self._label(one.config) for one in self._running.values()}
         spent = self._spent
-        done = self._counts.total()
         part_left = spent.part_left
         return {
             "sweep": self._facts.name,
             "at": now,
             "began_at": self._began,
             "trials": spent.trials,
-            "ended": dict(self._counts),
-            "waiting": max(0, spent.trials - done - len(self._running)),
+            "ended": dict(Counter(self._ended.values())),
+            "waiting": max(0, spent.trials - len(self._ended) - len(self._running)),
             "spent": spent.gpu_hours,
             "expected": spent.expected,
             "unit": cost.unit(self._facts.spec),

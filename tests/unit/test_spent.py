@@ -24,6 +24,7 @@ from sweeps.feasibility import Feasibility
 from sweeps.findings import next_steps
 from sweeps.hours import Hours
 from sweeps.ledger import TrialRecord
+from sweeps.observer import Spent
 from sweeps.packing import Start
 from sweeps.report import study
 from sweeps.report.study import Study
@@ -425,3 +426,24 @@ def test_a_plan_says_what_its_budget_can_never_hold() -> None:
     lines = cost.told(spec.parse(text, "x"), trials, FOUR, known)
     refused = "! 2 trials need more than the whole budget, the cheapest of them about 4 rank-hours: they won't run"
     assert refused in lines
+
+
+def test_a_bulletin_counts_each_trial_once_with_those_of_earlier_drivers() -> None:
+    """Of three trials one was stopped by an earlier driver and runs again, as a base may."""
+    book = begun()
+    first, second, _ = book.facts.trials
+    before = held(first, 0.0, 60.0, "pruned")
+    made = engine([second], dict.fromkeys((first.cell, second.cell), 0.1), budget=10.0)
+    herald = status.Herald(book.facts, book.paths, made, [before])
+    herald.spent(Spent(0.0, 0.0, 3))
+
+    def told() -> tuple[dict[str, int], int]:
+        found = herald._bulletin(0.0)
+        return found["ended"], found["waiting"]
+
+    assert told() == ({"pruned": 1}, 2)
+    herald.started(first)
+    assert told() == ({}, 2)
+    herald.ended(held(first, 60.0, 90.0))
+    assert told() == ({"completed": 1}, 2)
+    book.close()

@@ -292,7 +292,7 @@ class Engine:
     def _wait(self, config: TrialConfig) -> None:
         self._waiting[config.trial] = config
         alone = self._spent + (self.predicted_gpu_hours(config) if math.isfinite(self.budget) else 0.0)
-        if alone > self.budget and not self._cache:  # no seats are kept for it; else it may yet cost nothing
+        if alone > self.budget and not self._cache.has(config):  # no seats are kept for what can't cost nothing
             self._beyond.add(config.trial)
         else:
             self._packing.add(config)

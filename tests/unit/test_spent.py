@@ -224,6 +224,15 @@ def test_no_nodes_are_kept_free_for_what_the_budget_can_never_hold() -> None:
     assert made.beyond == [large]
 
 
+def test_nor_are_they_where_an_earlier_sweep_has_measured_another_cell() -> None:
+    large, small = config(batch_size=8, gpus=16), [config(batch_size=16, gpus=4, repeat=n) for n in range(6)]
+    row = {"trial": small[-1].trial, "arrangement": "", "hardware": "elsewhere", "software": "sw", "data_files": ""}
+    made = engine([large, *small], {large.cell: 2.0, small[0].cell: 0.1}, 10.0, Cache([row]))
+    made.others_have({"n3": 60.0})
+    assert len(list(iter(lambda: made.next(0.0), None))) == 3
+    assert made.beyond == [large]
+
+
 def test_a_result_that_can_be_used_again_costs_nothing_whatever_the_budget() -> None:
     trial = config(batch_size=8, gpus=4)
     rows = {"hardware": "hw", "software": "sw", "limited_by": "", "sweep": "earlier", "started_at": 1.7e9}

@@ -71,9 +71,13 @@ class Cache:
     def __len__(self) -> int:
         return len(self._found)
 
+    def has(self, config: TrialConfig) -> bool:
+        """Return whether a trial was measured somewhere."""
+        return config.trial in self._trials
+
     def outcome(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
         """What the trial came to with so many ranks on each of such nodes, whichever of them."""
-        if config.trial not in self._trials or not (here := known(config, nodes)):
+        if not self.has(config) or not (here := known(config, nodes)):
             return None
         row = self._found.get((config.trial, contract.arranged(config.arrangement), here))
         return _again(row) if row else None

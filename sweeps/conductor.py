@@ -265,8 +265,11 @@ class Conductor:
             self.warn(f"{config.trial}: {why}")
 
     def _look_at_spared(self) -> None:
+        """Of one that the budget does not hold, nothing is said before it does."""
+        news = self.engine.spared.keys() - self._spared
+        beyond = {config.trial for config in self.engine.beyond} if news else set()
         for trial, needed_for in self.engine.spared.items():
-            if trial not in self._spared:
+            if trial in news - beyond:
                 self._spared.add(trial)
                 self.warn(
                     f"{trial} was stopped as hopeless, and runs again, to its end: it is the one-GPU base of"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +15,13 @@ from sweeps.publication import Table
 from sweeps.spec import SweepSpec
 
 DIGITS = 6  # of a figure
-NARROWEST = 1e-9  # an interval of equal repeats is not zero in a table
+NARROWEST = publication.LEAST  # an interval of equal repeats is not zero in a table
 
 
 def table(name: str) -> Table:
-    return publication.parse(text(name), f"{name}, as --export writes it", name)
+    made = publication.parse(text(name), f"{name}, as --export writes it", name)
+    named = ledger.facts(name).spec.env_from  # no column says it
+    return dataclasses.replace(made, settings={**made.settings, "env_from": named}) if named else made
 
 
 def text(name: str) -> str:

@@ -120,6 +120,7 @@ class Engine:
             if record.outcome.status == "pruned":  # it may be run again, as a base
                 self.attempts[record.config.trial] = record.attempts
             self._learn(record)
+        self._reconsider(0.0)  # whatever waits by now was foretold by a part of the records
 
     def next(self, now: float) -> Start | TrialRecord | None:
         """A trial to start, the record of one that needs no run, or nothing for the moment."""
@@ -291,7 +292,7 @@ class Engine:
     def _wait(self, config: TrialConfig) -> None:
         self._waiting[config.trial] = config
         alone = self._spent + (self.predicted_gpu_hours(config) if math.isfinite(self.budget) else 0.0)
-        if alone > self.budget and not self._cache:  # no seats are kept for it; else it may yet cost nothing
+        if alone > self.budget and not self._cache.has(config):  # no seats are kept for what can't cost nothing
             self._beyond.add(config.trial)
         else:
             self._packing.add(config)

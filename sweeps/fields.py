@@ -119,7 +119,7 @@ def _variable(raw: Any) -> str:
 
 def _variables(raw: Any) -> tuple[str, ...]:
     """One name, or a list of them."""
-    names = [raw] if isinstance(raw, str) else raw
+    names = [raw] if isinstance(raw, str) else [*raw] if isinstance(raw, tuple) else raw
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
         raise _said("must be names of variables, each once, such as [HF_TOKEN]", raw)
     return tuple(names)

@@ -145,6 +145,8 @@ def _export(table: Table, path: Path) -> int:
             "--export", [Mistake(str(path), "must be a file that can be written", error.strerror)]
         ) from None
     print(path)
+    if named := table.settings.get("env_from"):
+        print(f"! no column says env_from: run it with --set env_from=[{','.join(named)}]", file=sys.stderr)
     return errors.DONE
 
 

@@ -157,7 +157,7 @@ class Silent:
     def words(self) -> str:
         if (self.name, self.here) == ("worker_memory_gib", OF_A_NODE):
             return "an equal part of the node's"
-        return f"{self.here:g}" if isinstance(self.here, float) else shown(self.here) or "not set"
+        return f"{self.here:g}" if isinstance(self.here, float) else _plain(self.here) or "not set"
 
 
 def _silent(table: Table, row: Row, config: TrialConfig) -> Iterator[Silent]:
@@ -254,7 +254,11 @@ def _steps(spec: SweepSpec) -> str:
 
 
 def _words(value: Any) -> str:
-    return "auto: as each network was published" if value == "auto" else shown(value)
+    return "auto: as each network was published" if value == "auto" else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else shown(value)
 
 
 def _several(values: Iterable[Any]) -> str:

@@ -62,6 +62,7 @@ class Herald(Observer):
 
     def started(self, config: TrialConfig) -> None:
         self._running[config.trial] = _Running(config)
+        self._ended.pop(config.trial, None)  # it runs again
 
     def progressed(self, config: TrialConfig, progress: Progress) -> None:
         self._running[config.trial].progressed(progress)

@@ -8,9 +8,11 @@ the figures of a trial are of one code, on one set of files, on one kind of node
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +46,24 @@ class Kept:
         return before is None or self.made != before.made or len(self.epochs) > len(before.epochs)
 
 
-def of_gang(ring: Ring, own: Made) -> Made:
-    """Return with what a gang measures, the same at every rank: what ranks have unlike is joined by `+`."""
-    told = gathered(ring, json.dumps([own.get(name, "") for name in OF_A_RANK]))
-    sides = zip(*(json.loads(words) for words in told), strict=True)
-    return {**own, **{name: "+".join(sorted({*side})) for name, side in zip(OF_A_RANK, sides, strict=True)}}
+def joined(ranks: Iterable[tuple[Hashable, str]]) -> str:
+    """Return what ranks have, each given with its node: a digest alone where all have the same; else each with its
+    nodes x ranks, so that 3 + 1 ranks on unlike nodes are not 1 + 3."""
+    seated: defaultdict[str, list[int]] = defaultdict(list)
+    for (_, digest), count in Counter(ranks).items():
+        seated[digest].append(count)
+    if len(seated) < 2:
+        return "".join(seated)
+    return "+".join(f"{digest}*{contract.arranged(counts)}" for digest, counts in sorted(seated.items()))
+
+
+def of_gang(ring: Ring, own: Made, local_rank: int) -> Made:
+    """Return with what a gang measures, the same at every rank. Ranks sit node by node."""
+    words = gathered(ring, json.dumps([local_rank, *(own.get(name, "") for name in OF_A_RANK)]))
+    places, *sides = zip(*(json.loads(word) for word in words), strict=True)
+    nodes = [*itertools.accumulate(place == 0 for place in places)]
+    told = {name: joined(zip(nodes, side, strict=True)) for name, side in zip(OF_A_RANK, sides, strict=True)}
+    return {**own, **told}
 
 
 def save(path: Path, variables: Sequence[Any], epochs: Sequence[EpochRecord], made: Made) -> None:

@@ -28,7 +28,7 @@ from workers.work import Work
 
 def converge(work: Work, seat: Seat) -> RankReport:
     config, ring, learner = work.config, work.ring, work.learner
-    saved, made = Path(seat.checkpoint), checkpoint.of_gang(ring, seat.made)
+    saved, made = Path(seat.checkpoint), checkpoint.of_gang(ring, seat.made, seat.local_rank)
     began = time.perf_counter()
     history, begun_anew = _gone_on(work, saved, made) if ring.rank == 0 else ([], "")
     learner.spread()

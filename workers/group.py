@@ -276,7 +276,7 @@ class Group:
         self._saved = paths.checkpoint(config.trial) if config.checkpoint_every else None
         self._kept_before = self._kept()
         made = {
-            "hardware": "+".join(sorted({bench.hardware for bench in self._benches})),
+            "hardware": checkpoint.joined((bench.nursery, bench.hardware) for bench in self._benches),
             "arrangement": contract.arranged(self.seats),
         }
         places = [f"{bench.node} {bench.hardware} {bench.software}" for bench in self._benches]

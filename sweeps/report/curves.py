@@ -90,10 +90,14 @@ def _knee(study: Study, axis: str, best: Any) -> str:
     knee = found.iloc[0]
     others = [other for other in study.axes if other != axis]
     at = f" ({study.described(best, others)})" if others else ""
+    most = study.said(axis, tables.cell(knee["knee"]))
+    times = best["images_per_s"] / knee["best_images_per_s"]
+    beside = f"; auto does {times:.2f} times as much as the best number" if str(best[axis]) == "auto" else ""
     if not knee["is_reached"]:
-        still = f"it still rises at {study.said(axis, best[axis])}, the most that was tried"
-        return f" By means, at the best settings{at}, {still}."
+        return f" By means, at the best settings{at}, it still rises at {most}, the most that was tried{beside}."
+    sure = "" if knee["is_sure"] else "; not shown at 95%"
+    what = "what the best number does" if beside else "the most"
     return (
-        f" By means, at the best settings{at}, **{study.said(axis, tables.cell(knee['knee']))}** is enough for"
-        f" {analysis.curves.ENOUGH:.0%} of the most{'' if knee['is_sure'] else '; not shown at 95%'}."
+        f" By means, at the best settings{at}, **{most}** is enough for"
+        f" {analysis.curves.ENOUGH:.0%} of {what}{sure}{beside}."
     )

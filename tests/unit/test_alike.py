@@ -14,7 +14,7 @@ from sweeps.comparison import compare
 from sweeps.errors import InputError
 from sweeps.findings import best, doubts, next_steps
 from sweeps.findings.next_steps import Situation
-from sweeps.report import learning
+from sweeps.report import curves, learning
 from sweeps.report.study import Study
 from tests.unit import studies
 from tests.unit.planted import frame, repeats, trial
@@ -297,6 +297,29 @@ def test_a_knee_s_interval_counts_that_of_the_best_too() -> None:
     assert not knees["is_sure"].any()
     sure = [repeats([97.0, 97.1, 96.9], batch_size=8), repeats([99.9, 100.0, 100.1], batch_size=16)]
     assert analysis.batch_curve(frame(*sure))[1]["is_sure"].all()
+
+
+@pytest.mark.parametrize(
+    ("one", "says"),
+    [
+        (50.0, "it still rises at 2 decode threads, the most that was tried; auto does 1.20 times"),
+        (99.0, "**1 decode thread** is enough for 95% of what the best number does; auto does 1.20 times"),
+    ],
+)
+def test_where_auto_is_ahead_the_knee_is_that_of_the_numbers(one: float, says: str) -> None:
+    text = (
+        "{name: words, model: tiny, device: cpu, repeats: 3, data: /images,"
+        " space: {batch_size: 8, gpus: 1, decode_threads: [1, 2, auto]}}"
+    )
+    made = studies.planted(text, lambda config: 1.0)
+    rates = {"1": one, "2": 100.0, "auto": 120.0}
+    measured = [
+        trial(rates[str(config.decode_threads)] * (1 + 0.001 * config.repeat), **rows.params(config))
+        for config in made.facts.trials
+    ]
+    found = curves.threads(dataclasses.replace(made, records=(), stored=frame(measured)))
+    assert found
+    assert says in found.lead
 
 
 # a plan's nodes

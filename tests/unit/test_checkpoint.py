@@ -125,15 +125,27 @@ class Gang:
         return sum(self._told)
 
 
+def views(own: list[Made], local_ranks: list[int]) -> list[Made]:
+    """What each rank of a gang takes it to measure with."""
+    told, meeting = [None] * len(own), threading.Barrier(len(own))
+    rings: list[Any] = [Gang(rank, told, meeting) for rank in range(len(own))]
+    with ThreadPoolExecutor(len(own)) as pool:
+        return [*pool.map(checkpoint.of_gang, rings, own, local_ranks)]
+
+
 def test_every_rank_comes_to_the_same_view_of_the_gang_whichever_has_other_code() -> None:
-    own: list[Made] = [MADE, MADE | {"software": "edited"}, MADE | {"data_files": ""}]
-    told, meeting = [None] * 3, threading.Barrier(3)
-    rings: list[Any] = [Gang(rank, told, meeting) for rank in range(3)]
-    with ThreadPoolExecutor(3) as pool:
-        views = [*pool.map(checkpoint.of_gang, rings, own)]
-    assert views == [MADE | {"software": "edited+sw", "data_files": "+ff"}] * 3
-    assert checkpoint.unlike(Kept((), MADE), views[0]), "rank 0 has what it had, and the gang has not"
-    assert checkpoint.of_gang(Solo(), MADE) == MADE
+    found = views([MADE, MADE | {"software": "edited"}, MADE | {"data_files": ""}], [0, 1, 0])
+    assert found == [MADE | {"software": "edited*1x1+sw*2x1", "data_files": "*1x1+ff*1x2"}] * 3
+    assert checkpoint.unlike(Kept((), MADE), found[0]), "rank 0 has what it had, and the gang has not"
+    assert checkpoint.of_gang(Solo(), MADE, 0) == MADE
+
+
+def test_three_ranks_on_a_new_node_and_one_on_an_old_one_do_not_go_on_from_one_and_three() -> None:
+    new, old = MADE | {"software": "new"}, MADE | {"software": "old"}
+    three, one = (views([first, first, first, other], [0, 1, 2, 0])[0] for first, other in ((new, old), (old, new)))
+    assert "(then new*1x3+old*1x1, now new*1x1+old*1x3)" in checkpoint.unlike(Kept((), three), one)
+    assert checkpoint.joined((n, "hw") for n in range(4)) == "hw"
+    assert checkpoint.joined([("a", "v100"), ("a", "v100"), ("b", "p100"), ("c", "p100")]) == "p100*2x1+v100*1x2"
 
 
 def test_a_word_that_is_too_long_to_be_gathered_is_refused() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 
 import pytest
 
 from sweeps import ledger
+from sweeps.conductor import Conductor
 from sweeps.ledger import SweepRecord
 from tests.unit import hopeless
 from tests.unit.hopeless import FILE, GOOD, LOW, SLOW
+from tests.unit.records import config
 
 WIDE, NARROW = "nodes=8,gpus=4,gpu=v100", "nodes=1,gpus=4,gpu=v100"
 LOSSY = "nodes=1,gpus=4,gpu=v100,loss=50%,seed=2"
@@ -99,3 +102,17 @@ def test_an_attempt_that_is_tried_again_stands_in_the_ledger_with_the_nodes_to_b
     whole = hopeless.run(MANY, LOSSY)
     assert {attempt.blamed for attempt in whole.attempts} == {("node-1",)}
     assert {record.blamed for record in whole.trials} == {()}
+
+
+def test_a_base_is_said_to_run_again_once_the_budget_holds_it_and_once() -> None:
+    base, told = config(), list[str]()
+    engine = types.SimpleNamespace(spared={base.trial: "many-0"}, beyond=[base])
+    watching = types.SimpleNamespace(warned=told.append)
+    conductor = Conductor(engine, None, [watching])  # type: ignore[arg-type, list-item]
+    conductor._look_at_spared()
+    assert not told
+    engine.beyond = []
+    for _ in range(2):
+        conductor._look_at_spared()
+    (line,) = told
+    assert line.startswith(f"{base.trial} was stopped as hopeless, and runs again, to its end: it is the one-GPU base")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -799,6 +800,32 @@ def test_an_earlier_sweep_is_asked_again_cell_by_cell(small: ledger.SweepRecord)
     again = plan.plan(sweep_of(earlier.table("small")))
     assert {trial.cell for trial in again.trials} == {trial.cell for trial in small.facts.trials}
     assert again.spec.name == "reproduce-small"
+
+
+def test_an_earlier_sweep_whose_repeats_are_equal_is_a_table_too(small: ledger.SweepRecord) -> None:
+    planned = plan.plan(spec.parse(FILE.replace("name: small", "name: equal"), "equal"))
+    with contextlib.closing(ledger.create(planned, FILE.replace("name: small", "name: equal"))) as book:
+        for config in planned.trials:
+            book.write(record(config, 1000.0))
+    assert {row.half_width for row in earlier.table("equal").rows} == {publication.LEAST}
+
+
+def test_an_earlier_sweep_takes_from_its_nodes_what_it_took_and_says_so(
+    small: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "{name: taking, model: tiny, device: cpu, repeats: 2, env_from: [MY_KEY], space: {batch_size: 8, gpus: 1}}"
+    book = ledger.create(plan.plan(spec.parse(text, "taking")), text)
+    for trial in book.facts.trials:
+        book.write(record(trial))
+    book.close()
+    found = earlier.table("taking")
+    again = sweep_of(found)
+    assert again.env_from == ("MY_KEY",)
+    judged = reproduction.reproduce(found, again, [], {trial.cell for trial in plan.plan(again).trials}, 0.05)
+    told = {one.what: (one.published, one.here, one.likeness) for one in setups.aspects(found, judged, again, [], None)}
+    assert told["env_from"] == ("MY_KEY", "MY_KEY", "same")
+    assert cli.main(["reproduce", "taking", "--export", "mine.csv"]) == 0
+    assert "run it with --set env_from=[MY_KEY]" in capsys.readouterr().err
 
 
 def test_a_table_that_was_exported_is_the_same_table(

@@ -24,9 +24,11 @@ from sweeps.feasibility import Feasibility
 from sweeps.findings import next_steps
 from sweeps.hours import Hours
 from sweeps.ledger import TrialRecord
+from sweeps.observer import Spent
 from sweeps.packing import Start
 from sweeps.report import study
 from sweeps.report.study import Study
+from sweeps.rungs import Rungs
 from sweeps.search import Listed
 from sweeps.shape import Node
 from tests.unit import hopeless
@@ -222,6 +224,15 @@ def test_no_nodes_are_kept_free_for_what_the_budget_can_never_hold() -> None:
     assert made.beyond == [large]
 
 
+def test_nor_are_they_where_an_earlier_sweep_has_measured_another_cell() -> None:
+    large, small = config(batch_size=8, gpus=16), [config(batch_size=16, gpus=4, repeat=n) for n in range(6)]
+    row = {"trial": small[-1].trial, "arrangement": "", "hardware": "elsewhere", "software": "sw", "data_files": ""}
+    made = engine([large, *small], {large.cell: 2.0, small[0].cell: 0.1}, 10.0, Cache([row]))
+    made.others_have({"n3": 60.0})
+    assert len(list(iter(lambda: made.next(0.0), None))) == 3
+    assert made.beyond == [large]
+
+
 def test_a_result_that_can_be_used_again_costs_nothing_whatever_the_budget() -> None:
     trial = config(batch_size=8, gpus=4)
     rows = {"hardware": "hw", "software": "sw", "limited_by": "", "sweep": "earlier", "started_at": 1.7e9}
@@ -241,6 +252,22 @@ def test_what_did_not_fit_runs_once_others_have_taken_less_than_predicted() -> N
     hours = {first.cell: 2.0, second.cell: 2.0}
     made = engine([first, second], hours, budget=10.0)
     assert len(played(made, {first.cell: 0.5 * HOUR, second.cell: 0.5 * HOUR})) == 2
+    assert not made.beyond
+
+
+def test_a_base_that_is_run_again_fits_in_a_budget_by_all_that_the_sweep_had_measured() -> None:
+    """A long trial came before the short one that tells what the base takes."""
+    base, again, many = (config(batch_size=16, gpus=gpus, repeat=repeat) for gpus, repeat in ((1, 0), (1, 1), (4, 0)))
+    pruned = dataclasses.replace(held(base, 0.0, 60.0), outcome=TrialOutcome(status="pruned", kind="hopeless"))
+    rungs = Rungs(1, 2, 8)
+    made = Engine(
+        lambda _: Listed([base, again, many]), Durations(lambda _: HOUR), Feasibility(), Cache(), 20.0, rungs=rungs
+    )
+    made.nodes_are(FOUR, {node.name: Made("hw", "sw") for node in FOUR})
+    made.resumed([pruned, held(many, 0.0, 4 * HOUR), held(again, 0.0, 60.0)], spent=17.0)
+    start = made.next(0.0)
+    assert isinstance(start, Start)
+    assert start.trial == base
     assert not made.beyond
 
 
@@ -408,3 +435,24 @@ def test_a_plan_says_what_its_budget_can_never_hold() -> None:
     lines = cost.told(spec.parse(text, "x"), trials, FOUR, known)
     refused = "! 2 trials need more than the whole budget, the cheapest of them about 4 rank-hours: they won't run"
     assert refused in lines
+
+
+def test_a_bulletin_counts_each_trial_once_with_those_of_earlier_drivers() -> None:
+    """Of three trials one was stopped by an earlier driver and runs again, as a base may."""
+    book = begun()
+    first, second, _ = book.facts.trials
+    before = held(first, 0.0, 60.0, "pruned")
+    made = engine([second], dict.fromkeys((first.cell, second.cell), 0.1), budget=10.0)
+    herald = status.Herald(book.facts, book.paths, made, [before])
+    herald.spent(Spent(0.0, 0.0, 3))
+
+    def told() -> tuple[dict[str, int], int]:
+        found = herald._bulletin(0.0)
+        return found["ended"], found["waiting"]
+
+    assert told() == ({"pruned": 1}, 2)
+    herald.started(first)
+    assert told() == ({}, 2)
+    herald.ended(held(first, 60.0, 90.0))
+    assert told() == ({"completed": 1}, 2)
+    book.close()

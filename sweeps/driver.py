@@ -398,6 +398,8 @@ def _conduct(
     if left:
         count = f"{left} of {progress.done} trials"
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
+    elif not tracker.is_closed:
+        refusals.append(tracking.refused("hear that the sweep is over (its run is open there)", tracker.refusal))
     spent = engine.spent()
     console.print(f"spent {spent.gpu_hours:.3g} {cost.unit(spec)}", style="dim")
     why: Stopped = "" if is_complete else "interrupted"

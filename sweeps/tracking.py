@@ -82,6 +82,7 @@ class Store:
         self._axes = _axes(facts.spec)
         self._ended: dict[str, int | None] = {}  # when each run ended, of those that were here at the last look
         self._parent = ""
+        self.is_new = False  # nobody has brought the sweep here before
         self._experiment = once_more(self._experiment_id)
         self._parent = once_more(self._own_run)
         self._bulk = self._opened_for_bulk(uri)
@@ -237,6 +238,7 @@ class Store:
         self._runs = self._existing_runs()
         facts = self._facts
         tags = {**self._common, NOTE: note.of(facts), **self._nodes()}
+        self.is_new |= "" not in self._runs
         return self._runs.get("") or self._made("", facts.name, _ms(facts.created_at), tags)
 
     def _existing_runs(self) -> dict[str, str]:
@@ -329,6 +331,8 @@ def attach(facts: SweepFacts, file: Path, found: Conclusion) -> None:
         store = Store(facts)
         once_more(store.conclude, found)
         once_more(store.attach, file)
+        if store.is_new:  # there is no tracker that would end its run, and no trial in it until `sync` brings them
+            once_more(store.close, "KILLED")
     except Exception as error:
         raise refused("take the report", error) from None
 

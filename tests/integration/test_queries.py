@@ -315,6 +315,20 @@ def test_a_sweep_that_only_the_store_knows_has_the_cells_that_it_was_planned_wit
     assert "Planned for no nodes" not in " ".join(findings.of(found).lines())
 
 
+def test_a_report_that_comes_to_a_store_before_its_sweep_leaves_no_run_open(store: str) -> None:
+    def stati() -> list[str]:
+        client = MlflowClient(store)
+        return [run.info.status for run in client.search_runs([client.get_experiment_by_name("small").experiment_id])]
+
+    Path("report.html").write_text("found")
+    whole = record()
+    tracking.attach(whole.facts, Path("report.html"), note.Conclusion("## Found", "[]"))
+    assert stati() == ["KILLED"]
+    tracking.sync(whole)
+    tracking.attach(whole.facts, Path("report.html"), note.Conclusion("## Found", "[]"))
+    assert stati() == ["FINISHED"] * (1 + len(whole.trials))
+
+
 def test_of_a_store_that_does_not_tell_the_nodes_that_is_said_and_a_sync_tells_them(store: str) -> None:
     older = record()
     tracking.sync(older)

@@ -28,10 +28,12 @@ SECRETS = [
     *("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "WANDB_API_KEY", "PGPASSWORD", "MYSQL_PWD", "KEY"),
     *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "RAY_AUTH_TOKEN", "HTTP_AUTH", "GOOGLE_CREDENTIALS"),
     *("HOROVOD_SECRET_KEY", "OPENAI_APIKEY", "db.password", "apiKey"),
+    *("DB_PASS", "API_KEYS", "APP_SECRETS", "HF_TOKEN1", "PASSWORD2", "KEY_PASSCODE", "AccountKey"),
 ]
 SETTINGS = [
     *("TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "SSH_AUTH_SOCK", "PWD"),
     *("AWS_SHARED_CREDENTIALS_FILE", "KEYBOARD", "AUTHOR", "MAX_TOKENS", "TF_XLA_FLAGS", "HOROVOD_CYCLE_TIME", "_"),
+    *("xla_dump_hlo_pass_re", "PASSES"),
 ]
 
 
@@ -62,6 +64,8 @@ def test_a_number_or_a_switch_is_no_key(name: str, value: str) -> None:
         (f"curl -H 'Authorization=Bearer {VALUE}'", "curl -H 'Authorization=***'"),
         (f"# mine is {KNOWN}, keep it", "# mine is ***, keep it"),
         ("-----BEGIN RSA PRIVATE KEY----- MIIE", "***"),
+        (f"a key ASIA{'Q2' * 8} of a session", "a key *** of a session"),
+        (f"nvapi-{'x' * 40}", "***"),
         ("KeyError: 'batch_size' of key=value, auth=on", "KeyError: 'batch_size' of key=value, auth=on"),
         (f"env.HF_TOKEN == '{VALUE}'", "env.HF_TOKEN == '***'"),
     ],

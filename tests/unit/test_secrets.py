@@ -84,6 +84,8 @@ PLANTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "env_from.HF_TOKEN": (f"{TEXT}env_from: {{HF_TOKEN: {VALUE}}}\n", ()),
     "line 8": (f"{TEXT}env_from: [HF_TOKEN={VALUE}]\n", ()),
     "line 1": (f"# export HF_TOKEN={VALUE}\n{TEXT}", ()),
+    "line 3": (TEXT.replace("cpu\n", f"cpu  # {{DB_PASSWORD: {VALUE}}}\n"), ()),
+    "line 7": (TEXT.replace("  gpus: 1\n", f"  #   HF_TOKEN: '{VALUE}'\n  gpus: 1\n"), ()),
     "line 9": (f"{TEXT}  env:\n    PROXY: http://me:{VALUE}@proxy\n", ()),
     "line 10": (f"{TEXT}  env:\n    A: 1\n    ANYTHING: {KNOWN}\n", ()),
     "line 11": (f"{TEXT}\n\n\ndata: s3://me:{VALUE}@bucket/images\n", ()),
@@ -118,6 +120,11 @@ def test_no_command_begins_with_a_secret(
     assert "must not hold a secret" in said.err
     assert VALUE not in said.err + said.out
     assert [path.name for path in workplace.iterdir()] == ["x.yaml"]
+
+
+@pytest.mark.parametrize("comment", ["HF_TOKEN: comes from the node", "the secret: larger batches", "MAX_TOKEN: 128"])
+def test_a_comment_may_speak_of_secrets(comment: str) -> None:
+    assert spec.parse(f"# {comment}\n{TEXT}", "x")
 
 
 def test_what_is_recorded_already_can_still_be_read() -> None:

@@ -62,10 +62,10 @@ class Tracker(Observer):
     def met(self, node: Mapping[str, Any]) -> None:
         self._say("")
 
-    def close(self, is_complete: bool) -> int:
+    def close(self, is_complete: bool, is_discarded: bool = False) -> int:
         """Wait for what is under way; the number of trials that the store did not take."""
         if not self._to.closed:
-            self._say("FINISHED" if is_complete else "KILLED")
+            self._say(tracking.DISCARDED if is_discarded else "FINISHED" if is_complete else "KILLED")
             for line in self._from:
                 self._hear(line)
             self._process.wait()

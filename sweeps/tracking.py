@@ -34,6 +34,7 @@ NOTE = "mlflow.note.content"
 FINDINGS = "sweep.findings"
 NODES = "sweep.nodes"  # that the sweep was planned for: on them its cells are those that its trials have
 SPENT = "sweep.gpu_hours"  # by the whole sweep
+DISCARDED = "DISCARDED"  # in place of a run's status: no trial of the sweep has ended, and its ledger goes
 OF_AN_END = ("sweep.kind", "sweep.message", NOTE)  # tags that hold no longer after another attempt
 AT_ONCE = 500  # trials in one transaction: a second's work at most, in which nobody else can write
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
@@ -211,12 +212,18 @@ class Store:
                 self._client.set_experiment_tag(self._experiment, *view.tag(self._facts.created_at, time.time()))
 
     def close(self, status: str) -> None:
-        """End the sweep's own run, once what was asked for without an answer can hardly come any more."""
-        self._client.set_terminated(self._parent, status)
+        """End the sweep's own run, once what was asked for without an answer can hardly come any more; of a sweep that
+        is discarded it goes."""
+        if status != DISCARDED:
+            self._client.set_terminated(self._parent, status)
         if self._unheard_at is not None:
             time.sleep(max(0.0, self._unheard_at + self._late_s - time.monotonic()))
             self._existing_runs()
-        self.show()
+        if status == DISCARDED:
+            for run in self._existing_runs().values():
+                self._client.delete_run(run)
+        else:
+            self.show()
 
     def _nodes(self) -> dict[str, str]:
         """What the sweep was planned for, if its ledger tells and a tag can hold it."""

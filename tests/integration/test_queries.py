@@ -329,6 +329,18 @@ def test_a_report_that_comes_to_a_store_before_its_sweep_leaves_no_run_open(stor
     assert stati() == ["FINISHED"] * (1 + len(whole.trials))
 
 
+def test_a_sweep_that_is_discarded_leaves_no_run_in_the_store_and_takes_no_others(store: str) -> None:
+    kept = record("small-2")
+    tracking.sync(kept)
+    begun = tracking.Store(record().facts)
+    begun.close(tracking.DISCARDED)
+    begun.close(tracking.DISCARDED)  # an answer was lost
+    client = MlflowClient(store)
+    runs = client.search_runs([client.get_experiment_by_name("small").experiment_id])
+    assert {run.data.tags["sweep.name"] for run in runs} == {"small-2"}
+    assert len(runs) == 1 + len(kept.trials)
+
+
 def test_of_a_store_that_does_not_tell_the_nodes_that_is_said_and_a_sync_tells_them(store: str) -> None:
     older = record()
     tracking.sync(older)

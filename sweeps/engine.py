@@ -144,6 +144,11 @@ class Engine:
                 return start
             self._packing.ended(config.trial, now)
             self._beyond.add(config.trial)
+            if self._is_beyond_alone(config):
+                self._strategy.passed_over(config)
+                self._queue()
+        if self._settled:  # something that was proposed in its place
+            return self.next(now)
         return self._gone(now) if self._packing.waiting and not self._running else None
 
     @property
@@ -246,6 +251,10 @@ class Engine:
     def _is_affordable(self, config: TrialConfig, now: float) -> bool:
         return self._committed(now) + self.predicted_gpu_hours(config) <= self.budget
 
+    def _is_beyond_alone(self, config: TrialConfig) -> bool:
+        """Even if what runs had cost nothing."""
+        return math.isfinite(self.budget) and self._spent + self.predicted_gpu_hours(config) > self.budget
+
     def _reconsider(self, now: float) -> None:
         """An attempt took less than predicted, or others are predicted to take less since: what fits now?"""
         is_so: dict[str, bool] = {}  # by cell
@@ -255,6 +264,8 @@ class Engine:
             if is_so[config.cell]:
                 self._beyond.remove(config.trial)
                 self._packing.add(config)
+            elif self._is_beyond_alone(config):
+                self._strategy.passed_over(config)
 
     def _queue(self) -> None:
         """Take what the search proposes."""
@@ -290,9 +301,9 @@ class Engine:
 
     def _wait(self, config: TrialConfig) -> None:
         self._waiting[config.trial] = config
-        alone = self._spent + (self.predicted_gpu_hours(config) if math.isfinite(self.budget) else 0.0)
-        if alone > self.budget and not self._cache:  # no seats are kept for it; else it may yet cost nothing
+        if self._is_beyond_alone(config) and not self._cache:  # no seats are kept for it; else it may yet cost nothing
             self._beyond.add(config.trial)
+            self._strategy.passed_over(config)
         else:
             self._packing.add(config)
 

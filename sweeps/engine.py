@@ -235,7 +235,8 @@ class Engine:
         """`now` matters while something runs."""
         held = self._spent + sum(one.gpu_hours(now) for one in self._running.values())
         waiting = sum(self.predicted_gpu_hours(config) for config in self._waiting.values())
-        return Spent(held, self._committed(now) + waiting, self._strategy.total, self._spent_before)
+        beyond = sum(self.predicted_gpu_hours(config) for config in self.beyond)
+        return Spent(held, self._committed(now) + waiting, self._strategy.total, self._spent_before, beyond)
 
     def predicted_s(self, config: TrialConfig) -> float:
         return self._durations.predict(config).seconds

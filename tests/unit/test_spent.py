@@ -210,6 +210,8 @@ def test_what_fits_in_the_budget_runs_and_what_does_not_is_told() -> None:
     assert made.beyond == [large]
     assert made.is_over
     assert made.spent().gpu_hours == 4
+    assert made.spent().expected == 36, "what a larger budget would have to hold"
+    assert made.spent().part_left == 0, "of what runs"
     first, second = driver._beyond(made, spec.parse(TEXT, "x"))
     assert first == "not run, for these need more than what the budget has left, 6 of 10 rank-hours:"
     assert second.endswith("1 × about 32 rank-hours")

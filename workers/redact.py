@@ -13,6 +13,9 @@ ABOUT_ONE = ("file", "path", "dir", "sock", "mode", "type", "name", "url", "host
 FOLDERS = ("PWD", "OLDPWD")  # the shell's
 SETTING = re.compile(r"-?\d{1,7}(\.\d+)?|on|off|true|false|yes|no|none|auto|", re.IGNORECASE)  # no key is so short
 PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/]+@")
+SENT = re.compile(  # with a request
+    r"([?&](?:sig|X-Amz-Signature)=|\bauthorization:\s*(?:bearer|basic|token) +)[^\s&\"']+", re.IGNORECASE
+)
 KNOWN = re.compile(
     r"\b(hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
     r"|npm_\w{30,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
@@ -46,7 +49,7 @@ def masked(text: str, values: Iterable[str] = ()) -> str:
         if len(value) >= SHORTEST:
             text = text.replace(value, HIDDEN)
     text = PASSWORD.sub(rf"\1:{HIDDEN}@", text)  # postgresql://me:***@db/sweeps
-    return GIVEN.sub(_given, KNOWN.sub(HIDDEN, text))
+    return GIVEN.sub(_given, KNOWN.sub(HIDDEN, SENT.sub(rf"\1{HIDDEN}", text)))
 
 
 def _given(found: re.Match[str]) -> str:

@@ -62,6 +62,8 @@ def test_a_number_or_a_switch_is_no_key(name: str, value: str) -> None:
         (f"postgresql://me:{VALUE}@db/x?sslmode=on", "postgresql://me:***@db/x?sslmode=on"),
         (f"postgresql://db/x?user=me&password={VALUE}&a=b", "postgresql://db/x?user=me&password=***&a=b"),
         (f"curl -H 'Authorization=Bearer {VALUE}'", "curl -H 'Authorization=***'"),
+        (f"curl -H 'Authorization: Bearer {VALUE}' h", "curl -H 'Authorization: Bearer ***' h"),
+        (f"https://a.blob/c?sv=1&sig={VALUE}&b=c", "https://a.blob/c?sv=1&sig=***&b=c"),
         (f"# mine is {KNOWN}, keep it", "# mine is ***, keep it"),
         ("-----BEGIN RSA PRIVATE KEY----- MIIE", "***"),
         (f"a key ASIA{'Q2' * 8} of a session", "a key *** of a session"),

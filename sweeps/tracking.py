@@ -218,6 +218,7 @@ class Store:
             self._client.set_terminated(self._parent, status)
         if self._unheard_at is not None:
             time.sleep(max(0.0, self._unheard_at + self._late_s - time.monotonic()))
+        if self._unheard_at is not None or (self._late_s and not self.is_new):  # a driver may have been killed unheard
             self._existing_runs()
         if status == DISCARDED:
             for run in self._existing_runs().values():

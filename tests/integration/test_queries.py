@@ -329,6 +329,21 @@ def test_a_report_that_comes_to_a_store_before_its_sweep_leaves_no_run_open(stor
     assert stati() == ["FINISHED"] * (1 + len(whole.trials))
 
 
+def test_a_run_that_a_killed_driver_had_asked_for_and_that_came_late_goes_with_the_next_ones_end(store: str) -> None:
+    whole = record()
+    tracking.sync(whole)
+    again = tracking.Store(whole.facts)
+    again._late_s = 20.0  # as over HTTP
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("small").experiment_id
+    tags = {"sweep.id": whole.facts.id, "sweep.trial": whole.trials[0].config.trial}
+    late = client.create_run(experiment, tags=tags).info.run_id
+    again.close("FINISHED")
+    runs = client.search_runs([experiment])
+    assert late not in {run.info.run_id for run in runs}
+    assert [run.info.status for run in runs] == ["FINISHED"] * (1 + len(whole.trials))
+
+
 def test_a_sweep_that_is_discarded_leaves_no_run_in_the_store_and_takes_no_others(store: str) -> None:
     kept = record("small-2")
     tracking.sync(kept)

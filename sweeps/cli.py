@@ -433,8 +433,8 @@ def _reproduce_afar(args: argparse.Namespace, _: Sequence[str], url: str) -> int
 def _sync(args: argparse.Namespace) -> int:
     from sweeps import ledger, report, tracking
 
-    record = ledger.read(args.name)
-    tracking.sync(record, report.conclusion(args.name))
+    with ledger.resting(args.name) as record:  # of two that write the same runs each would make its own
+        tracking.sync(record, report.conclusion(args.name))
     print(f"{len(record.trials)} trials of {args.name} stand in {masked(tracking.store_name())}")
     return errors.DONE
 

@@ -426,8 +426,9 @@ def _conduct(
         herald.close()
         for meter in meters:
             meter.close()
-        left = tracker.close(is_complete)
-        if book.is_new and not progress.done:
+        is_discarded = book.is_new and not progress.done
+        left = tracker.close(is_complete, is_discarded)
+        if is_discarded:
             book.discard()
         book.close()  # not before the tracker has ended: the next driver's would make the same runs
     if refusals and not progress.done:
@@ -435,6 +436,8 @@ def _conduct(
     if left:
         count = f"{left} of {progress.done} trials"
         refusals.append(tracking.refused(f"take every trial ({count} stand in the ledger only)", tracker.refusal))
+    elif not tracker.is_closed and not is_discarded:
+        refusals.append(tracking.refused("hear that the sweep is over (its run is open there)", tracker.refusal))
     spent = engine.spent()
     console.print(f"spent {spent.gpu_hours:.3g} {cost.unit(spec)}", style="dim")
     why: Stopped = "" if is_complete else "interrupted"

@@ -145,6 +145,11 @@ class Engine:
                 return start
             self._packing.ended(config.trial, now)
             self._beyond.add(config.trial)
+            if self._is_beyond_alone(config):
+                self._strategy.passed_over(config)
+                self._queue()
+        if self._settled:  # something that was proposed in its place
+            return self.next(now)
         return self._gone(now) if self._packing.waiting and not self._running else None
 
     @property
@@ -231,7 +236,8 @@ class Engine:
         """`now` matters while something runs."""
         held = self._spent + sum(one.gpu_hours(now) for one in self._running.values())
         waiting = sum(self.predicted_gpu_hours(config) for config in self._waiting.values())
-        return Spent(held, self._committed(now) + waiting, self._strategy.total, self._spent_before)
+        beyond = sum(self.predicted_gpu_hours(config) for config in self.beyond)
+        return Spent(held, self._committed(now) + waiting, self._strategy.total, self._spent_before, beyond)
 
     def predicted_s(self, config: TrialConfig) -> float:
         return self._durations.predict(config).seconds
@@ -247,6 +253,10 @@ class Engine:
     def _is_affordable(self, config: TrialConfig, now: float) -> bool:
         return self._committed(now) + self.predicted_gpu_hours(config) <= self.budget
 
+    def _is_beyond_alone(self, config: TrialConfig) -> bool:
+        """Even if what runs had cost nothing."""
+        return math.isfinite(self.budget) and self._spent + self.predicted_gpu_hours(config) > self.budget
+
     def _reconsider(self, now: float) -> None:
         """An attempt took less than predicted, or others are predicted to take less since: what fits now?"""
         is_so: dict[str, bool] = {}  # by cell
@@ -256,6 +266,8 @@ class Engine:
             if is_so[config.cell]:
                 self._beyond.remove(config.trial)
                 self._packing.add(config)
+            elif self._is_beyond_alone(config):
+                self._strategy.passed_over(config)
 
     def _queue(self) -> None:
         """Take what the search proposes."""
@@ -291,9 +303,9 @@ class Engine:
 
     def _wait(self, config: TrialConfig) -> None:
         self._waiting[config.trial] = config
-        alone = self._spent + (self.predicted_gpu_hours(config) if math.isfinite(self.budget) else 0.0)
-        if alone > self.budget and not self._cache.has(config):  # no seats are kept for what can't cost nothing
+        if self._is_beyond_alone(config) and not self._cache.has(config):  # no seats are kept: it can't cost nothing
             self._beyond.add(config.trial)
+            self._strategy.passed_over(config)
         else:
             self._packing.add(config)
 

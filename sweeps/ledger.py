@@ -250,6 +250,27 @@ def _is_stillborn(paths: SweepPaths) -> bool:
 
 def reopen(name: str) -> Ledger:
     """Take a sweep that stopped, for its next driver; raises where another one has it."""
+    at, file = _take(name)
+    try:
+        before = read(name)
+        book = Ledger(at, file, before.facts, before)
+        book.go_on()
+    except BaseException:
+        file.close()
+        raise
+    return book
+
+
+@contextlib.contextmanager
+def resting(name: str) -> Iterator[SweepRecord]:
+    """A sweep that nobody drives, for who does something with all of it: nobody else has it within the block. Raises
+    where another has it."""
+    _, file = _take(name)
+    with file:
+        yield read(name)
+
+
+def _take(name: str) -> tuple[SweepPaths, TextIO]:
     while True:
         at = paths(name)
         try:
@@ -261,17 +282,9 @@ def reopen(name: str) -> Ledger:
                 f"who goes on with a sweep must be able to write its ledger, but the system says: {error.strerror}\n"
                 f"  {at.ledger}\n  its owner can go on"
             ) from None
-        break
-    if file is None:
-        raise _taken(at)
-    try:
-        before = read(name)
-        book = Ledger(at, file, before.facts, before)
-        book.go_on()
-    except BaseException:
-        file.close()
-        raise
-    return book
+        if file is None:
+            raise _taken(at)
+        return at, file
 
 
 def _locked(paths: SweepPaths, flags: int = 0) -> TextIO | None:

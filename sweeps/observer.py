@@ -18,12 +18,13 @@ class Spent:
     expected: float
     trials: int
     before: float = 0.0  # of `gpu_hours`, those of earlier drivers
+    beyond: float = 0.0  # of `expected`, what the budget does not hold: it won't run
 
     @property
     def part_left(self) -> float | None:
         """What is left, in times of what this driver has held; None while that is nothing."""
         mine = self.gpu_hours - self.before
-        return (self.expected - self.gpu_hours) / mine if mine > 0 else None
+        return max(0.0, self.expected - self.beyond - self.gpu_hours) / mine if mine > 0 else None
 
 
 class Observer:

@@ -33,6 +33,7 @@ MOST_FAILURES = 2  # of a batch size, until its combination is left
 FEWEST_OUT, MOST_OUT = 4, 8  # cells that tpe draws before it is told of the first of them
 OUT = 12  # between those, one in so many of all its cells
 STARTUP = 10  # cells that tpe draws at random
+MOST_PASSED_OVER = 100  # cells in a row that the budget does not hold
 DRAWS = 10  # of a cell that can be run, until one is taken at random
 
 
@@ -52,6 +53,10 @@ class Strategy(Protocol):
 
     def told(self, record: TrialRecord) -> None:
         """How a trial ended for good, whether it ran or not."""
+
+    def passed_over(self, config: TrialConfig) -> None:
+        """The budget does not hold a trial, with nothing else running: its outcome is not to be awaited. It may yet
+        come, if others turn out to take less than predicted."""
 
 
 def strategy(planned: Plan, is_ruled_out: Callable[[TrialConfig], bool]) -> Strategy:
@@ -82,6 +87,8 @@ class Listed:
         if self._left:
             self._left.pop(record.config.trial, None)
 
+    def passed_over(self, config: TrialConfig) -> None: ...
+
 
 class Bisection:
     """The largest batch that fits: of each ladder of cells one trial at a time, all ladders at once."""
@@ -105,6 +112,9 @@ class Bisection:
     def told(self, record: TrialRecord) -> None:
         if ladder := self._of.get(record.config.cell):
             ladder.told(record)
+
+    def passed_over(self, config: TrialConfig) -> None:
+        """Of its ladder nothing can be said without it."""
 
 
 class _Ladder:
@@ -172,6 +182,7 @@ class Parzen:
         self._out: dict[str, Trial] = {}  # by cell
         self._before: dict[str, TrialConfig] = {}  # cells that were told of before anything was proposed
         self._is_begun = self._is_exhausted = False
+        self._passed_over = 0  # cells, since one has ended
         self.total = planned.most
 
     @property
@@ -196,6 +207,13 @@ class Parzen:
         if len(ended) == self._spec.repeats:
             trial = self._out.pop(cell, None) or self._asked(config)
             self._study.tell(trial, *self._verdict(ended.values()))
+            self._passed_over = 0
+
+    def passed_over(self, config: TrialConfig) -> None:
+        """Another cell is drawn in its place, unless so many were in vain that the budget seems to hold none."""
+        if self._passed_over < MOST_PASSED_OVER and (trial := self._out.pop(config.cell, None)):
+            self._passed_over += 1
+            self._study.tell(trial, state=self._states.FAIL)
 
     def _left_over(self) -> list[TrialConfig]:
         """The repeats that are missing of cells that were told of before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from sweeps.errors import Mistake
 from workers import redact
 
 RULE = "must not hold a secret, since a sweep file is recorded as it is"
+COMMENTED = re.compile(r"""([A-Za-z_][\w.-]*)(\s*:\s+["']?)([^\s"',}\]]+)(?=["']?\s*([,}\]]|$))""")  # a line of YAML
 
 
 def mistakes(content: Mapping[str, Any], text: str, overrides: Sequence[str] = ()) -> list[Mistake]:
@@ -18,7 +20,19 @@ def mistakes(content: Mapping[str, Any], text: str, overrides: Sequence[str] = (
     lines = {f"line {number}": line.strip() for number, line in enumerate(text.splitlines(), 1)}
     places = [*lines.items(), *(("--set", override) for override in overrides)]
     cure = f"{RULE}: leave it out, and have a file or a variable of the nodes hold it (env_from)"
-    return [Mistake(place, cure, redact.masked(part)) for place, part in places if redact.masked(part) != part]
+    return [Mistake(place, cure, _masked(part)) for place, part in places if _masked(part) != part]
+
+
+def _masked(line: str) -> str:
+    """Without secrets, also in what was commented out: of a word of prose that ends in a colon more can't be told."""
+
+    def given(found: re.Match[str]) -> str:
+        name, sign, value = found.groups()[:3]
+        is_variable = "_" in name or name.isupper()
+        return f"{name}{sign}{redact.HIDDEN}" if is_variable and redact.is_secret(name, value) else found[0]
+
+    before, sign, comment = redact.masked(line).partition("#")
+    return before + sign + COMMENTED.sub(given, comment)
 
 
 def _named(content: Mapping[str, Any], prefix: str) -> Iterator[Mistake]:

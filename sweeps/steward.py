@@ -79,7 +79,7 @@ def _look_after() -> None:
     """In the actor, beside its calls: nobody may be left who would call it."""
     while True:
         time.sleep(REVIEW_EVERY_S)
-        with contextlib.suppress(ray.exceptions.RayError, ValueError):
+        with contextlib.suppress(Exception):  # whatever it is, the next look must come
             me: ray.actor.ActorHandle[Steward] = ray.get_actor(NAME, NAMESPACE)
             if not ray.get(me.review.remote()):
                 ray.kill(me)

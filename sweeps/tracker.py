@@ -62,10 +62,10 @@ class Tracker(Observer):
     def met(self, node: Mapping[str, Any]) -> None:
         self._say("")
 
-    def close(self, is_complete: bool) -> int:
+    def close(self, is_complete: bool, is_discarded: bool = False) -> int:
         """Wait for what is under way; the number of trials that the store did not take."""
         if not self._to.closed:
-            self._say("FINISHED" if is_complete else "KILLED")
+            self._say(tracking.DISCARDED if is_discarded else "FINISHED" if is_complete else "KILLED")
             for line in self._from:
                 self._hear(line)
             self._process.wait()
@@ -74,8 +74,13 @@ class Tracker(Observer):
         return int(self._said.get("left", self._trials))
 
     @property
+    def is_closed(self) -> bool:
+        """Once it has ended: does the store say of the sweep's own run that it has?"""
+        return bool(self._said.get("is_closed"))
+
+    @property
     def refusal(self) -> str:
-        """What the store said last when it would not take a trial."""
+        """What the store said last when it would not take a trial, or the sweep's end."""
         return str(self._said.get("refusal", "what writes to it has ended"))
 
     def _say(self, line: str) -> None:
@@ -108,6 +113,7 @@ class Scribe:
         self._behind_since = 0.0  # that it last had written all that there was
         self.refusal = ""
         self.left = 0
+        self.is_closed = False  # the sweep's own run
 
     def work(self) -> None:
         """Until the sweep is over, or its driver has gone."""
@@ -126,7 +132,7 @@ class Scribe:
                 if len(waiting) >= self._store.at_once:
                     self._log(waiting)
             self._log(waiting)
-        self._is_done(self._store.close, self._status)
+        self.is_closed = self._is_done(self._store.close, self._status)
 
     def _log(self, waiting: list[TrialRecord]) -> None:
         if waiting and not self._is_done(self._store.log, [*waiting]):
@@ -194,7 +200,8 @@ def main(name: str, driver: int) -> None:
         del record
         scribe = Scribe(store, Tail(name), sys.stdin.fileno(), stored)
         scribe.work()
-        print(json.dumps({"left": scribe.left, "refusal": scribe.refusal}), file=voice)
+        told = {"left": scribe.left, "refusal": scribe.refusal, "is_closed": scribe.is_closed}
+        print(json.dumps(told), file=voice)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ NOTE = "mlflow.note.content"
 FINDINGS = "sweep.findings"
 NODES = "sweep.nodes"  # that the sweep was planned for: on them its cells are those that its trials have
 SPENT = "sweep.gpu_hours"  # by the whole sweep
+DISCARDED = "DISCARDED"  # in place of a run's status: no trial of the sweep has ended, and its ledger goes
 OF_AN_END = ("sweep.kind", "sweep.message", NOTE)  # tags that hold no longer after another attempt
 AT_ONCE = 500  # trials in one transaction: a second's work at most, in which nobody else can write
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
@@ -82,6 +83,7 @@ class Store:
         self._axes = _axes(facts.spec)
         self._ended: dict[str, int | None] = {}  # when each run ended, of those that were here at the last look
         self._parent = ""
+        self.is_new = False  # nobody has brought the sweep here before
         self._experiment = once_more(self._experiment_id)
         self._parent = once_more(self._own_run)
         self._bulk = self._opened_for_bulk(uri)
@@ -210,12 +212,19 @@ class Store:
                 self._client.set_experiment_tag(self._experiment, *view.tag(self._facts.created_at, time.time()))
 
     def close(self, status: str) -> None:
-        """End the sweep's own run, once what was asked for without an answer can hardly come any more."""
-        self._client.set_terminated(self._parent, status)
+        """End the sweep's own run, once what was asked for without an answer can hardly come any more; of a sweep that
+        is discarded it goes."""
+        if status != DISCARDED:
+            self._client.set_terminated(self._parent, status)
         if self._unheard_at is not None:
             time.sleep(max(0.0, self._unheard_at + self._late_s - time.monotonic()))
+        if self._unheard_at is not None or (self._late_s and not self.is_new):  # a driver may have been killed unheard
             self._existing_runs()
-        self.show()
+        if status == DISCARDED:
+            for run in self._existing_runs().values():
+                self._client.delete_run(run)
+        else:
+            self.show()
 
     def _nodes(self) -> dict[str, str]:
         """What the sweep was planned for, if its ledger tells and a tag can hold it."""
@@ -237,6 +246,7 @@ class Store:
         self._runs = self._existing_runs()
         facts = self._facts
         tags = {**self._common, NOTE: note.of(facts), **self._nodes()}
+        self.is_new |= "" not in self._runs
         return self._runs.get("") or self._made("", facts.name, _ms(facts.created_at), tags)
 
     def _existing_runs(self) -> dict[str, str]:
@@ -329,6 +339,8 @@ def attach(facts: SweepFacts, file: Path, found: Conclusion) -> None:
         store = Store(facts)
         once_more(store.conclude, found)
         once_more(store.attach, file)
+        if store.is_new:  # there is no tracker that would end its run, and no trial in it until `sync` brings them
+            once_more(store.close, "KILLED")
     except Exception as error:
         raise refused("take the report", error) from None
 

@@ -216,7 +216,8 @@ def begin(order: str, channel_fd: str, beat_fd: str) -> NoReturn:
 def describe(error: BaseException) -> dict[str, str]:
     """Is this a finding, the echo of another rank's end, or the rank's own fault?"""
     name = type(error).__name__
-    message = next(iter(str(error).strip().splitlines()), name)
+    text = str(error).encode(errors="replace").decode()  # a file's name may hold what no store takes
+    message = next(iter(text.strip().splitlines()), name)
     if isinstance(error, Infeasible):
         return {"what": "infeasible", "kind": error.kind, "message": message}
     if isinstance(error, Fault):

@@ -7,15 +7,19 @@ import re
 from collections.abc import Iterable
 
 HIDDEN = "***"
-SECRET = re.compile(r"(password|passwd|passphrase|pwd|secret|credentials?)$")  # ends a word of a name
-KEY = re.compile(r"(token|(api|access|auth|private|secret)key)$|^(key|auth|oauth|authorization)$")
+SECRET = re.compile(r"(passwords?|passwd|passphrase|passcode|pwd|secrets?|credentials?)\d*$")  # ends a word of a name
+KEY = re.compile(r"(token|(api|access|account|auth|private|secret)keys?)\d*$|^(keys?|auth|oauth|authorization)\d*$")
 ABOUT_ONE = ("file", "path", "dir", "sock", "mode", "type", "name", "url", "host", "port", "length", "size", "bytes")
 FOLDERS = ("PWD", "OLDPWD")  # the shell's
 SETTING = re.compile(r"-?\d{1,7}(\.\d+)?|on|off|true|false|yes|no|none|auto|", re.IGNORECASE)  # no key is so short
 PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/]+@")
+SENT = re.compile(  # with a request
+    r"([?&](?:sig|X-Amz-Signature)=|\bauthorization:\s*(?:bearer|basic|token) +)[^\s&\"']+", re.IGNORECASE
+)
 KNOWN = re.compile(
     r"\b(hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    r"|npm_\w{30,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
+    r"|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
 )
 GIVEN = re.compile(r"""([A-Za-z_][\w.-]*)(["']\s*:\s*["']?|\s*==?\s*["']?)((?:Bearer |Basic )?[^\s"',;&|)}\]]+)""")
@@ -29,7 +33,9 @@ def is_secret(name: str, value: object = None) -> bool:
         return False
     if any(SECRET.search(word) for word in words):
         return True
-    return any(KEY.search(word) for word in words) and not (value is not None and SETTING.fullmatch(str(value)))
+    return (words[-1] == "pass" or any(KEY.search(word) for word in words)) and not (
+        value is not None and SETTING.fullmatch(str(value))
+    )
 
 
 def shown(name: str, value: str) -> str:
@@ -43,7 +49,7 @@ def masked(text: str, values: Iterable[str] = ()) -> str:
         if len(value) >= SHORTEST:
             text = text.replace(value, HIDDEN)
     text = PASSWORD.sub(rf"\1:{HIDDEN}@", text)  # postgresql://me:***@db/sweeps
-    return GIVEN.sub(_given, KNOWN.sub(HIDDEN, text))
+    return GIVEN.sub(_given, KNOWN.sub(HIDDEN, SENT.sub(rf"\1{HIDDEN}", text)))
 
 
 def _given(found: re.Match[str]) -> str:

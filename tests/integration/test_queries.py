@@ -315,6 +315,47 @@ def test_a_sweep_that_only_the_store_knows_has_the_cells_that_it_was_planned_wit
     assert "Planned for no nodes" not in " ".join(findings.of(found).lines())
 
 
+def test_a_report_that_comes_to_a_store_before_its_sweep_leaves_no_run_open(store: str) -> None:
+    def stati() -> list[str]:
+        client = MlflowClient(store)
+        return [run.info.status for run in client.search_runs([client.get_experiment_by_name("small").experiment_id])]
+
+    Path("report.html").write_text("found")
+    whole = record()
+    tracking.attach(whole.facts, Path("report.html"), note.Conclusion("## Found", "[]"))
+    assert stati() == ["KILLED"]
+    tracking.sync(whole)
+    tracking.attach(whole.facts, Path("report.html"), note.Conclusion("## Found", "[]"))
+    assert stati() == ["FINISHED"] * (1 + len(whole.trials))
+
+
+def test_a_run_that_a_killed_driver_had_asked_for_and_that_came_late_goes_with_the_next_ones_end(store: str) -> None:
+    whole = record()
+    tracking.sync(whole)
+    again = tracking.Store(whole.facts)
+    again._late_s = 20.0  # as over HTTP
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("small").experiment_id
+    tags = {"sweep.id": whole.facts.id, "sweep.trial": whole.trials[0].config.trial}
+    late = client.create_run(experiment, tags=tags).info.run_id
+    again.close("FINISHED")
+    runs = client.search_runs([experiment])
+    assert late not in {run.info.run_id for run in runs}
+    assert [run.info.status for run in runs] == ["FINISHED"] * (1 + len(whole.trials))
+
+
+def test_a_sweep_that_is_discarded_leaves_no_run_in_the_store_and_takes_no_others(store: str) -> None:
+    kept = record("small-2")
+    tracking.sync(kept)
+    begun = tracking.Store(record().facts)
+    begun.close(tracking.DISCARDED)
+    begun.close(tracking.DISCARDED)  # an answer was lost
+    client = MlflowClient(store)
+    runs = client.search_runs([client.get_experiment_by_name("small").experiment_id])
+    assert {run.data.tags["sweep.name"] for run in runs} == {"small-2"}
+    assert len(runs) == 1 + len(kept.trials)
+
+
 def test_of_a_store_that_does_not_tell_the_nodes_that_is_said_and_a_sync_tells_them(store: str) -> None:
     older = record()
     tracking.sync(older)

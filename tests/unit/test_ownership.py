@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import json
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from sweeps import driver, ledger, plan, service, spec
+from sweeps import cli, driver, ledger, plan, report, service, spec, tracking
 from sweeps.driver import Terms
 from sweeps.errors import InputError, RefusedError, SweepError
 from sweeps.shape import Node
@@ -106,7 +107,7 @@ def together(*calls: Callable[[int], int], rounds: int = ROUNDS) -> list[tuple[i
     def work(place: int, call: Callable[[int], int]) -> None:
         codes = []
         for number in range(rounds):
-            start.wait(60)
+            start.wait(300)
             codes.append(exit_code(functools.partial(call, number)))
         found.put((place, codes))
 
@@ -218,6 +219,32 @@ def test_who_reads_a_sweep_keeps_nobody_from_taking_it() -> None:
         is_over.set()
         for reader in readers:
             reader.join()
+
+
+def test_a_sweep_is_brought_to_the_store_by_one_at_a_time_and_by_nobody_beside_its_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of two that write the same runs would make its own."""
+    beside: list[int] = []
+
+    def brought(record: ledger.SweepRecord, _: object) -> None:
+        assert len(record.trials) == 2
+        beside.append(exit_code(lambda: resume("study")))
+        if len(beside) == 1:
+            beside.append(exit_code(sync))
+
+    def sync() -> int:
+        return cli._sync(argparse.Namespace(name="study"))
+
+    monkeypatch.setattr(tracking, "sync", brought)
+    monkeypatch.setattr(report, "conclusion", lambda _: None)
+    monkeypatch.setattr(ledger, "SIGNS_WITHIN_S", 0.05)
+    stopped("study")
+    assert sync() == 0
+    assert beside == [3, 3]
+    with contextlib.closing(ledger.reopen("study")):
+        assert exit_code(sync) == 3
+    assert len(beside) == 2
 
 
 def test_a_sweep_that_is_being_deleted_is_waited_for_and_then_is_not_there() -> None:

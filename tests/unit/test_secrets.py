@@ -28,10 +28,12 @@ SECRETS = [
     *("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "WANDB_API_KEY", "PGPASSWORD", "MYSQL_PWD", "KEY"),
     *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "RAY_AUTH_TOKEN", "HTTP_AUTH", "GOOGLE_CREDENTIALS"),
     *("HOROVOD_SECRET_KEY", "OPENAI_APIKEY", "db.password", "apiKey"),
+    *("DB_PASS", "API_KEYS", "APP_SECRETS", "HF_TOKEN1", "PASSWORD2", "KEY_PASSCODE", "AccountKey"),
 ]
 SETTINGS = [
     *("TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "SSH_AUTH_SOCK", "PWD"),
     *("AWS_SHARED_CREDENTIALS_FILE", "KEYBOARD", "AUTHOR", "MAX_TOKENS", "TF_XLA_FLAGS", "HOROVOD_CYCLE_TIME", "_"),
+    *("xla_dump_hlo_pass_re", "PASSES"),
 ]
 
 
@@ -60,8 +62,12 @@ def test_a_number_or_a_switch_is_no_key(name: str, value: str) -> None:
         (f"postgresql://me:{VALUE}@db/x?sslmode=on", "postgresql://me:***@db/x?sslmode=on"),
         (f"postgresql://db/x?user=me&password={VALUE}&a=b", "postgresql://db/x?user=me&password=***&a=b"),
         (f"curl -H 'Authorization=Bearer {VALUE}'", "curl -H 'Authorization=***'"),
+        (f"curl -H 'Authorization: Bearer {VALUE}' h", "curl -H 'Authorization: Bearer ***' h"),
+        (f"https://a.blob/c?sv=1&sig={VALUE}&b=c", "https://a.blob/c?sv=1&sig=***&b=c"),
         (f"# mine is {KNOWN}, keep it", "# mine is ***, keep it"),
         ("-----BEGIN RSA PRIVATE KEY----- MIIE", "***"),
+        (f"a key ASIA{'Q2' * 8} of a session", "a key *** of a session"),
+        (f"nvapi-{'x' * 40}", "***"),
         ("KeyError: 'batch_size' of key=value, auth=on", "KeyError: 'batch_size' of key=value, auth=on"),
         (f"env.HF_TOKEN == '{VALUE}'", "env.HF_TOKEN == '***'"),
     ],
@@ -80,6 +86,8 @@ PLANTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "env_from.HF_TOKEN": (f"{TEXT}env_from: {{HF_TOKEN: {VALUE}}}\n", ()),
     "line 8": (f"{TEXT}env_from: [HF_TOKEN={VALUE}]\n", ()),
     "line 1": (f"# export HF_TOKEN={VALUE}\n{TEXT}", ()),
+    "line 3": (TEXT.replace("cpu\n", f"cpu  # {{DB_PASSWORD: {VALUE}}}\n"), ()),
+    "line 7": (TEXT.replace("  gpus: 1\n", f"  #   HF_TOKEN: '{VALUE}'\n  gpus: 1\n"), ()),
     "line 9": (f"{TEXT}  env:\n    PROXY: http://me:{VALUE}@proxy\n", ()),
     "line 10": (f"{TEXT}  env:\n    A: 1\n    ANYTHING: {KNOWN}\n", ()),
     "line 11": (f"{TEXT}\n\n\ndata: s3://me:{VALUE}@bucket/images\n", ()),
@@ -114,6 +122,11 @@ def test_no_command_begins_with_a_secret(
     assert "must not hold a secret" in said.err
     assert VALUE not in said.err + said.out
     assert [path.name for path in workplace.iterdir()] == ["x.yaml"]
+
+
+@pytest.mark.parametrize("comment", ["HF_TOKEN: comes from the node", "the secret: larger batches", "MAX_TOKEN: 128"])
+def test_a_comment_may_speak_of_secrets(comment: str) -> None:
+    assert spec.parse(f"# {comment}\n{TEXT}", "x")
 
 
 def test_what_is_recorded_already_can_still_be_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import cost, driver, ledger, plan, report, spec, status
+from sweeps import cost, driver, ledger, plan, report, search, spec, status
 from sweeps.cache import Cache, Made
 from sweeps.conductor import Conductor
 from sweeps.durations import Durations
@@ -182,12 +183,14 @@ def test_wherever_a_driver_is_killed_nothing_is_forgotten_and_nothing_is_paid_tw
         assert again.spent == pytest.approx(killed + took)
 
 
+class Fixed(Durations):
+    """Predictions that no end changes."""
+
+    def learn(self, record: TrialRecord) -> None: ...
+
+
 def engine(trials: Sequence[TrialConfig], hours: dict[str, float], budget: float, cache: Cache | None = None) -> Engine:
-    """Of predictions in hours, by cell, that no end changes."""
-
-    class Fixed(Durations):
-        def learn(self, record: TrialRecord) -> None: ...
-
+    """Of predictions in hours, by cell."""
     made = Engine(
         lambda _: Listed(trials),
         Fixed(lambda config: HOUR * hours[config.cell]),
@@ -209,9 +212,27 @@ def test_what_fits_in_the_budget_runs_and_what_does_not_is_told() -> None:
     assert made.beyond == [large]
     assert made.is_over
     assert made.spent().gpu_hours == 4
+    assert made.spent().expected == 36, "what a larger budget would have to hold"
+    assert made.spent().part_left == 0, "of what runs"
     first, second = driver._beyond(made, spec.parse(TEXT, "x"))
     assert first == "not run, for these need more than what the budget has left, 6 of 10 rank-hours:"
     assert second.endswith("1 × about 32 rank-hours")
+
+
+@pytest.mark.parametrize("large_hours", [4.0, 1.0])
+def test_a_search_goes_on_beside_cells_that_the_budget_does_not_hold(large_hours: float) -> None:
+    """It awaits a few trials at a time, and of these it would wait for ever."""
+    space = "{batch_size: {range: [1, 64, 1]}, gpus: [1, 8]}"
+    text = f"{{name: x, model: tiny, device: cpu, repeats: 1, search: {{method: tpe, trials: 60}}, space: {space}}}"
+    planned = plan.plan(spec.parse(text, "x"))
+    known = Fixed(lambda trial: HOUR * (large_hours if trial.gpus == 8 else 0.01))
+    made = Engine(lambda is_out: search.strategy(planned, is_out), known, Feasibility(), Cache(), 10.0)
+    made.nodes_are(FOUR, {})
+    ran = played(made, collections.defaultdict(lambda: 0.01 * HOUR))
+    assert made.is_over
+    assert len(ran) + len(made.beyond) == 60, "all that the search asks for"
+    assert len(ran) > 15
+    assert all(config.gpus == 8 for config in made.beyond)
 
 
 def test_no_nodes_are_kept_free_for_what_the_budget_can_never_hold() -> None:

@@ -139,6 +139,18 @@ def test_a_store_that_stays_away_is_given_up_once_the_sweep_is_over(book: Ledger
     assert store.refusals > 900, "what comes after is not tried for as long"
 
 
+def test_a_store_that_goes_away_before_the_sweeps_own_run_is_ended_is_told_of(book: Ledger) -> None:
+    book.write(record(TRIALS[0]))
+
+    class Gone(Store):
+        def close(self, status: str) -> None:
+            raise OSError("gone")
+
+    scribe = told(Gone(), "FINISHED", patience_s=0.05)
+    assert (scribe.left, scribe.is_closed, scribe.refusal) == (0, False, "gone")
+    assert told(Store(), "FINISHED").is_closed
+
+
 def test_it_ends_with_its_driver(book: Ledger) -> None:
     book.write(record(TRIALS[0]))
     store = Store(refusals=1000)

@@ -117,3 +117,10 @@ def test_a_rank_that_stalled_is_the_cause_though_the_others_heard_its_connection
     said = rank.describe(type("UnknownError", (Exception,), {})("[gloo/gloo/transport/tcp/pair.cc:589] reset by peer"))
     ends = [end(0, "failed", "stalled", step=8), end(1, said["what"], said["kind"], step=8, message=said["message"])]
     assert verdict.outcome(ends, []).kind == "stalled"
+
+
+def test_what_a_rank_says_can_be_written_whatever_files_are_named() -> None:
+    """No tracking store takes half of a character: it would take none of the trials behind it either."""
+    said = rank.describe(FileNotFoundError(2, "No such file", b"/data/caf\xe9".decode(errors="surrogateescape")))
+    assert said["message"].encode() == b"FileNotFoundError: [Errno 2] No such file: '/data/caf\\udce9'"
+    assert rank.describe(OSError("caf\udce9"))["message"] == "OSError: caf?"

@@ -20,7 +20,7 @@ demo: $(READY)
 	@.venv/bin/sweep run search_spaces/demo.yaml --fresh
 
 test: $(READY)
-	@.venv/bin/pytest
+	@.venv/bin/pytest --durations=20
 
 search: $(READY)
 	@.venv/bin/pytest -m hypothesis --hypothesis-profile=search --timeout=0

@@ -16,7 +16,7 @@ import pytest
 from sweeps import ledger
 from tests.integration.clusters import Cluster, eventually, said
 
-KILLS = 30
+KILLS = 16
 TRIALS = 40
 SWEEP = """
 name: chaos
@@ -52,7 +52,7 @@ def instants(seed: int) -> list[tuple[int, float]]:
 
 
 @pytest.mark.timeout(1800)
-def test_a_driver_that_is_killed_thirty_times_loses_and_doubles_nothing(workplace: Path, cluster: Cluster) -> None:
+def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(workplace: Path, cluster: Cluster) -> None:
     (workplace / "chaos.yaml").write_text(SWEEP)
     before = {process.pid for process in cluster.processes()}
     for trials, seconds in instants(seed=5):

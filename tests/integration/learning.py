@@ -96,7 +96,7 @@ def shows_its_environment(config: TrialConfig, seat: Seat, voice: Voice) -> None
     import tensorflow as tf
 
     asked = {name: os.environ.get(name) for name in config.env}
-    is_own_process = Path("/proc/self/cmdline").read_bytes().split(b"\0")[1] == b"-c"
+    is_own_process = b"workers.rank" in Path("/proc/self/cmdline").read_bytes().split(b"\0")  # else the nursery's
     tell(voice, {"asked": asked, "is_own_process": is_own_process, "version": tf.__version__})
 
 

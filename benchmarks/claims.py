@@ -111,7 +111,10 @@ CLAIMS = (
                 last="median {median:.3f} of {trials:.0f} trials",
             ),
         ),
-        notes=("Parity is measured as an ordinary user, at equal niceness, by a trial's own `images_per_s`.",),
+        notes=(
+            "Parity is measured as an ordinary user, at equal niceness, by a trial's own `images_per_s`. The ranks have"
+            " a core, what runs beside them another, of which it takes {beside_core_share:.1%}.",
+        ),
     ),
     Claim(
         benchmark="agreement",

@@ -2,12 +2,16 @@
 
 Two ranks each, JPEG input, the demo's network, as an ordinary user: nobody may raise its priority, and the niceness of
 all ranks is read back and equal. Ours is a sweep in the default mode; its figure is the `images_per_s` that its ledger
-holds. Both train in this one run, in turns: a trial of ours from its launch to its result, then the plain loop from its
-launch until it has trained for about as long as that trial's window. Each turn is a gang of its own on either side: how
-fast a gang trains has much of its launch in it, and one that trained throughout would lend its luck to every ratio.
-While the plain loop trains, every process of ours is stopped (SIGSTOP): the driver, Ray and the keepers too. A trial is
-held against the mean of the plain turns before and behind it, so that a drift of the machine touches both alike. The
-figures are the median ratio, and the ratios' geometric mean with its 95% interval.
+holds. The ranks of either side have the first core, and all else has the second: a node with GPUs has cores enough for
+what runs beside its ranks. What of a core the driver, Ray and the keepers take is measured here too, while they do.
+
+A virtual machine's speed may change by a fifth from one quarter of a minute to the next, without any stolen time to
+see. So both train in turns of a second: while one does, every process of the other is stopped (SIGSTOP); of ours the
+driver, Ray and the keepers too. A trial's window is as long by the wall as both together; its `images_per_s` is taken
+for the part of the window in which it ran, and held against what the plain loop did in the turns between. Beside each
+trial there is a plain gang of its own: how fast a gang trains has some of its launch in it, and one that trained
+throughout would lend its luck to every ratio. The figures are the median ratio, and the ratios' geometric mean with its
+95% interval.
 
     python benchmarks/parity.py [TRIALS]
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import json
 import math
 import os
@@ -26,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import odometer
@@ -39,7 +45,8 @@ from workers import contract
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 WARM_STEPS = 50
-SHORTEST_TURN_S = 2.0
+TURN_S = 1.0
+RANKS_CORE, BESIDE_CORE, *_ = [*sorted(os.sched_getaffinity(0)), 0, 0]
 PR_CAPBSET_DROP, CAP_SYS_NICE = 24, 23
 SWEEP = """
 name: parity
@@ -59,10 +66,24 @@ def as_an_ordinary_user() -> None:
     ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)
 
 
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """Between two instants of the wall clock, a side alone."""
+
+    began: float
+    ended: float
+    steps: tuple[int, int] = (0, 0)  # that the plain loop had done by then
+    beside_s: Mapping[int, float] = dataclasses.field(default_factory=dict)  # of a core, by its end: what is no rank
+
+    def within(self, window: tuple[float, float]) -> float:
+        return max(0.0, min(self.ended, window[1]) - max(self.began, window[0]))
+
+
 class Side:
     """One of the two gangs, with all its processes."""
 
-    def __init__(self, folder: Path, command: list[object], **variables: str) -> None:
+    def __init__(self, folder: Path, core: int, command: list[object], **variables: str) -> None:
+        """Whatever it starts runs on that core, unless it is told otherwise."""
         self.folder = folder
         self.niceness: set[int] = set()
         folder.mkdir()
@@ -76,66 +97,91 @@ class Side:
             self._process = subprocess.Popen(
                 [str(part) for part in command], env=os.environ | environment | variables, stdout=log, stderr=log
             )
+        os.sched_setaffinity(self._process.pid, {core})
+        self._known: list[psutil.Process] = []
 
-    def processes(self) -> list[psutil.Process]:
+    def turn(self) -> Turn:
+        """Train for a second, alone."""
+        steps, began = self.steps(), time.time()
+        self._signal(signal.SIGCONT)
+        time.sleep(TURN_S)
+        self._signal(signal.SIGSTOP)
+        ended = time.time()
+        self.stop()  # what was started meanwhile
+        if self._process.poll() is not None:
+            sys.exit(f"it did not train:\n{(self.folder / 'log').read_text()[-2000:]}")
+        return Turn(began, ended, (steps, self.steps()), self.beside_s())
+
+    def steps(self) -> int:
+        """That are done, where the side tells."""
+        return 0
+
+    def beside_s(self) -> dict[int, float]:
+        """Seconds of a core that each process has taken, but for its ranks."""
+        return {}
+
+    def stop(self) -> None:
         parent = psutil.Process(self._process.pid)
-        return [parent, *parent.children(recursive=True)]
-
-    def signal(self, number: int) -> None:
-        for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
+        self._known = [parent, *parent.children(recursive=True)]
+        self._signal(signal.SIGSTOP)
 
     def note_niceness(self) -> None:
         """Of its ranks, while they train."""
-        for process in self.processes():
+        for process in self._known:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if self._is_rank(process):
                     self.niceness.add(process.nice())
 
+    def _signal(self, number: int) -> None:
+        for process in self._known:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
     def _is_rank(self, process: psutil.Process) -> bool:
         return "plain.py" in " ".join(process.cmdline()) and process.cpu_times().user > 1
 
-    def check(self) -> None:
-        if self._process.poll() is not None:
-            sys.exit(f"it did not train:\n{(self.folder / 'log').read_text()[-2000:]}")
-
     def end(self) -> None:
-        self.signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
         self._process.terminate()
         self._process.wait()
 
 
 class Ours(Side):
-    """A sweep in the default mode. What starts a rank is stopped before its window begins."""
+    """A sweep in the default mode."""
 
     def __init__(self, folder: Path, file: Path) -> None:
-        super().__init__(folder, [sys.executable, __file__, "sweep", file])
+        super().__init__(folder, BESIDE_CORE, [sys.executable, __file__, "sweep", file])
         self._ended = 0
 
-    def turn(self) -> tuple[float, float]:
-        """The next trial's images/s, and the seconds of its window."""
-        self.signal(signal.SIGCONT)
-        while self._trials_in_ledger() == self._ended:
-            self.check()
-            if not self.niceness:
-                self.note_niceness()
-            time.sleep(0.02)
-        self.signal(signal.SIGSTOP)
+    def ended(self) -> contract.Measurement | None:
+        """What the next trial has measured, if it has ended."""
+        file = self.folder / "parity" / "ledger.jsonl"
+        if not file.exists() or file.read_bytes().count(b'{"kind":"trial"') == self._ended:
+            return None
         self._ended += 1
         os.environ["SWEEP_RESULTS"] = str(self.folder)
         measured = ledger.read("parity").trials[self._ended - 1].outcome.measurement
         assert measured, "a trial of ours has failed"
-        return measured.images_per_s, measured.window_s
+        return measured
+
+    def stop(self) -> None:
+        super().stop()
+        for process in filter(_is_nursery, self._known):  # its ranks have its core
+            process.cpu_affinity([RANKS_CORE])
+
+    def beside_s(self) -> dict[int, float]:
+        return {one.pid: sum(one.cpu_times()[:2]) for one in self._known if not _is_nursery(one)}
 
     def _is_rank(self, process: psutil.Process) -> bool:
-        """A fork of the nursery has its command line."""
         parent = process.parent()
-        return parent is not None and all("workers.nursery" in " ".join(one.cmdline()) for one in (process, parent))
+        return parent is not None and _is_nursery(process) and _is_nursery(parent)
 
-    def _trials_in_ledger(self) -> int:
-        file = self.folder / "parity" / "ledger.jsonl"
-        return file.read_bytes().count(b'{"kind":"trial"') if file.exists() else 0
+
+def _is_nursery(process: psutil.Process) -> bool:
+    """Or one of its ranks: a fork has its command line."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return "workers.nursery" in " ".join(process.cmdline())
+    return False
 
 
 class Plain(Side):
@@ -143,28 +189,60 @@ class Plain(Side):
 
     def __init__(self, folder: Path, config: Path) -> None:
         launch = [BIN / "horovodrun", "-np", 2, sys.executable, HERE / "plain.py", config, folder]
-        super().__init__(folder, launch, TMPDIR=str(folder))  # TensorFlow leaves files there
+        super().__init__(folder, RANKS_CORE, launch, TMPDIR=str(folder))  # TensorFlow leaves files there
+
+    def warm(self) -> None:
+        while self.steps() < WARM_STEPS:
+            self.turn()
+        self.note_niceness()
+
+    def steps(self) -> int:
+        return odometer.read(self.folder)[0]
+
+    def end(self) -> None:
+        super().end()
+        shutil.rmtree(self.folder)
 
 
-def plain_turn(folder: Path, config: Path, images: int, seconds: float) -> tuple[float, set[int]]:
-    """Images/s of a plain gang with so many images a step, once it is warm; and the niceness of its ranks."""
-    plain = Plain(folder, config)
-    while odometer.read(folder)[0] < WARM_STEPS:
-        plain.check()
-        time.sleep(0.2)
-    plain.note_niceness()
-    first, began = odometer.read(folder)
-    time.sleep(seconds)
-    last, ended = odometer.read(folder)
-    plain.check()
-    plain.end()
-    shutil.rmtree(folder)
-    return (last - first) * images / (ended - began), plain.niceness
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A trial of ours and the plain loop beside it."""
+
+    ours: float  # images/s
+    plain: float
+    beside: float  # of a core, in the trial's window, by what is no rank of ours
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.plain
+
+
+def beside_each_other(mine: Ours, plain: Plain, batch: int) -> Pair:
+    ours: list[Turn] = []
+    theirs: list[Turn] = []
+    while not (measured := mine.ended()):
+        ours.append(mine.turn())
+        if not mine.niceness:
+            mine.note_niceness()
+        theirs.append(plain.turn())
+    window = measured.ranks[0].window_at
+    first, *others = (turn for turn in ours if turn.within(window) == turn.ended - turn.began)
+    taken = (after - first.beside_s.get(pid, after) for pid, after in others[-1].beside_s.items())
+    alone = [turn for turn in theirs if turn.within(window) == turn.ended - turn.began]
+    return Pair(
+        ours=measured.images_per_s * measured.window_s / sum(turn.within(window) for turn in ours),
+        plain=batch * (alone[-1].steps[1] - alone[0].steps[0]) / _seconds(alone),
+        beside=sum(taken) / _seconds(others),
+    )
+
+
+def _seconds(turns: Sequence[Turn]) -> float:
+    return sum(turn.ended - turn.began for turn in turns)
 
 
 def main(trials: int) -> int:
     as_an_ordinary_user()
-    ratios, rates, plain_rates = [], [], []
+    pairs: list[Pair] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = [BIN / "sweep", "data", "make", folder / "data", "--images", 512, "--size", "160x120", "--classes", 10]
@@ -173,28 +251,25 @@ def main(trials: int) -> int:
         (folder / "parity.yaml").write_text(text)
         trial = plan.plan(spec.parse(text, "parity")).trials[0]
         (folder / "config.json").write_text(json.dumps(contract.to_json(trial)))
-
-        def plain_beside(window_s: float) -> float:
-            seconds = max(window_s, SHORTEST_TURN_S)
-            rate, niceness = plain_turn(folder / "plain", folder / "config.json", trial.global_batch, seconds)
-            assert len(niceness) == 1, niceness
-            assert mine.niceness == niceness, (mine.niceness, niceness)
-            return rate
-
         mine = Ours(folder / "ours", folder / "parity.yaml")
-        _, window_s = mine.turn()  # the first starts actors, and imports what the others share
-        before = plain_beside(window_s)
-        print(f"niceness of all ranks: {mine.niceness}")
-        print(f"{'images/s':<10}{'ours':>10}{'plain':>10}{'ratio':>9}{'window':>9}")
+        while not mine.ended():  # the first starts actors, and imports what the others share
+            mine.turn()
+        print(f"{'images/s':<10}{'ours':>10}{'plain':>10}{'ratio':>9}{'beside':>9}")
         for n in range(trials):
-            rate, window_s = mine.turn()
-            after = plain_beside(window_s)
-            ratios.append(rate / statistics.fmean((before, after)))
-            print(f"trial {n + 1:<4}{rate:>10,.0f}{after:>10,.0f}{ratios[-1]:>9.3f}{window_s:>7.1f} s", flush=True)
-            rates.append(rate)
-            plain_rates.append(after)
-            before = after
+            plain = Plain(folder / "plain", folder / "config.json")
+            plain.warm()
+            pair = beside_each_other(mine, plain, trial.global_batch)
+            assert len(mine.niceness) == 1, mine.niceness
+            assert mine.niceness == plain.niceness, (mine.niceness, plain.niceness)
+            plain.end()
+            print(
+                f"trial {n + 1:<4}{pair.ours:>10,.0f}{pair.plain:>10,.0f}{pair.ratio:>9.3f}{pair.beside:>9.1%}",
+                flush=True,
+            )
+            pairs.append(pair)
         mine.end()
+    print(f"niceness of all ranks: {mine.niceness}")
+    ratios = [pair.ratio for pair in pairs]
     logarithms = [math.log(ratio) for ratio in ratios]
     half = analysis.half_width(statistics.stdev(logarithms), len(logarithms))
     low, ratio, high = (math.exp(statistics.fmean(logarithms) + side) for side in (-half, 0, half))
@@ -202,8 +277,9 @@ def main(trials: int) -> int:
     print(f"median ratio {median:.3f}; mean {ratio:.3f}, 95% interval {low:.3f} to {high:.3f}")
     figures = {
         "trials": trials,
-        "ours_images_per_s": statistics.median(rates),
-        "plain_images_per_s": statistics.median(plain_rates),
+        "ours_images_per_s": statistics.median(pair.ours for pair in pairs),
+        "plain_images_per_s": statistics.median(pair.plain for pair in pairs),
+        "beside_core_share": statistics.median(pair.beside for pair in pairs),
         "median": median,
         "ratio": ratio,
         "low": low,
@@ -216,4 +292,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["sweep"]:
         ours.swept(Path(sys.argv[2]).read_text(), folder=Path(os.environ["SWEEP_RESULTS"]))
     else:
-        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 30))
+        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 12))

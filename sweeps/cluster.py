@@ -235,10 +235,20 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]
             where = address or "on this machine"
             raise RefusedError(f"Ray must answer {where}, but {str(error).splitlines()[0]}") from None
         stack.callback(ray.shutdown)
+        if not address:
+            _end_what_nobody_asks()
         worker.print_to_stdstream = lambda *_, **__: None  # Ray's news of nodes and retries, amid our tables
         site = Cluster(is_our_own=not address)
         stack.callback(site.close)
         yield site
+
+
+def _end_what_nobody_asks() -> None:
+    """A Ray of our own begins processes that publish log files, scale nodes and serve pages; they take a
+    hundredth of a core, and nobody hears them here."""
+    node = worker._global_node
+    for end in (node.kill_log_monitor, node.kill_monitor, node.kill_dashboard):
+        end(check_alive=False)
 
 
 def _identity(head: str) -> object:

@@ -140,7 +140,7 @@ class Side:
     def _is_rank(self, process: psutil.Process) -> bool:
         return "plain.py" in " ".join(process.cmdline()) and process.cpu_times().user > 1
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._signal(signal.SIGCONT)
         self._process.terminate()
         self._process.wait()
@@ -199,8 +199,8 @@ class Plain(Side):
     def steps(self) -> int:
         return odometer.read(self.folder)[0]
 
-    def end(self) -> None:
-        super().end()
+    def close(self) -> None:
+        super().close()
         shutil.rmtree(self.folder)
 
 
@@ -243,7 +243,8 @@ def _seconds(turns: Sequence[Turn]) -> float:
 def main(trials: int) -> int:
     as_an_ordinary_user()
     pairs: list[Pair] = []
-    with tempfile.TemporaryDirectory() as name:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # nothing stays behind, stopped for ever
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as begun:
         folder = Path(name)
         made = [BIN / "sweep", "data", "make", folder / "data", "--images", 512, "--size", "160x120", "--classes", 10]
         subprocess.run([str(part) for part in made], check=True, capture_output=True)
@@ -251,23 +252,22 @@ def main(trials: int) -> int:
         (folder / "parity.yaml").write_text(text)
         trial = plan.plan(spec.parse(text, "parity")).trials[0]
         (folder / "config.json").write_text(json.dumps(contract.to_json(trial)))
-        mine = Ours(folder / "ours", folder / "parity.yaml")
+        mine = begun.enter_context(contextlib.closing(Ours(folder / "ours", folder / "parity.yaml")))
         while not mine.ended():  # the first starts actors, and imports what the others share
             mine.turn()
         print(f"{'images/s':<10}{'ours':>10}{'plain':>10}{'ratio':>9}{'beside':>9}")
         for n in range(trials):
             plain = Plain(folder / "plain", folder / "config.json")
-            plain.warm()
-            pair = beside_each_other(mine, plain, trial.global_batch)
+            with contextlib.closing(plain):
+                plain.warm()
+                pair = beside_each_other(mine, plain, trial.global_batch)
             assert len(mine.niceness) == 1, mine.niceness
             assert mine.niceness == plain.niceness, (mine.niceness, plain.niceness)
-            plain.end()
             print(
                 f"trial {n + 1:<4}{pair.ours:>10,.0f}{pair.plain:>10,.0f}{pair.ratio:>9.3f}{pair.beside:>9.1%}",
                 flush=True,
             )
             pairs.append(pair)
-        mine.end()
     print(f"niceness of all ranks: {mine.niceness}")
     ratios = [pair.ratio for pair in pairs]
     logarithms = [math.log(ratio) for ratio in ratios]

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from sweeps import cli, driver, ledger, plan, rows, service, spec
+from sweeps import cli, driver, ledger, note, plan, rows, service, spec
 from sweeps.errors import InputError
+from sweeps.report.study import Study
+from sweeps.report.trials import again
 from tests.unit.records import config, record
 from workers import checkup, contract, fingerprint, knobs, rank, redact
 
@@ -132,6 +134,19 @@ def test_a_comment_may_speak_of_secrets(comment: str) -> None:
 def test_what_is_recorded_already_can_still_be_read() -> None:
     text, _ = PLANTED["space.env.HF_TOKEN"]
     assert spec.parse(text, "x", is_recorded=True).space.env
+
+
+def test_a_ledger_of_before_secrets_were_refused_is_shown_without_them() -> None:
+    text = f"{TEXT}  env:\n    OMP_NUM_THREADS: 1\n    HF_TOKEN:\n      - {VALUE}\n"
+    overrides = (f"space.env.WANDB_API_KEY={VALUE}",)
+    (trial,) = plan.plan(spec.parse(text, "x", overrides, is_recorded=True)).trials
+    assert trial.env["HF_TOKEN"] == trial.env["WANDB_API_KEY"] == VALUE, "the ranks have it"
+    facts = ledger.SweepFacts(
+        name="x", id="0", study="x", created_at=0.0, file=text, overrides=overrides, trials=(trial,)
+    )
+    shown = note.of(facts) + str(again(Study(facts, (record(trial),)))) + str(rows.row(record(trial)))
+    assert VALUE not in shown
+    assert shown.count("OMP_NUM_THREADS") >= 3
 
 
 def test_a_mistake_beside_a_secret_does_not_show_it() -> None:

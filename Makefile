@@ -20,7 +20,8 @@ demo: $(READY)
 	@.venv/bin/sweep run search_spaces/demo.yaml --fresh
 
 test: $(READY)
-	@.venv/bin/pytest --durations=20
+	@.venv/bin/pytest --numprocesses=auto tests/unit
+	@.venv/bin/pytest --durations=20 tests/integration tests/cluster
 
 search: $(READY)
 	@.venv/bin/pytest -m hypothesis --hypothesis-profile=search --timeout=0

@@ -6,7 +6,8 @@ the cluster holds at most, on nodes of 4, placed as pack, spread or NxM. Its sec
 every sweep, with the durations that it learns as trials end: it knows none of them beforehand.
 
 The figure is the makespan over a lower bound (see `bound`) that takes the work as a fluid, or the longest trial where
-that is more. Exclusive gangs have their nodes to themselves, shared ones their GPUs.
+that is more. Exclusive gangs have their nodes to themselves, shared ones their GPUs. Each cluster has a bound of its
+own: the more nodes, the farther a fluid is from gangs that must start together.
 
 Size and start must not go together over a round, or a drift of the machine looks like an effect of the size. `size` is
 the mean over all rounds of Spearman's correlation of a trial's start with its GPUs, or with its nodes where that is
@@ -262,6 +263,7 @@ WIDTHS = [max(10, len(heading) + 2) for heading in HEADINGS]
 
 def main(seeds: int) -> int:
     ours: list[float] = []
+    by_cluster: dict[int, list[float]] = {gpus: [] for gpus in CLUSTERS}
     largest: list[float] = []
     tunes: list[float] = []
     sizes: list[float] = []
@@ -282,7 +284,9 @@ def main(seeds: int) -> int:
         other = [packed(nodes, in_blocks(works, seed), LargestFirst(nodes)) for seed, works in enumerate(grids)]
         tune = [tuned(nodes, works) for works in grids]
         sizes.append(size_and_start(mine, nodes))
-        texts = [*told(ours, mine), _first_rounds(mine), f"{sizes[-1]:+.2f}"]
+        of_ours = told(ours, mine)
+        by_cluster[gpus] += ours[-seeds:]
+        texts = [*of_ours, _first_rounds(mine), f"{sizes[-1]:+.2f}"]
         texts += [*told(largest, other), f"{size_and_start(other, nodes):+.2f}"]
         texts += [*told(tunes, tune), _first_rounds(tune)]
         line = "".join(f"{text:>{width}}" for text, width in zip(texts, WIDTHS, strict=True))
@@ -293,7 +297,7 @@ def main(seeds: int) -> int:
     print(f"real Tune: {agreed:.0%} of pairs of trials start in the order of its model, {in_order:.0%} in its grid's")
     figures = {
         "seeds": seeds,
-        "median": statistics.median(ours),
+        **{f"median_{gpus}": statistics.median(ratios) for gpus, ratios in by_cluster.items()},
         "worst": max(ours),
         "size": max(map(abs, sizes)),
         "largest_first_median": statistics.median(largest),
@@ -302,7 +306,8 @@ def main(seeds: int) -> int:
         "tune_worst": max(tunes),
         "tune_agrees": agreed,
     }
-    return conclude("packing", figures=figures, bounds={"median": "<= 1.05", "worst": "<= 1.15", "size": "<= 0.15"})
+    bounds = {f"median_{gpus}": f"<= {most}" for gpus, most in zip(CLUSTERS, (1.05, 1.05, 1.1), strict=True)}
+    return conclude("packing", figures=figures, bounds=bounds | {"worst": "<= 1.15", "size": "<= 0.15"})
 
 
 if __name__ == "__main__":

@@ -134,8 +134,7 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
     planned = Plan(facts.spec, facts.trials, nodes=facts.nodes)
     done = [trial for trial in record.trials if trial.outcome.status not in AGAIN]
     console, file = screen.beside(), Path(f"results/{facts.name}")
-    count = f"{planned.most - len(done)} of {planned.most}" if facts.trials else f"after {len(done)}, more"
-    console.print(screen.named(facts.name, f"{count} trials are left"))
+    console.print(screen.named(facts.name, _left(planned, done)))
     _named(book, console)
     terms = dataclasses.replace(terms, simulate=facts.simulated)
     _budget(facts.spec, terms)
@@ -154,6 +153,15 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
         before = _Before(done, record.attempts, arrivals, record.spent)
         same = Sameness(record.nodes, done, arrivals)
         return _conduct(planned, strategy, before, Cache(), book, site, terms, console, file, same)
+
+
+def _left(planned: Plan, done: Sequence[TrialRecord]) -> str:
+    if not planned.trials:
+        return f"after {len(done)}, more trials are left"
+    left = planned.most - len(done)
+    if not left and _are_bases_left(planned.spec, done):
+        return "only trials on one GPU are left, that its efficiency needs"
+    return f"{left} of {planned.most} trials are left"
 
 
 def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from sweeps import secrecy
 from sweeps.ledger import SweepFacts
 
 LONGEST = 4000  # characters; a tag holds 5,000
@@ -27,8 +28,8 @@ def of(facts: SweepFacts, verdict: str = "") -> str:
     where = f"**Simulated** on {facts.simulated}: nothing was measured\n\n" if facts.simulated else ""
     asked = f"{len(facts.trials)} trials of" if facts.trials else f"A {facts.spec.search.method} search:"
     head = f"{where}{verdict or asked}"
-    tail = f"\nwith `{' '.join(facts.overrides)}`" if facts.overrides else ""
+    tail = f"\nwith `{secrecy.masked(' '.join(facts.overrides))}`" if facts.overrides else ""
     room = max(LONGEST - len(head) - len(tail), 0)
-    lines = [line.rstrip() for line in facts.file.splitlines() if not line.lstrip().startswith("#")]
+    lines = [line.rstrip() for line in secrecy.masked(facts.file).splitlines() if not line.lstrip().startswith("#")]
     file = "\n".join(lines).strip("\n")
     return f"{head}\n```yaml\n{file if len(file) <= room else f'{file[:room]}{CUT}'}\n```{tail}"

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from sweeps import limits
 from sweeps.ledger import TrialRecord
-from workers import contract
+from workers import contract, redact
 from workers.contract import EpochRecord, Measurement, TrialConfig, Window
 
 METRICS = {
@@ -75,7 +75,8 @@ EPOCH_IMAGES = 1_281_167  # ImageNet's
 
 
 def params(config: TrialConfig) -> dict[str, Any]:
-    variables = {f"{VARIABLE}{name}": value for name, value in config.env.items()}
+    """What a trial was asked for. A ledger of before secrets were refused may hold one."""
+    variables = {f"{VARIABLE}{name}": redact.shown(name, value) for name, value in config.env.items()}
     return {name: getattr(config, name) for name in PARAMS} | variables
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import yaml
 
 from sweeps.errors import Mistake
 from workers import redact
@@ -23,6 +26,16 @@ def mistakes(content: Mapping[str, Any], text: str, overrides: Sequence[str] = (
     return [Mistake(place, cure, _masked(part)) for place, part in places if _masked(part) != part]
 
 
+def masked(text: str) -> str:
+    """Return the text of a sweep file as it may be shown: one that was recorded before secrets were refused may hold
+    some."""
+    content = None
+    with contextlib.suppress(yaml.YAMLError):
+        content = yaml.safe_load(text)
+    values = {*_secrets(content)} if isinstance(content, Mapping) else set()
+    return "\n".join(map(_masked, redact.masked(text, values).split("\n")))
+
+
 def _masked(line: str) -> str:
     """Without secrets, also in what was commented out: of a word of prose that ends in a colon more can't be told."""
 
@@ -33,6 +46,14 @@ def _masked(line: str) -> str:
 
     before, sign, comment = redact.masked(line).partition("#")
     return before + sign + COMMENTED.sub(given, comment)
+
+
+def _secrets(content: Mapping[Any, Any]) -> Iterator[str]:
+    """Every value whose name says that it is secret, whatever lines of the file it stands in."""
+    for name, value in content.items():
+        yield from (leaf for leaf in _leaves(value) if redact.is_secret(str(name), leaf))
+        if isinstance(value, Mapping):
+            yield from _secrets(value)
 
 
 def _named(content: Mapping[str, Any], prefix: str) -> Iterator[Mistake]:

@@ -180,7 +180,8 @@ def look(name: str) -> Bulletin:
     silent_s = time.time() - told["at"]
     if silent_s <= SILENT_S:
         return told | {"state": "running"}
-    return _from_ledger(name) | {"silent_s": silent_s}
+    found = _from_ledger(name)
+    return found if found["state"] == "complete" else found | {"silent_s": silent_s}
 
 
 def _from_ledger(name: str) -> Bulletin:

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -135,9 +135,14 @@ class Scribe:
         self.is_closed = self._is_done(self._store.close, self._status)
 
     def _log(self, waiting: list[TrialRecord]) -> None:
-        if waiting and not self._is_done(self._store.log, [*waiting]):
+        if waiting and not self._is_done(self._write, [*waiting]):
             self.left += len(waiting)
         waiting.clear()
+
+    def _write(self, trials: Sequence[TrialRecord]) -> None:
+        unwanted = self._store.log(trials)
+        self.left += len(unwanted)
+        self.refusal = next(iter(unwanted.values()), self.refusal)
 
     def _is_stored(self, record: TrialRecord) -> bool:
         """Return whether the store has had it, or a later attempt at it, before this one began."""

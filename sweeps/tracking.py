@@ -35,7 +35,6 @@ FINDINGS = "sweep.findings"
 NODES = "sweep.nodes"  # that the sweep was planned for: on them its cells are those that its trials have
 SPENT = "sweep.gpu_hours"  # by the whole sweep
 DISCARDED = "DISCARDED"  # in place of a run's status: no trial of the sweep has ended, and its ledger goes
-OF_AN_END = ("sweep.kind", "sweep.message", NOTE)  # tags that hold no longer after another attempt
 AT_ONCE = 500  # trials in one transaction: a second's work at most, in which nobody else can write
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
 ALWAYS = ("batch_size", "gpus")  # what charts are drawn over, across sweeps as well
@@ -43,6 +42,8 @@ TIMEOUT_S = 20
 TIMEOUT, RETRIES = "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"  # MLflow's own, in the environment
 SQLITE = "sqlite:///"
 Result = TypeVar("Result")
+# MLflow's codes for what it will not have, however often it is asked
+REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 UNLIKE = ("out-of-date database schema", "Can't locate revision")  # says MLflow of a store of another version
 
 
@@ -81,29 +82,35 @@ class Store:
             **({"sweep.simulated": facts.simulated} if facts.simulated else {}),
         }
         self._axes = _axes(facts.spec)
-        self._ended: dict[str, int | None] = {}  # when each run ended, of those that were here at the last look
+        self._spans: dict[str, tuple[int, int | None]] = {}  # when each run began and ended, if it has
         self._parent = ""
         self.is_new = False  # nobody has brought the sweep here before
         self._experiment = once_more(self._experiment_id)
         self._parent = once_more(self._own_run)
         self._bulk = self._opened_for_bulk(uri)
 
-    def log(self, records: Sequence[TrialRecord]) -> None:
-        """Write trials with all that they measured, as finished runs. Doing it twice is doing it once."""
+    def log(self, records: Sequence[TrialRecord]) -> dict[str, str]:
+        """Write trials with all that they measured, as finished runs. Doing it twice is doing it once.
+
+        Return what the store says of each trial that it will not have, ever. Nothing of such a one stays there, and it
+        holds up none of the others.
+        """
         if self._is_unsure:  # the store may have made their runs, and another writer may have deleted one
             self._runs = self._existing_runs()
         self._is_unsure = True
         entries = {record.config.trial: self.entry(record) for record in records}  # the last of each
-        is_refused = self._bulk is not None and not self._is_written(self._bulk, entries)
         for entry in entries.values():
-            self._send(entry)
-        if is_refused:  # though MLflow can write
+            self._forget_earlier(entry)
+        is_refused = self._bulk is not None and not self._is_written(self._bulk, entries)
+        unwanted = {trial: said for trial, entry in entries.items() if (said := self._refusal(entry))}
+        if is_refused and len(unwanted) < len(entries):  # though MLflow can write
             self._bulk = None
         self._is_unsure = False
+        return unwanted
 
     def has(self, record: TrialRecord) -> bool:
         """Return whether a trial was here, whole, when the store was opened."""
-        return self._ended.get(record.config.trial) == _ms(record.ended_at)
+        return self._spans.get(record.config.trial, ())[1:] == (_ms(record.ended_at),)
 
     @property
     def at_once(self) -> int:
@@ -119,21 +126,55 @@ class Store:
             self._runs = self._existing_runs()
             return False
         for entry in new:
+            self._spans[entry.trial] = entry.started_ms, entry.ended_ms
             del entries[entry.trial]
         return True
+
+    def _forget_earlier(self, entry: Entry) -> None:
+        """Delete the run of another attempt at a trial: MLflow takes no figure and no parameter back."""
+        if entry.trial in self._runs and self._spans[entry.trial][0] != entry.started_ms:
+            self._delete(entry.trial)
+
+    def _delete(self, trial: str) -> None:
+        self._client.delete_run(self._runs[trial])
+        del self._runs[trial], self._spans[trial]
+
+    def _refusal(self, entry: Entry) -> str:
+        """Send a trial; return what the store says if it will not have it. A run that somebody has deleted meanwhile is
+        made again."""
+        from mlflow.exceptions import MlflowException
+
+        said = ""
+        for _ in range(2):
+            try:
+                self._send(entry)
+                return ""
+            except MlflowException as error:
+                if error.error_code not in REFUSALS or not self._is_open():
+                    raise
+                said = first_line(error)
+            self._runs = self._existing_runs()
+            if entry.trial in self._runs:
+                self._delete(entry.trial)
+        return said
+
+    def _is_open(self) -> bool:
+        """Return whether it takes any trials of the sweep, for all that is known."""
+        return bool(self._client.get_experiment(self._experiment).lifecycle_stage == "active")
 
     def _send(self, entry: Entry) -> None:
         """In three calls of MLflow's client."""
         from mlflow.entities import Metric, Param, RunTag
 
-        is_known = entry.trial in self._runs  # what was told of an earlier attempt holds no longer
+        is_known = entry.trial in self._runs
         run = self._runs[entry.trial] if is_known else self._made(entry.trial, entry.name, entry.started_ms, entry.tags)
         metrics = [Metric(name, value, entry.ended_ms, step) for name, value, step in entry.metrics]
         params = [Param(*param) for param in entry.params.items()]
         tags = {name: text for name, text in entry.tags.items() if name not in self._common}
-        again = [RunTag(*tag) for tag in (dict.fromkeys(OF_AN_END, "") | tags).items()] if is_known else []
+        again = [RunTag(*tag) for tag in tags.items()] if is_known else []
         self._client.log_batch(run, metrics, params, again)  # as many calls as MLflow's limits ask for
         self._client.set_terminated(run, entry.status, entry.ended_ms)
+        self._spans[entry.trial] = entry.started_ms, entry.ended_ms
 
     def entry(self, record: TrialRecord) -> Entry:
         """Return a trial as its run."""
@@ -266,7 +307,8 @@ class Store:
                 self._client.delete_run(run.info.run_id)
             else:
                 found[trial] = str(run.info.run_id)
-                self._ended[trial] = None if run.info.status == "RUNNING" else run.info.end_time
+                is_open = run.info.status == "RUNNING"
+                self._spans[trial] = run.info.start_time, None if is_open else run.info.end_time
         return found
 
     def _all_runs(self) -> list[Any]:
@@ -298,6 +340,7 @@ class Store:
             self._unheard_at = time.monotonic()
             raise
         self._runs[trial] = str(run.info.run_id)
+        self._spans[trial] = started_ms, None
         return self._runs[trial]
 
 
@@ -324,13 +367,17 @@ def sync(record: SweepRecord, found: Conclusion | None = None) -> None:
         store = Store(record.facts)
         for node in record.nodes:
             once_more(store.describe, node)
+        unwanted: dict[str, str] = {}
         for n in range(0, len(record.trials), store.at_once):
-            once_more(store.log, record.trials[n : n + store.at_once])
+            unwanted |= once_more(store.log, record.trials[n : n + store.at_once])
         if found:
             once_more(store.conclude, found)
         once_more(store.close, "FINISHED" if record.is_complete else "KILLED")
     except Exception as error:
         raise refused("be writable", error) from None
+    if unwanted:
+        some = f"{len(unwanted)} of {len({trial.config.trial for trial in record.trials})}"
+        raise refused(f"take every trial; it has all others, but not {some}", next(iter(unwanted.values())))
 
 
 def attach(facts: SweepFacts, file: Path, found: Conclusion) -> None:

@@ -9,16 +9,19 @@ from collections.abc import Iterable
 HIDDEN = "***"
 SECRET = re.compile(r"(passwords?|passwd|passphrase|passcode|pwd|secrets?|credentials?)\d*$")  # ends a word of a name
 KEY = re.compile(r"(token|(api|access|account|auth|private|secret)keys?)\d*$|^(keys?|auth|oauth|authorization)\d*$")
+ENDS = ("pass", "pat", "jwt", "cookie")  # a name of several words, or of one
+OF_DATA = ("sort", "group", "primary", "partition", "join", "pad", "eos", "bos", "unk", "mask", "sep", "cls", "dict")
 ABOUT_ONE = ("file", "path", "dir", "sock", "mode", "type", "name", "url", "host", "port", "length", "size", "bytes")
 FOLDERS = ("PWD", "OLDPWD")  # the shell's
 SETTING = re.compile(r"-?\d{1,7}(\.\d+)?|on|off|true|false|yes|no|none|auto|", re.IGNORECASE)  # no key is so short
 PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/]+@")
+USER = re.compile(r"(://)(?=[^\s:/@]*\d)[\w.-]{20,}@")  # so long that it is a token
 SENT = re.compile(  # with a request
     r"([?&](?:sig|X-Amz-Signature)=|\bauthorization:\s*(?:bearer|basic|token) +)[^\s&\"']+", re.IGNORECASE
 )
 KNOWN = re.compile(
     r"\b(hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|npm_\w{30,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
+    r"|hooks\.slack\.com/services/[\w/]{20,}|npm_\w{30,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
     r"|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
 )
@@ -31,9 +34,13 @@ def is_secret(name: str, value: object = None) -> bool:
     words = re.findall(r"[a-z0-9]+", name.lower())
     if name in FOLDERS or not words or words[-1] in ABOUT_ONE:
         return False
+    if words[-1] == "pwd" and str(value).startswith("/"):  # a folder, as the shell's is
+        return False
+    if words[-1] in ("key", "token") and words[-2:-1] and words[-2] in OF_DATA:
+        return False
     if any(SECRET.search(word) for word in words):
         return True
-    return (words[-1] == "pass" or any(KEY.search(word) for word in words)) and not (
+    return (words[-1] in ENDS or any(KEY.search(word) for word in words)) and not (
         value is not None and SETTING.fullmatch(str(value))
     )
 
@@ -48,7 +55,7 @@ def masked(text: str, values: Iterable[str] = ()) -> str:
     for value in sorted(values, key=len, reverse=True):
         if len(value) >= SHORTEST:
             text = text.replace(value, HIDDEN)
-    text = PASSWORD.sub(rf"\1:{HIDDEN}@", text)  # postgresql://me:***@db/sweeps
+    text = USER.sub(rf"\1{HIDDEN}@", PASSWORD.sub(rf"\1:{HIDDEN}@", text))  # postgresql://me:***@db/sweeps
     return GIVEN.sub(_given, KNOWN.sub(HIDDEN, SENT.sub(rf"\1{HIDDEN}", text)))
 
 

@@ -7,7 +7,7 @@ import math
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from sweeps import space, tables
+from sweeps import secrecy, space, tables
 from sweeps.report import effects
 from sweeps.report.chart import Block, Section, Table, Text
 from sweeps.report.study import Study
@@ -145,10 +145,10 @@ def again(study: Study) -> Section:
     if facts.simulated:
         command += f" --simulate {facts.simulated}"
     if facts.overrides:
-        command += f" --set {' '.join(shlex.quote(text) for text in facts.overrides)}"
+        command += f" --set {' '.join(shlex.quote(secrecy.masked(text)) for text in facts.overrides)}"
     if not facts.simulated:
         command += " --fresh"
-    blocks: list[Text] = [Text("Command", command), Text(file, facts.file.rstrip())]
+    blocks: list[Text] = [Text("Command", command), Text(file, secrecy.masked(facts.file).rstrip())]
     commits = {_commit(node) for node in study.nodes} - {""}
     lead = (
         f"Save the file as `{file}` and run the command. Every figure of this page is in"

@@ -457,6 +457,47 @@ def test_an_answer_that_is_lost_doubles_no_run(store: str, monkeypatch: pytest.M
     assert len(MlflowClient(store).search_runs([experiment])) == 2  # the sweep's own, and the trial's
 
 
+@pytest.mark.parametrize("by_sql", [True, False])
+def test_a_trial_that_mlflow_will_never_take_holds_up_no_other(store: str, by_sql: bool) -> None:
+    first, odd, *others = record().trials
+    odd = dataclasses.replace(odd, config=dataclasses.replace(odd.config, env={"A@B": "1"}))  # no name for MLflow
+    trials = (first, odd, *others)
+    book = tracking.Store(record().facts)
+    if not by_sql:
+        book._bulk = None
+    unwanted = book.log(trials)
+    assert unwanted.keys() == {odd.config.trial}
+    assert "A@B" in unwanted[odd.config.trial]
+    assert (book._bulk is not None) == by_sql
+    assert sorted(query.trials("small")["trial"]) == sorted(trial.config.trial for trial in (first, *others))
+    runs = MlflowClient().search_runs([book._experiment])
+    assert [run.info.status for run in runs].count("RUNNING") == 1  # the sweep's own
+    with pytest.raises(RefusedError, match=r"must take every trial; it has all others, but not 1 of 8.*A@B"):
+        tracking.sync(SweepRecord(record().facts, trials, is_complete=True))
+    book = tracking.Store(record().facts)
+    assert [book.has(trial) for trial in trials] == [True, False, *([True] * len(others))]
+
+
+@pytest.mark.parametrize("by_sql", [True, False])
+def test_of_an_earlier_attempt_at_a_trial_nothing_stays(store: str, by_sql: bool) -> None:
+    (completed, *_) = record().trials
+    failed = TrialOutcome(status="failed", kind="raised", message="it broke")
+    again = records.record(completed.config, outcome=failed)
+    for attempts in ([completed, again], [again, completed], [completed, completed]):
+        for attempt in attempts:
+            book = tracking.Store(record().facts)
+            if not by_sql:
+                book._bulk = None
+            book.log([attempt])
+        (row,) = query.trials("small").to_dict("records")
+        last = rows.row(attempts[-1])
+        for name in ("outcome", "message", "images_per_s", "trial_s"):
+            assert row.get(name) == last.get(name) or (pd.isna(row[name]) and name not in last), name
+        assert tracking.Store(record().facts).has(attempts[-1])
+    experiment = MlflowClient(store).get_experiment_by_name("small").experiment_id
+    assert len(MlflowClient(store).search_runs([experiment])) == 2
+
+
 def test_a_transaction_whose_end_is_not_heard_of_doubles_no_run(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small = record()
     book = tracking.Store(small.facts)

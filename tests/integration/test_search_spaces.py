@@ -19,8 +19,8 @@ def outcomes(name: str, *overrides: str) -> Counter[tuple[str, str]]:
 
 
 def test_short_test_is_ten_and_a_hundred_steps(workplace: Path) -> None:
-    found = outcomes("short_test", *SMALL, "model=[tiny,resnet50]", "gpus=[1,2]", "precision=fp32")
-    assert found == {("completed", ""): 4}
+    found = outcomes("short_test", *SMALL, "model=tiny", "gpus=[1,2]", "precision=fp32")
+    assert found == {("completed", ""): 2}
     for trial in ledger.read("short_test").trials:
         assert (trial.config.warmup_steps, trial.config.measured_steps) == (10, 100)
         assert trial.outcome.measurement

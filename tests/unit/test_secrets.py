@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from sweeps import cli, driver, ledger, plan, rows, service, spec
+from sweeps import cli, driver, ledger, note, plan, rows, service, spec
 from sweeps.errors import InputError
+from sweeps.report.study import Study
+from sweeps.report.trials import again
 from tests.unit.records import config, record
 from workers import checkup, contract, fingerprint, knobs, rank, redact
 
@@ -29,11 +31,12 @@ SECRETS = [
     *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "RAY_AUTH_TOKEN", "HTTP_AUTH", "GOOGLE_CREDENTIALS"),
     *("HOROVOD_SECRET_KEY", "OPENAI_APIKEY", "db.password", "apiKey"),
     *("DB_PASS", "API_KEYS", "APP_SECRETS", "HF_TOKEN1", "PASSWORD2", "KEY_PASSCODE", "AccountKey"),
+    *("GITHUB_PAT", "SESSION_COOKIE", "JWT"),
 ]
 SETTINGS = [
     *("TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "SSH_AUTH_SOCK", "PWD"),
     *("AWS_SHARED_CREDENTIALS_FILE", "KEYBOARD", "AUTHOR", "MAX_TOKENS", "TF_XLA_FLAGS", "HOROVOD_CYCLE_TIME", "_"),
-    *("xla_dump_hlo_pass_re", "PASSES"),
+    *("xla_dump_hlo_pass_re", "PASSES", "SORT_KEY", "PAD_TOKEN", "PATH", "COMPAT"),
 ]
 
 
@@ -70,6 +73,12 @@ def test_a_number_or_a_switch_is_no_key(name: str, value: str) -> None:
         (f"nvapi-{'x' * 40}", "***"),
         ("KeyError: 'batch_size' of key=value, auth=on", "KeyError: 'batch_size' of key=value, auth=on"),
         (f"env.HF_TOKEN == '{VALUE}'", "env.HF_TOKEN == '***'"),
+        (f"git clone https://{'a1b2' * 8}@host/x.git", "git clone https://***@host/x.git"),
+        (f"https://{'0f' * 16}@o1.ingest.sentry.io/7", "https://***@o1.ingest.sentry.io/7"),
+        ("ssh://a-user-with-a-long-name@host/x", "ssh://a-user-with-a-long-name@host/x"),
+        (f"https://hooks.slack.com/services/T0/B0/{'x' * 24}", "https://***"),
+        ("MY_PWD=/home/me", "MY_PWD=/home/me"),
+        (f"MY_PWD={VALUE}", "MY_PWD=***"),
     ],
 )
 def test_a_text_is_shown_without_its_secrets(text: str, shown: str) -> None:
@@ -132,6 +141,19 @@ def test_a_comment_may_speak_of_secrets(comment: str) -> None:
 def test_what_is_recorded_already_can_still_be_read() -> None:
     text, _ = PLANTED["space.env.HF_TOKEN"]
     assert spec.parse(text, "x", is_recorded=True).space.env
+
+
+def test_a_ledger_of_before_secrets_were_refused_is_shown_without_them() -> None:
+    text = f"{TEXT}  env:\n    OMP_NUM_THREADS: 1\n    HF_TOKEN:\n      - {VALUE}\n"
+    overrides = (f"space.env.WANDB_API_KEY={VALUE}",)
+    (trial,) = plan.plan(spec.parse(text, "x", overrides, is_recorded=True)).trials
+    assert trial.env["HF_TOKEN"] == trial.env["WANDB_API_KEY"] == VALUE, "the ranks have it"
+    facts = ledger.SweepFacts(
+        name="x", id="0", study="x", created_at=0.0, file=text, overrides=overrides, trials=(trial,)
+    )
+    shown = note.of(facts) + str(again(Study(facts, (record(trial),)))) + str(rows.row(record(trial)))
+    assert VALUE not in shown
+    assert shown.count("OMP_NUM_THREADS") >= 3
 
 
 def test_a_mistake_beside_a_secret_does_not_show_it() -> None:

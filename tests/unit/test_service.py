@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import io
 import itertools
@@ -147,11 +148,16 @@ def test_a_sweep_without_a_driver_is_told_from_its_ledger(tmp_path: Path, monkey
     assert status.look("x")["state"] == "starting"
     assert ledger.driver("x")["job"] == "sweep-x-1"
     book.end("stopped")
+    book.close()
     told = status.look("x")
     assert (told["state"], told["waiting"]) == ("stopped", 2)
     assert "to go on: sweep resume x" in _drawn(told)
     (tmp_path / "x/status.json").write_text(f'{{"at": {time.time() - 100}}}')
     assert status.look("x")["silent_s"] > 90  # a driver that was killed leaves its last words
+    with contextlib.closing(ledger.reopen("x")) as again:
+        again.end("complete")
+    told = status.look("x")
+    assert (told["state"], told.get("silent_s")) == ("complete", None)
 
 
 @pytest.mark.parametrize("again", [False, True])

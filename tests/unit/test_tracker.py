@@ -37,9 +37,10 @@ class Store:
         self.taken: list[Any] = []
         self.calls = 0
 
-    def log(self, records: Sequence[TrialRecord]) -> None:
+    def log(self, records: Sequence[TrialRecord]) -> dict[str, str]:
         assert 0 < len(records) <= self.at_once
         self.describe(*records)
+        return {}
 
     def describe(self, *what: Any) -> None:
         if self.refusals:
@@ -86,6 +87,20 @@ def test_a_store_that_was_away_for_a_while_gets_everything(book: Ledger) -> None
     assert (scribe.left, scribe.refusal) == (0, "away")
 
 
+def test_a_trial_that_the_store_will_not_have_is_counted_and_the_next_ones_come(book: Ledger) -> None:
+    class Choosy(Store):
+        def log(self, taken: Sequence[TrialRecord]) -> dict[str, str]:
+            super().log(taken)
+            return {TRIALS[1].trial: "no such name"} if taken[0].config == TRIALS[1] else {}
+
+    for trial in TRIALS:
+        book.write(record(trial))
+    scribe = told(store := Choosy(refusals=2), "", "FINISHED")
+    assert (scribe.left, scribe.refusal) == (1, "no such name")
+    assert store.taken[-1] == "FINISHED"
+    assert len(store.taken) == len(TRIALS) + 1
+
+
 @pytest.mark.parametrize("refusals", [0, 3])
 def test_what_has_piled_up_is_written_at_once_as_far_as_the_store_likes(book: Ledger, refusals: int) -> None:
     records = [record(trial) for trial in TRIALS]
@@ -106,11 +121,12 @@ def test_what_is_written_while_it_writes_is_written_though_the_end_is_said_meanw
     theirs, ours = os.pipe()
 
     class Slow(Store):
-        def log(self, taken: Sequence[TrialRecord]) -> None:
+        def log(self, taken: Sequence[TrialRecord]) -> dict[str, str]:
             super().log(taken)
             if len(self.taken) == 1:
                 book.write(records[1])
                 os.write(ours, b"FINISHED\n")
+            return {}
 
     store = Slow(at_once=at_once)
     os.write(ours, b"\n")

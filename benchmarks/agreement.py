@@ -83,4 +83,4 @@ def main(repeats: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 6))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 8))

@@ -162,7 +162,7 @@ CLAIMS = (
         rows=(
             Row(
                 claim="makespan of 500 mixed gangs over its lower bound, on 4, 8 and 32 GPUs, in random order",
-                ours="medians {median_4:.3f}, {median_8:.3f}, {median_32:.3f}, worst {worst:.3f}; {seeds:.0f} seeds each",
+                ours="medians {median_4:.3f}, {median_8:.3f}, {median_32:.3f}; worst {worst:.3f} of {seeds:.0f} seeds",
                 peer="a model of Ray Tune's own order",
                 last="{tune_median:.3f}, {tune_worst:.3f}",
             ),

@@ -174,8 +174,10 @@ class Ledger:
 
     def discard(self) -> None:
         """Nothing was measured: leave no trace."""
+        gone = self.paths.folder.with_name(f".{self.paths.name}.{uuid.uuid4().hex}")
         try:
-            shutil.rmtree(self.paths.folder)  # before anybody can take it
+            self.paths.folder.rename(gone)  # at once: in a folder that is being emptied another driver would begin
+            shutil.rmtree(gone)
         finally:
             self.close()
 

@@ -34,6 +34,8 @@ NOTE = "mlflow.note.content"
 FINDINGS = "sweep.findings"
 NODES = "sweep.nodes"  # that the sweep was planned for: on them its cells are those that its trials have
 SPENT = "sweep.gpu_hours"  # by the whole sweep
+# Tags that hold no longer after another attempt.
+OF_AN_END = ("sweep.kind", "sweep.message", "sweep.limited_by", "sweep.why_withheld", "sweep.pinned", NOTE)
 DISCARDED = "DISCARDED"  # in place of a run's status: no trial of the sweep has ended, and its ledger goes
 AT_ONCE = 500  # trials in one transaction: a second's work at most, in which nobody else can write
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
@@ -82,7 +84,7 @@ class Store:
             **({"sweep.simulated": facts.simulated} if facts.simulated else {}),
         }
         self._axes = _axes(facts.spec)
-        self._spans: dict[str, tuple[int, int | None]] = {}  # when each run began and ended, if it has
+        self._ends: dict[str, tuple[str, int | None]] = {}  # each run's status, and when it ended, if it has
         self._parent = ""
         self.is_new = False  # nobody has brought the sweep here before
         self._experiment = once_more(self._experiment_id)
@@ -110,7 +112,7 @@ class Store:
 
     def has(self, record: TrialRecord) -> bool:
         """Return whether a trial was here, whole, when the store was opened."""
-        return self._spans.get(record.config.trial, ())[1:] == (_ms(record.ended_at),)
+        return self._ends.get(record.config.trial, ())[1:] == (_ms(record.ended_at),)
 
     @property
     def at_once(self) -> int:
@@ -126,18 +128,20 @@ class Store:
             self._runs = self._existing_runs()
             return False
         for entry in new:
-            self._spans[entry.trial] = entry.started_ms, entry.ended_ms
+            self._ends[entry.trial] = entry.status, entry.ended_ms
             del entries[entry.trial]
         return True
 
     def _forget_earlier(self, entry: Entry) -> None:
-        """Delete the run of another attempt at a trial: MLflow takes no figure and no parameter back."""
-        if entry.trial in self._runs and self._spans[entry.trial][0] != entry.started_ms:
-            self._delete(entry.trial)
+        """Delete the run of another attempt at a trial that has measured something: MLflow takes no figure back."""
+        if entry.trial in self._runs:
+            status, ended_ms = self._ends[entry.trial]
+            if status == "FINISHED" and ended_ms != entry.ended_ms:
+                self._delete(entry.trial)
 
     def _delete(self, trial: str) -> None:
         self._client.delete_run(self._runs[trial])
-        del self._runs[trial], self._spans[trial]
+        del self._runs[trial], self._ends[trial]
 
     def _refusal(self, entry: Entry) -> str:
         """Send a trial; return what the store says if it will not have it. A run that somebody has deleted meanwhile is
@@ -166,15 +170,15 @@ class Store:
         """In three calls of MLflow's client."""
         from mlflow.entities import Metric, Param, RunTag
 
-        is_known = entry.trial in self._runs
+        is_known = entry.trial in self._runs  # what was told of an earlier attempt holds no longer
         run = self._runs[entry.trial] if is_known else self._made(entry.trial, entry.name, entry.started_ms, entry.tags)
         metrics = [Metric(name, value, entry.ended_ms, step) for name, value, step in entry.metrics]
         params = [Param(*param) for param in entry.params.items()]
         tags = {name: text for name, text in entry.tags.items() if name not in self._common}
-        again = [RunTag(*tag) for tag in tags.items()] if is_known else []
+        again = [RunTag(*tag) for tag in (dict.fromkeys(OF_AN_END, "") | tags).items()] if is_known else []
         self._client.log_batch(run, metrics, params, again)  # as many calls as MLflow's limits ask for
         self._client.set_terminated(run, entry.status, entry.ended_ms)
-        self._spans[entry.trial] = entry.started_ms, entry.ended_ms
+        self._ends[entry.trial] = entry.status, entry.ended_ms
 
     def entry(self, record: TrialRecord) -> Entry:
         """Return a trial as its run."""
@@ -308,7 +312,7 @@ class Store:
             else:
                 found[trial] = str(run.info.run_id)
                 is_open = run.info.status == "RUNNING"
-                self._spans[trial] = run.info.start_time, None if is_open else run.info.end_time
+                self._ends[trial] = run.info.status, None if is_open else run.info.end_time
         return found
 
     def _all_runs(self) -> list[Any]:
@@ -340,7 +344,7 @@ class Store:
             self._unheard_at = time.monotonic()
             raise
         self._runs[trial] = str(run.info.run_id)
-        self._spans[trial] = started_ms, None
+        self._ends[trial] = "RUNNING", None
         return self._runs[trial]
 
 

@@ -1,8 +1,10 @@
-.PHONY: help demo test search check bench claims setup clean
+.PHONY: help demo test long search soak check bench claims setup clean
 help:
 	@echo "make demo   a real sweep on this machine, from nothing to a report of results"
-	@echo "make test   every test that this machine can run"
+	@echo "make test   every test that this machine can run, but for the long ones"
+	@echo "make long   the others: hosts that are taken down and launched again (root)"
 	@echo "make search every property test with a hundred times its examples, drawn at random (hours)"
+	@echo "make soak   forty minutes of faults on hosts of namespaces, then what is doubled, lost or left (root; MINUTES=4)"
 	@echo "make check  lint, types, layering"
 	@echo "make bench  our claims against the alternatives, into benchmarks/results.json and README (ONE=launch: one)"
 	@echo "make claims README's table of claims, from benchmarks/results.json and the code as it is"
@@ -21,10 +23,18 @@ demo: $(READY)
 
 test: $(READY)
 	@.venv/bin/pytest --numprocesses=auto tests/unit
-	@.venv/bin/pytest --durations=20 tests/integration tests/cluster
+	@.venv/bin/pytest --durations=20 --numprocesses=2 --dist=loadfile -m "not alone and not long" tests/integration
+	@.venv/bin/pytest --durations=20 -m "alone and not long" tests/integration tests/cluster
+
+long: $(READY)
+	@.venv/bin/pytest --durations=20 -m long tests/integration tests/cluster
 
 search: $(READY)
 	@.venv/bin/pytest -m hypothesis --hypothesis-profile=search --timeout=0
+
+# MINUTES=4 has each fault once; SEED=2 another order of them.
+soak: $(READY)
+	@.venv/bin/python -m tests.cluster.soak --minutes $(or $(MINUTES),40) --seed $(or $(SEED),1)
 
 check: $(READY)
 	@.venv/bin/ruff check

@@ -1,9 +1,17 @@
 """What the sweep costs the training: images/s as a trial reports it, over the best plain loop under plain horovodrun.
 
 Two ranks each, JPEG input, the demo's network, as an ordinary user: nobody may raise its priority, and the niceness of
-all ranks is read back and equal. Ours is a sweep in the default mode; its figure is the `images_per_s` that its ledger
-holds. The ranks of either side have the first core, and all else has the second: a node with GPUs has cores enough for
-what runs beside its ranks. What of a core the driver, Ray and the keepers take is measured here too, while they do.
+all ranks is read back and equal. Ours is a sweep in the default mode, which stops by its interval or at 300 steps; its
+figure is the `images_per_s` that its ledger holds. In two arrangements, where the cores of each thread of each rank are
+read back:
+
+apart   both ranks of either side share the first core, all else has the second. What runs beside the ranks takes
+        none of their time then, as on a node that has cores to spare. That each rank has a core of its own is not what
+        is measured: a machine of two cores has none left for that.
+among   everything may run on every core, and ranks fill them all: what the driver, Ray and the keepers take is lost.
+
+What of a core they take is measured too. And `itself` is the plain loop against a plain loop, among: how far off these
+ratios may be by the way that they are taken.
 
 A virtual machine's speed may change by a fifth from one quarter of a minute to the next, without any stolen time to
 see. So both train in turns of a second: while one does, every process of the other is stopped (SIGSTOP); of ours the
@@ -13,7 +21,7 @@ trial there is a plain gang of its own: how fast a gang trains has some of its l
 throughout would lend its luck to every ratio. The figures are the median ratio, and the ratios' geometric mean with its
 95% interval.
 
-    python benchmarks/parity.py [TRIALS]
+    python benchmarks/parity.py [TRIALS [apart|among|itself ...]]
 """
 
 from __future__ import annotations
@@ -31,8 +39,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import odometer
 import ours
@@ -44,9 +53,12 @@ from workers import contract
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
+TRIALS = 6  # of each arrangement
 WARM_STEPS = 50
+TURNS_OF_ITSELF = 30
 TURN_S = 1.0
-RANKS_CORE, BESIDE_CORE, *_ = [*sorted(os.sched_getaffinity(0)), 0, 0]
+FIRST_CORE, *OTHER_CORES = sorted(os.sched_getaffinity(0))
+EVERY_CORE = {FIRST_CORE, *OTHER_CORES}
 PR_CAPBSET_DROP, CAP_SYS_NICE = 24, 23
 SWEEP = """
 name: parity
@@ -57,6 +69,8 @@ image_size: 64
 classes: 10
 space: {{batch_size: 32, gpus: 2, decode_threads: 2}}
 repeats: {trials}
+stop: {{max_steps: 300}}
+explain: false
 probe_every_min: 0
 """
 
@@ -64,6 +78,20 @@ probe_every_min: 0
 def as_an_ordinary_user() -> None:
     """What is started from here on may not raise its priority, though root start it."""
     ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)
+
+
+class Cores(NamedTuple):
+    """Where the ranks of a side run, and all else of it."""
+
+    ranks: set[int]
+    beside: set[int]
+
+
+ARRANGEMENTS = {
+    "apart": Cores({FIRST_CORE}, {*OTHER_CORES}),
+    "among": Cores(EVERY_CORE, EVERY_CORE),
+    "itself": Cores(EVERY_CORE, EVERY_CORE),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +107,19 @@ class Turn:
         return max(0.0, min(self.ended, window[1]) - max(self.began, window[0]))
 
 
+def hold(process: psutil.Process, cores: set[int]) -> None:
+    """Each of its threads on these cores."""
+    for thread in process.threads():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(thread.id, cores)
+
+
 class Side:
     """One of the two gangs, with all its processes."""
 
-    def __init__(self, folder: Path, core: int, command: list[object], **variables: str) -> None:
-        """Whatever it starts runs on that core, unless it is told otherwise."""
+    def __init__(self, folder: Path, cores: Cores, command: list[object], **variables: str) -> None:
         self.folder = folder
+        self.cores = cores
         self.niceness: set[int] = set()
         folder.mkdir()
         environment = {
@@ -97,7 +132,7 @@ class Side:
             self._process = subprocess.Popen(
                 [str(part) for part in command], env=os.environ | environment | variables, stdout=log, stderr=log
             )
-        os.sched_setaffinity(self._process.pid, {core})
+        os.sched_setaffinity(self._process.pid, cores.beside)
         self._known: list[psutil.Process] = []
 
     def turn(self) -> Turn:
@@ -117,28 +152,42 @@ class Side:
         return 0
 
     def beside_s(self) -> dict[int, float]:
-        """Seconds of a core that each process has taken, but for its ranks."""
-        return {}
+        """Seconds of a core that each process has taken, but for its ranks; with those of its own that have ended."""
+        taken: dict[int, float] = {}
+        for process in self._known:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if not self._trains(process):
+                    taken[process.pid] = sum(process.cpu_times()[:4])
+        return taken
 
     def stop(self) -> None:
         parent = psutil.Process(self._process.pid)
         self._known = [parent, *parent.children(recursive=True)]
         self._signal(signal.SIGSTOP)
+        for process in self._known:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                hold(process, self.cores.ranks if self._trains(process) else self.cores.beside)
 
-    def note_niceness(self) -> None:
-        """Of its ranks, while they train."""
+    def look(self) -> None:
+        """At the niceness of its ranks, while they train; and that each thread of theirs has their cores."""
         for process in self._known:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if self._is_rank(process):
                     self.niceness.add(process.nice())
+                    found = {frozenset(os.sched_getaffinity(thread.id)) for thread in process.threads()}
+                    assert found == {frozenset(self.cores.ranks)}, (process.cmdline(), found)
 
     def _signal(self, number: int) -> None:
         for process in self._known:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
 
+    def _trains(self, process: psutil.Process) -> bool:
+        """Or holds those that do."""
+        raise NotImplementedError
+
     def _is_rank(self, process: psutil.Process) -> bool:
-        return "plain.py" in " ".join(process.cmdline()) and process.cpu_times().user > 1
+        return self._trains(process)
 
     def close(self) -> None:
         self._signal(signal.SIGCONT)
@@ -149,8 +198,8 @@ class Side:
 class Ours(Side):
     """A sweep in the default mode."""
 
-    def __init__(self, folder: Path, file: Path) -> None:
-        super().__init__(folder, BESIDE_CORE, [sys.executable, __file__, "sweep", file])
+    def __init__(self, folder: Path, cores: Cores, file: Path) -> None:
+        super().__init__(folder, cores, [sys.executable, __file__, "sweep", file])
         self._ended = 0
 
     def ended(self) -> contract.Measurement | None:
@@ -164,37 +213,29 @@ class Ours(Side):
         assert measured, "a trial of ours has failed"
         return measured
 
-    def stop(self) -> None:
-        super().stop()
-        for process in filter(_is_nursery, self._known):  # its ranks have its core
-            process.cpu_affinity([RANKS_CORE])
-
-    def beside_s(self) -> dict[int, float]:
-        return {one.pid: sum(one.cpu_times()[:2]) for one in self._known if not _is_nursery(one)}
+    def _trains(self, process: psutil.Process) -> bool:
+        return "workers.nursery" in " ".join(process.cmdline())  # a rank is a fork of it
 
     def _is_rank(self, process: psutil.Process) -> bool:
         parent = process.parent()
-        return parent is not None and _is_nursery(process) and _is_nursery(parent)
-
-
-def _is_nursery(process: psutil.Process) -> bool:
-    """Or one of its ranks: a fork has its command line."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return "workers.nursery" in " ".join(process.cmdline())
-    return False
+        return parent is not None and self._trains(process) and self._trains(parent)
 
 
 class Plain(Side):
     """The plain loop, which trains and notes each step until it is ended."""
 
-    def __init__(self, folder: Path, config: Path) -> None:
+    def __init__(self, folder: Path, cores: Cores, config: Path) -> None:
         launch = [BIN / "horovodrun", "-np", 2, sys.executable, HERE / "plain.py", config, folder]
-        super().__init__(folder, RANKS_CORE, launch, TMPDIR=str(folder))  # TensorFlow leaves files there
+        super().__init__(folder, cores, launch, TMPDIR=str(folder))  # TensorFlow leaves files there
 
     def warm(self) -> None:
         while self.steps() < WARM_STEPS:
             self.turn()
-        self.note_niceness()
+        self.look()
+
+    def _trains(self, process: psutil.Process) -> bool:
+        arguments = process.cmdline()
+        return arguments[1:2] == [str(HERE / "plain.py")]
 
     def steps(self) -> int:
         return odometer.read(self.folder)[0]
@@ -210,7 +251,8 @@ class Pair:
 
     ours: float  # images/s
     plain: float
-    beside: float  # of a core, in the trial's window, by what is no rank of ours
+    beside: float  # of a core, in the trial's window, by what is no rank of ours; at most
+    why: str = ""  # the trial stopped
 
     @property
     def ratio(self) -> float:
@@ -223,73 +265,138 @@ def beside_each_other(mine: Ours, plain: Plain, batch: int) -> Pair:
     while not (measured := mine.ended()):
         ours.append(mine.turn())
         if not mine.niceness:
-            mine.note_niceness()
+            mine.look()
         theirs.append(plain.turn())
-    window = measured.ranks[0].window_at
+    of_first = measured.ranks[0]
+    window = of_first.window_at
     first, *others = (turn for turn in ours if turn.within(window) == turn.ended - turn.began)
-    taken = (after - first.beside_s.get(pid, after) for pid, after in others[-1].beside_s.items())
-    alone = [turn for turn in theirs if turn.within(window) == turn.ended - turn.began]
     return Pair(
         ours=measured.images_per_s * measured.window_s / sum(turn.within(window) for turn in ours),
-        plain=batch * (alone[-1].steps[1] - alone[0].steps[0]) / _seconds(alone),
-        beside=sum(taken) / _seconds(others),
+        plain=pace([turn for turn in theirs if turn.within(window) == turn.ended - turn.began], batch),
+        beside=sum(taken_between(first, others)) / _seconds(others),
+        why=of_first.window.stopped_by if of_first.window else "",
     )
+
+
+def taken_between(first: Turn, others: Sequence[Turn]) -> Iterator[float]:
+    """Of a core, by each process that any of the later turns saw; of one that was born since, all of it."""
+    last: dict[int, float] = {}
+    for turn in others:
+        last |= turn.beside_s
+    return (after - first.beside_s.get(pid, 0.0) for pid, after in last.items())
+
+
+def pace(turns: Sequence[Turn], batch: int) -> float:
+    return batch * (turns[-1].steps[1] - turns[0].steps[0]) / _seconds(turns)
 
 
 def _seconds(turns: Sequence[Turn]) -> float:
     return sum(turn.ended - turn.began for turn in turns)
 
 
-def main(trials: int) -> int:
-    as_an_ordinary_user()
-    pairs: list[Pair] = []
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # nothing stays behind, stopped for ever
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as begun:
-        folder = Path(name)
+class Bench:
+    """Trials of one kind, a folder for what they leave, and the images."""
+
+    def __init__(self, folder: Path, trials: int) -> None:
+        self.folder, self.trials = folder, trials
         made = [BIN / "sweep", "data", "make", folder / "data", "--images", 512, "--size", "160x120", "--classes", 10]
         subprocess.run([str(part) for part in made], check=True, capture_output=True)
         text = SWEEP.format(data=folder / "data", trials=trials + 1)
         (folder / "parity.yaml").write_text(text)
         trial = plan.plan(spec.parse(text, "parity")).trials[0]
-        (folder / "config.json").write_text(json.dumps(contract.to_json(trial)))
-        mine = begun.enter_context(contextlib.closing(Ours(folder / "ours", folder / "parity.yaml")))
-        while not mine.ended():  # the first starts actors, and imports what the others share
-            mine.turn()
-        print(f"{'images/s':<10}{'ours':>10}{'plain':>10}{'ratio':>9}{'beside':>9}")
-        for n in range(trials):
-            plain = Plain(folder / "plain", folder / "config.json")
-            with contextlib.closing(plain):
-                plain.warm()
-                pair = beside_each_other(mine, plain, trial.global_batch)
-            assert len(mine.niceness) == 1, mine.niceness
-            assert mine.niceness == plain.niceness, (mine.niceness, plain.niceness)
-            print(
-                f"trial {n + 1:<4}{pair.ours:>10,.0f}{pair.plain:>10,.0f}{pair.ratio:>9.3f}{pair.beside:>9.1%}",
-                flush=True,
-            )
-            pairs.append(pair)
-    print(f"niceness of all ranks: {mine.niceness}")
-    ratios = [pair.ratio for pair in pairs]
-    logarithms = [math.log(ratio) for ratio in ratios]
+        self.batch = trial.global_batch
+        self.config = folder / "config.json"
+        self.config.write_text(json.dumps(contract.to_json(trial)))
+
+    @contextlib.contextmanager
+    def plain(self, name: str, cores: Cores) -> Iterator[Plain]:
+        """Trains steadily."""
+        side = Plain(self.folder / name, cores, self.config)
+        with contextlib.closing(side):
+            side.warm()
+            yield side
+
+    def of_ours(self, how: str) -> Iterator[Pair]:
+        cores = ARRANGEMENTS[how]
+        mine = Ours(self.folder / how, cores, self.folder / "parity.yaml")
+        with contextlib.closing(mine):
+            while not mine.ended():  # the first starts actors, and imports what the others share
+                mine.turn()
+            for _ in range(self.trials):
+                with self.plain("plain", cores) as plain:
+                    yield beside_each_other(mine, plain, self.batch)
+                assert mine.niceness == plain.niceness, (mine.niceness, plain.niceness)
+                assert len(mine.niceness) == 1, mine.niceness
+
+    def of_itself(self, how: str) -> Iterator[Pair]:
+        cores = ARRANGEMENTS[how]
+        for _ in range(self.trials):
+            with self.plain("one", cores) as one, self.plain("other", cores) as other:
+                turns = [(one.turn(), other.turn()) for _ in range(TURNS_OF_ITSELF)]
+            mine, theirs = zip(*turns, strict=True)
+            yield Pair(pace(mine, self.batch), pace(theirs, self.batch), beside=0.0)
+
+
+class Figures(NamedTuple):
+    """Of an arrangement's pairs."""
+
+    median: float  # ratio
+    ratio: float  # geometric mean, with its 95% interval
+    low: float
+    high: float
+    ours_images_per_s: float
+    plain_images_per_s: float
+    beside_core_share: float
+
+
+def figures(pairs: Sequence[Pair]) -> Figures:
+    logarithms = [math.log(pair.ratio) for pair in pairs]
     half = analysis.half_width(statistics.stdev(logarithms), len(logarithms))
     low, ratio, high = (math.exp(statistics.fmean(logarithms) + side) for side in (-half, 0, half))
-    median = statistics.median(ratios)
-    print(f"median ratio {median:.3f}; mean {ratio:.3f}, 95% interval {low:.3f} to {high:.3f}")
-    figures = {
-        "trials": trials,
-        "ours_images_per_s": statistics.median(pair.ours for pair in pairs),
-        "plain_images_per_s": statistics.median(pair.plain for pair in pairs),
-        "beside_core_share": statistics.median(pair.beside for pair in pairs),
-        "median": median,
-        "ratio": ratio,
-        "low": low,
-        "high": high,
-    }
-    return conclude("parity", figures=figures, bounds={"median": ">= 0.99", "low": ">= 0.98"})
+    return Figures(
+        statistics.median(pair.ratio for pair in pairs),
+        ratio,
+        low,
+        high,
+        statistics.median(pair.ours for pair in pairs),
+        statistics.median(pair.plain for pair in pairs),
+        statistics.median(pair.beside for pair in pairs),
+    )
+
+
+def main(trials: int, hows: Sequence[str]) -> int:
+    as_an_ordinary_user()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # nothing stays behind, stopped for ever
+    found: dict[str, float] = {"trials": trials}
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(Path(name), trials)
+        for how in hows:
+            pairs: list[Pair] = []
+            print(f"{how:<12}{'ours':>8}{'plain':>10}{'ratio':>9}{'beside':>9}  images/s; ended by")
+            for pair in bench.of_itself(how) if how == "itself" else bench.of_ours(how):
+                pairs.append(pair)
+                told = f"{pair.ours:>8,.0f}{pair.plain:>10,.0f}{pair.ratio:>9.3f}{pair.beside:>9.1%}  {pair.why}"
+                print(f"{'trial ' + str(len(pairs)):<12}{told}", flush=True)
+            of = figures(pairs)
+            print(
+                f"median {of.median:.3f}; mean {of.ratio:.3f}, 95% interval {of.low:.3f} to {of.high:.3f}", flush=True
+            )
+            found |= {f"{how}_{figure}": value for figure, value in of._asdict().items()}
+    bounds = {"median": ">= 0.99 and <= 1.05", "low": ">= 0.98"}
+    of_itself = {"median": ">= 0.99 and <= 1.01"}
+    return conclude(
+        "parity",
+        figures=found,
+        bounds={
+            f"{how}_{figure}": bound
+            for how in hows
+            for figure, bound in (of_itself if how == "itself" else bounds).items()
+        },
+    )
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["sweep"]:
         ours.swept(Path(sys.argv[2]).read_text(), folder=Path(os.environ["SWEEP_RESULTS"]))
     else:
-        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 12))
+        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else TRIALS, sys.argv[2:] or [*ARRANGEMENTS]))

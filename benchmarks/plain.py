@@ -3,8 +3,10 @@ reduced as it appears.
 
     horovodrun -np 2 python benchmarks/plain.py CONFIG.json FOLDER
 
-Same network, batch, data and threads as the trial whose config it is given; nothing else is shared. Notes each
-step in FOLDER until it is killed.
+Same network, batch, data and threads as the trial whose config it is given. It shares with the trial how these are
+made: the network is of `workers.models`, and batches come from `workers.inputs`, by threads and cores that it chooses.
+What those cost is in both sides of the comparison, and does not show in it. The step, its reduction, the optimizer and
+the loop around them are its own. Notes each step in FOLDER until it is killed.
 """
 
 from __future__ import annotations

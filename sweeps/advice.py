@@ -14,9 +14,8 @@ from sweeps.spec import parse
 
 SHOWN = 5
 UNPLANNED = (
-    "the store should tell for which nodes {0} was planned, but an earlier version wrote it: the file is planned for no"
-    " nodes, so cells that {0} has measured may count as not measured; `sweep sync {0}`, where its ledger lies, tells"
-    " the store"
+    "an earlier version stored {0} without its nodes, so cells it has measured may count as not measured; mend it with"
+    " `sweep sync {0}` where its ledger is"
 )
 WORTH = 0.95  # of an interval, that a trial must narrow it to
 

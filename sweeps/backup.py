@@ -65,7 +65,7 @@ def write(file: Path, store: Path | None, me: str) -> int:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise RefusedError(
             f"a backup must be written whole, but the system says: {why}\n"
-            f"  {source} to {file}\n  choose another place for it, or do it again where the store has just changed"
+            f"  {source} to {file}\n  choose another place for it; if the store has just changed, do it again"
         ) from None
     for name in left_out:
         print(f"left out, since it is neither a file nor a folder: {name}", file=sys.stderr)

@@ -11,7 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,16 +33,32 @@ first steps
   sweep reproduce                           published tables, to be measured again here
 
 on a cluster (ray up cluster.yaml)
-  sweep submit search_spaces/scaling.yaml --address http://HEAD:8265
+  sweep submit search_spaces/scaling.yaml --address cluster.yaml
   sweep status NAME -f | logs NAME -f | stop NAME | resume NAME | trials NAME | report NAME    with the same --address
 
 exit codes: 0 done, 1 some trials failed or --fail-if holds, 2 the input is wrong, 3 the machine or a server refused
 """
 
 
+REPEATS, TOLERANCE = 3, "5%"  # of a table that is reproduced
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     args = _parser().parse_args(given)
+    if args.call in (_run, _resume, _retry):
+        from sweeps import driverlog, ledger, versions
+
+        if ledger.JOB in os.environ:
+            with driverlog.kept():
+                if differs := versions.told():
+                    print(differs, file=sys.stderr)
+                return _done(args, given)
+    return _done(args, given)
+
+
+def _done(args: argparse.Namespace, given: Sequence[str]) -> int:
+    """The exit code of a command, its errors told."""
     try:
         return _at_its_place(args, given)
     except SweepError as error:
@@ -50,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return errors.INTERRUPTED
     except BrokenPipeError:  # `sweep trials … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.DONE
@@ -60,13 +76,30 @@ def _at_its_place(args: argparse.Namespace, given: Sequence[str]) -> int:
     """Here, with the Ray cluster that this machine is in, or by the head of one elsewhere."""
     if not hasattr(args, "address"):
         return int(args.call(args))
-    is_local = args.call is _plan or bool(getattr(args, "simulate", ""))  # it asks nothing of a cluster elsewhere
-    heeded = {name: text for name, text in os.environ.items() if not (is_local and name == place.JOB_SERVER)}
-    there = place.of(args.address, heeded, args.may, me())
-    if there.kind == "afar":
+    heeded: Mapping[str, str] = {} if _asks_no_cluster(args) else os.environ
+    may, default = _may(args)
+    elsewhere = _how_to_reproduce_afar(args) if args.call is _reproduce else ""
+    there = place.of(args.address, heeded, may, me(), elsewhere=elsewhere, default=default)
+    if there.kind in place.AFAR:
         return int(args.goes_afar(args, _without_address(given), there.address))
     args.address = there.address or None
     return int(args.call(args))
+
+
+def _may(args: argparse.Namespace) -> tuple[Sequence[place.Kind], str]:
+    """Where it may happen, and where it does if nobody says."""
+    if args.call is _doctor and args.cluster:
+        return [kind for kind in args.may if kind != "here"], "auto"
+    if getattr(args, "measured", ""):
+        return [*args.may, *place.AFAR], ""  # the head compares: the results are there
+    return args.may, ""
+
+
+def _asks_no_cluster(args: argparse.Namespace) -> bool:
+    """What is simulated needs none; a table's sweep file is made here, whatever the environment says."""
+    if args.call is _reproduce and not args.measured and (args.plan or args.export or not args.table):
+        return True
+    return bool(getattr(args, "simulate", ""))
 
 
 def _without_address(given: Sequence[str]) -> list[str]:
@@ -91,20 +124,24 @@ def _parser() -> argparse.ArgumentParser:
 
     def sweep_file(to: argparse.ArgumentParser) -> None:
         to.add_argument("file", type=Path, help="a sweep file, such as search_spaces/demo.yaml")
-        to.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="put over the file")
+        to.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="over the file's")
 
     def skipping(to: argparse.ArgumentParser) -> None:
         to.add_argument("--skip-impossible", action="store_true", help="run what the cluster can hold")
 
     def budgeted(to: argparse.ArgumentParser) -> None:
-        says = "of the whole sweep, with what it has spent, instead of the file's"
+        says = "of the whole sweep, those spent included, instead of the file's"
         to.add_argument("--budget", type=float, metavar="GPU_HOURS", help=says)
 
     def placed(to: argparse.ArgumentParser, *may: place.Kind, afar: object = None) -> None:
         """Where it may happen, and what has a cluster elsewhere do it."""
-        forms = {"ray": "HOST:6379 or auto, of the cluster that this machine is in", "afar": "http://HEAD:8265, of one"}
-        told = ", or ".join(form for kind, form in forms.items() if kind in may)
-        to.add_argument("--address", help=f"{told}{'; else this machine' if 'here' in may else ''}")
+        forms = {
+            "ray": "HOST:6379 or auto, of the cluster that this machine is in",
+            "ssh": "cluster.yaml: a cluster elsewhere, through SSH",
+        }
+        told = ", or ".join(form for kind, form in forms.items() if kind in may) or "local"
+        over_http = " (http://HEAD:8265: without SSH)" if "http" in may else ""
+        to.add_argument("--address", help=f"{told}{over_http}{'; else this machine' if 'here' in may else ''}")
         to.set_defaults(may=may, goes_afar=afar)
 
     def simulated(to: argparse.ArgumentParser) -> None:
@@ -113,14 +150,17 @@ def _parser() -> argparse.ArgumentParser:
     def formatted(to: argparse.ArgumentParser) -> None:
         to.add_argument("--format", choices=("table", "csv", "json"), default="table")
 
-    planning = command("plan", _plan, "what a sweep would run, and what it would cost; starts nothing")
+    def stored(to: argparse.ArgumentParser, says: str) -> None:
+        to.add_argument("--store", action="append", default=[], metavar="URI", help=says)
+
+    planning = command("plan", _plan, "show what a sweep would run and what it would cost; start nothing")
     sweep_file(planning)
     planning.add_argument(
-        "--next", default="", metavar="SWEEP", help="which trial would tell most, after those of SWEEP"
+        "--next", default="", metavar="SWEEP", help="show which trial would tell most, after those of SWEEP"
     )
     simulated(planning)
     skipping(planning)
-    placed(planning, "here", "ray")
+    placed(planning, "here", "ray", *place.AFAR, afar=_plan_afar)
     formatted(planning)
     running = command("run", _run, "run a sweep here, or on a Ray cluster, and show what was found")
     sweep_file(running)
@@ -128,72 +168,76 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
     skipping(running)
     placed(running, "here", "ray")
-    submitting = command("submit", _submit_afar, "have a cluster run a sweep; returns at once with its name")
+    submitting = command("submit", _submit_afar, "have a cluster run a sweep; return at once with its name")
     sweep_file(submitting)
     submitting.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
     skipping(submitting)
-    placed(submitting, "afar", afar=_submit_afar)
-    status = command("status", _status, "how a sweep comes along: nodes, running trials, queue, cost")
+    placed(submitting, *place.AFAR, afar=_submit_afar)
+    status = command("status", _status, "show how far a sweep is: nodes, running trials, queue, cost")
     status.add_argument("name", help="of the sweep, as in results/NAME")
-    status.add_argument("-f", "--follow", action="store_true", help="until it ends")
+    status.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
     status.add_argument("--format", choices=("table", "json"), default="table")
-    placed(status, "here", "afar", afar=_status_afar)
-    logs = command("logs", _logs, "what a submitted sweep's driver says")
+    placed(status, "here", *place.AFAR, afar=_status_afar)
+    logs = command("logs", _logs, "show what a submitted sweep's driver says")
     logs.add_argument("name", help="of the sweep")
-    logs.add_argument("-f", "--follow", action="store_true", help="until it ends")
-    placed(logs, "here", "afar", afar=_relay)
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
+    placed(logs, "here", *place.AFAR, afar=_relay)
     stopping = command("stop", _stop, "stop a running sweep: what runs is cancelled, `sweep resume` goes on")
     stopping.add_argument("name", help="of the sweep")
-    placed(stopping, "here", "afar", afar=_relay)
+    placed(stopping, "here", *place.AFAR, afar=_relay)
     resuming = command("resume", _resume, "run what a sweep that stopped has not measured yet")
     resuming.add_argument("name", help="of the sweep, as in results/NAME")
     budgeted(resuming)
     skipping(resuming)
-    placed(resuming, "here", "ray", "afar", afar=_drive_afar)
-    retrying = command("retry", _retry, "run those trials of a sweep again that ended in some way")
+    placed(resuming, "here", "ray", *place.AFAR, afar=_drive_afar)
+    retrying = command("retry", _retry, "run a sweep's trials again that failed or were lost, or as --status says")
     retrying.add_argument("name", help="of the sweep, as in results/NAME")
     retrying.add_argument("--status", default="", help="how they ended (failed,lost)")
     budgeted(retrying)
     skipping(retrying)
-    placed(retrying, "here", "ray", "afar", afar=_drive_afar)
-    trials = command("trials", _trials, "a sweep's trials, from MLflow")
+    placed(retrying, "here", "ray", *place.AFAR, afar=_drive_afar)
+    trials = command("trials", _trials, "list a sweep's trials, from MLflow")
     trials.add_argument("name", nargs="+", help="of the sweep, or of several")
     trials.add_argument(
         "--where", default="", metavar="CONDITION", help="such as \"gpus >= 4 and precision == 'fp16'\""
     )
     trials.add_argument("--sort", default="", metavar="COLUMN[:desc],…", help="such as gpus,images_per_s:desc")
     trials.add_argument("--columns", default="", metavar="COLUMN,…", help="such as trial,gpus,images_per_s")
-    trials.add_argument(
-        "--store", action="append", default=[], metavar="URI", help="another tracking store, or several"
-    )
-    trials.add_argument("--rebuild", action="store_true", help="read everything anew, not what has changed")
+    stored(trials, "another tracking store, or several")
+    trials.add_argument("--rebuild", action="store_true", help="read the whole store anew, not only what has changed")
     trials.add_argument("--format", choices=("table", "csv", "json", "parquet"), default="table")
-    placed(trials, "here", "afar", afar=_trials_afar)
-    listing = command("list", _list, "the sweeps in the tracking store, and those whose ledger lies here")
-    listing.add_argument(
-        "--store", action="append", default=[], metavar="URI", help="another tracking store, or several"
-    )
+    placed(trials, "here", *place.AFAR, afar=_trials_afar)
+    listing = command("list", _list, "list the sweeps in the tracking store, and those whose ledger is here")
+    stored(listing, "another tracking store, or several")
     formatted(listing)
-    placed(listing, "here", "afar", afar=_relay)
-    differing = command("diff", _diff, "one sweep, machine or published system against another, cell by cell")
+    placed(listing, "here", *place.AFAR, afar=_relay)
+    differing = command("diff", _diff, "compare two sweeps, machines or published systems, cell by cell")
     differing.add_argument("a", metavar="A", help="NAME, NAME@FINGERPRINT, or reference:SYSTEM")
     differing.add_argument("b", metavar="B", help="what is held against it")
     differing.add_argument("--figure", default="", help="images_per_s, or hours_to_target where both have some")
     differing.add_argument("--fail-if", default="", metavar="slower:3%", help="exit with 1 if a cell surely is")
+    stored(differing, "another tracking store; given twice, A's and B's")
     formatted(differing)
-    placed(differing, "here", "afar", afar=_relay)
+    placed(differing, "here", *place.AFAR, afar=_relay)
     reproducing = command(
-        "reproduce", _reproduce, "a published table, or an earlier sweep, as a sweep: which of its rows hold here"
+        "reproduce", _reproduce, "measure a published table, or an earlier sweep, again: which of its rows hold here"
     )
     reproducing.add_argument(
-        "table", nargs="?", default="", metavar="TABLE", help="of those listed without one, a CSV file, or a sweep"
+        "table",
+        nargs="?",
+        default="",
+        metavar="TABLE",
+        help="a listed table (none: list them), a CSV file, or a sweep",
     )
-    reproducing.add_argument("--system", default="", metavar="NAME", help="only the rows of the system that begins so")
     reproducing.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="put over its sweep file"
+        "--system", default="", metavar="NAME", help="only rows of the system whose name begins with NAME"
     )
-    reproducing.add_argument("--repeats", type=int, default=3, metavar="N", help="of each row (3)")
-    reproducing.add_argument("--tolerance", default="5%", metavar="5%", help="how far off a row may be and still hold")
+    reproducing.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="over its sweep file's values"
+    )
+    reproducing.add_argument("--repeats", type=int, default=REPEATS, metavar="N", help=f"of each row ({REPEATS})")
+    says = "how far off a row may be and still hold"
+    reproducing.add_argument("--tolerance", default=TOLERANCE, metavar=TOLERANCE, help=says)
     reproducing.add_argument(
         "--plan", action="store_true", help="print the sweep file and what it would run; run nothing"
     )
@@ -203,41 +247,43 @@ def _parser() -> argparse.ArgumentParser:
     reproducing.add_argument("--export", type=Path, metavar="FILE", help="write the table as a CSV file; run nothing")
     simulated(reproducing)
     formatted(reproducing)
-    placed(reproducing, "here", "ray", "afar", afar=_reproduce_afar)
-    reporting = command("report", _report, "a sweep as one page to send on: answer, plots, tables, how to do it again")
+    placed(reproducing, "here", "ray", afar=_measured_afar)
+    reporting = command("report", _report, "write a sweep as one page: answer, plots, tables, how to do it again")
     reporting.add_argument("name", help="of the sweep, as in results/NAME")
     reporting.add_argument("--out", type=Path, metavar="FILE", help="else results/NAME/report.html")
     reporting.add_argument(
         "--format", choices=("html", "png", "csv"), default="html", help="png, csv: a folder of files"
     )
-    placed(reporting, "here", "afar", afar=_report_afar)
+    reporting.add_argument("--store", default="", metavar="URI", help="another tracking store")
+    placed(reporting, "here", *place.AFAR, afar=_report_afar)
     syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
     syncing.add_argument("name", help="of the sweep")
-    placed(syncing, "here", "afar", afar=_relay)
-    collecting = command("gc", _gc, "what old sweeps and copies take that can be had again; deletes with --yes")
-    collecting.add_argument("--older", type=float, default=90.0, metavar="DAYS", help="than so many days (90)")
-    collecting.add_argument("--ledgers", action="store_true", help="the ledgers and reports of such sweeps too")
+    placed(syncing, "here", *place.AFAR, afar=_relay)
+    collecting = command("gc", _gc, "show what can be deleted of old sweeps and copies; delete it with --yes")
+    collecting.add_argument("--older", type=float, default=90.0, metavar="DAYS", help="of sweeps older than that (90)")
+    collecting.add_argument("--ledgers", action="store_true", help="also the ledgers and reports of such sweeps")
     collecting.add_argument("--yes", action="store_true", help="delete it")
     formatted(collecting)
-    placed(collecting, "here", "afar", afar=_relay)
-    saving = command("backup", _backup, "the tracking store as one file, while it is in use")
+    placed(collecting, "here", *place.AFAR, afar=_relay)
+    saving = command("backup", _backup, "write the tracking store to one file, while it is in use")
     saving.add_argument("file", type=Path, metavar="FILE", help="such as mlflow.tar.gz; is replaced")
-    restoring = command("restore", _restore, "the tracking store of a backup, where there is none")
+    restoring = command("restore", _restore, "bring back the tracking store of a backup, where there is none")
     restoring.add_argument("file", type=Path, metavar="FILE", help="that sweep backup wrote")
     for one in (saving, restoring):
-        one.add_argument("--store", type=Path, metavar="FOLDER", help="that holds mlflow.db; else the store of here")
+        one.add_argument("--store", type=Path, metavar="FOLDER", help="that holds mlflow.db; else this folder's store")
+        placed(one, "here")
     data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
     data.add_argument("rest", nargs=argparse.REMAINDER, metavar="make|check DIR …")
-    doctor = command("doctor", _doctor, "what this machine, or a cluster's nodes, can do, and what is wrong")
-    doctor.add_argument("--cluster", action="store_true", help="every node of the cluster at --address")
-    doctor.add_argument("--data", action="append", default=[], metavar="DIR", help="a folder that every node must see")
+    doctor = command("doctor", _doctor, "check what this machine, or a cluster's nodes, can do, and what is wrong")
+    doctor.add_argument("--cluster", action="store_true", help="every node of the cluster at --address (auto)")
+    doctor.add_argument("--data", action="append", default=[], metavar="DIR", help="a folder that must be readable")
     formatted(doctor)
-    placed(doctor, "here", "ray", "afar", afar=_doctor_afar)
-    ui = command("ui", _ui, "the MLflow UI on this folder's tracking store, and where a sweep stands in it")
+    placed(doctor, "here", "ray", *place.AFAR, afar=_doctor_afar)
+    ui = command("ui", _ui, "start the MLflow UI on the tracking store, and show where a sweep is in it")
     ui.add_argument("name", nargs="?", default="", help="of a sweep, to be told its pages")
     ui.add_argument("--port", type=int, default=5000)
-    ui.add_argument("--cluster", type=Path, metavar="FILE", help="of a cluster: cluster.yaml says how to reach it")
-    command("schema", _schema, "the JSON Schema of sweep files, for editors")
+    placed(ui, "here", "ssh", afar=_ui_afar)
+    command("schema", _schema, "print the JSON Schema of sweep files, for editors")
     return parser
 
 
@@ -250,6 +296,12 @@ def _plan(args: argparse.Namespace) -> int:
 
     terms = dataclasses.replace(_terms(args), simulate=args.simulate)
     return driver.preview(args.file, tuple(args.set), terms, args.format)
+
+
+def _plan_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
+    from sweeps import service
+
+    return service.relay([*command, *([] if args.next else ["--address", "auto"])], url, args.file)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -338,8 +390,8 @@ def _trials(args: argparse.Namespace) -> int:
         found = found[[*of, "trial", *analysis.varied(found), "repeat", "outcome", *figures, *words]]
     tables.show(found, args.format)
     if found.empty:
-        which = f" where {args.where}" if args.where else ""
-        print(f"no trial of {', '.join(args.name)} stands in the store{which}", file=sys.stderr)
+        what = f"fulfils --where {args.where}" if args.where else "is in the store"
+        print(f"no trial of {', '.join(args.name)} {what}", file=sys.stderr)
     return errors.DONE
 
 
@@ -367,11 +419,11 @@ def _report(args: argparse.Namespace) -> int:
     from sweeps import report
 
     if args.out == Path("-"):
-        sys.stdout.write(report.told(args.name))
+        sys.stdout.write(report.told(args.name, args.store))
         return errors.DONE
-    made = report.write(args.name, args.out, args.format)
+    made = report.write(args.name, args.out, args.format, args.store)
     print(made)
-    if args.format == "html":
+    if args.format == "html" and not args.store:
         report.attach(args.name, made)
     return errors.DONE
 
@@ -379,7 +431,7 @@ def _report(args: argparse.Namespace) -> int:
 def _report_afar(args: argparse.Namespace, _: Sequence[str], url: str) -> int:
     from sweeps import service
 
-    return service.report(args.name, args.out or Path(f"{args.name}.html"), args.format, url)
+    return service.report(args.name, args.out or Path(f"{args.name}.html"), args.format, args.store, url)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -397,7 +449,7 @@ def _diff(args: argparse.Namespace) -> int:
     from sweeps import sides
 
     gate = sides.gate(args.fail_if) if args.fail_if else None
-    found = sides.diff(args.a, args.b, args.figure)
+    found = sides.diff(args.a, args.b, args.figure, store=args.store)
     sides.show(found, (args.a, args.b), args.format)
     if gate and (why := sides.failure(found, gate)):
         print(f"fails {args.fail_if}: {why}", file=sys.stderr)
@@ -422,12 +474,24 @@ def _reproduce(args: argparse.Namespace) -> int:
     return reproduce.answer(ask, Terms(address=args.address, simulate=args.simulate, me=me()))
 
 
-def _reproduce_afar(args: argparse.Namespace, _: Sequence[str], url: str) -> int:
-    raise RefusedError(
-        f"reproduce must run on a machine of the cluster, but got {url}\n"
-        f"  {me()} reproduce {args.table} --plan > table.yaml, {me()} submit table.yaml, then on the head"
-        f" {me()} reproduce {args.table} --measured NAME"
-    )
+def _measured_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
+    from sweeps import service
+
+    file = Path(args.table)
+    return service.relay(command, url, file if file.is_file() else None)
+
+
+def _how_to_reproduce_afar(args: argparse.Namespace) -> str:
+    """The commands that measure a table on a cluster that this machine is no part of."""
+    system = ["--system", args.system] if args.system else []
+    put = ["--set", *args.set] if args.set else []
+    where = ["--address", args.address] if args.address else []  # else the environment says it to each of them
+    table = shlex.join([me(), "reproduce", args.table or "TABLE", *system])
+    repeats = f" --repeats {args.repeats}" if args.repeats != REPEATS else ""
+    within = f" --tolerance {args.tolerance}" if args.tolerance != TOLERANCE else ""
+    submits = shlex.join([me(), "submit", "table.yaml", *put, *where])
+    compares = f"{table}{within} {shlex.join(['--measured', 'NAME', *where])}"
+    return f"{table}{repeats} --plan > table.yaml, {submits}, and {compares}"
 
 
 def _sync(args: argparse.Namespace) -> int:
@@ -466,13 +530,13 @@ def _data(args: argparse.Namespace) -> int:
 def _doctor(args: argparse.Namespace) -> int:
     from sweeps import doctor, tables
 
-    if args.cluster:
+    if args.address:
         from sweeps import checkup
 
-        rows = checkup.examine(args.address or "auto", args.data)
+        rows = checkup.examine(args.address, args.data)
         tables.show_rows(rows, args.format)
         return errors.REFUSED if any(row["wrong"] for row in rows) else errors.DONE
-    findings = doctor.examine()
+    findings = doctor.examine(args.data)
     tables.show_rows([finding.row() for finding in findings], args.format)
     return errors.REFUSED if any(finding.is_wrong for finding in findings) else errors.DONE
 
@@ -481,27 +545,23 @@ def _doctor_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> 
     return _relay(args, [*command, *([] if args.cluster else ["--cluster"])], url)
 
 
-def _check_free(args: argparse.Namespace) -> None:
+def _check_free(args: argparse.Namespace, file: str = "") -> None:
     from sweeps import doctor
 
     if not doctor.port_is_free(args.port):
-        again = [
-            me(),
-            "ui",
-            *([args.name] if args.name else []),
-            *(["--cluster", args.cluster] if args.cluster else []),
-        ]
+        again = [me(), "ui", *([args.name] if args.name else []), *(["--address", file] if file else [])]
         raise RefusedError(
             f"port {args.port} must be free, but another process listens there\n"
-            f"  choose another: {shlex.join(map(str, again))} --port {args.port + 1}"
+            f"  choose another: {shlex.join(again)} --port {args.port + 1}"
         )
 
 
-def _ui_of_cluster(args: argparse.Namespace) -> int:
+def _ui_afar(args: argparse.Namespace, _: Sequence[str], file: str) -> int:
     from sweeps import service
 
+    _check_free(args, file)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the tunnel ends with us
-    with service.tunnel(args.cluster, args.port) as (server, ended):
+    with service.tunnel(Path(file), args.port) as (server, ended):
         os.environ["MLFLOW_TRACKING_URI"] = server
         print(f"MLflow of the cluster at {server} (Ctrl-C ends it)")
         for says, address in (_pages(args.name, server) if args.name else {}).items():
@@ -513,9 +573,6 @@ def _ui_of_cluster(args: argparse.Namespace) -> int:
 
 
 def _ui(args: argparse.Namespace) -> int:
-    if args.cluster:
-        _check_free(args)
-        return _ui_of_cluster(args)
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     is_server = uri.startswith("http")
     server = uri if is_server else f"http://127.0.0.1:{args.port}"

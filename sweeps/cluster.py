@@ -12,43 +12,29 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import ray
-from ray import _raylet
-from ray._private import worker
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from sweeps import broom, guard, steward
+from sweeps import broom, guard, ledger, place, private_ray, steward
 from sweeps.errors import RefusedError
 from sweeps.shape import Node
 from sweeps.sharing import Need, Terms
-from workers import checkup
+from sweeps.variables import variable
+from workers import checkup, quota
 
 LOOK_EVERY_S = 2.0
+NODE_ANSWERS_WITHIN_S = 60.0
+LOOK = "  which, and why: sweep doctor --cluster --address auto"
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # it would end keepers; ranks have limits of their own
-    "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "1e9",  # it would write down again and again what the ledger has
     "TUNE_MAX_PENDING_TRIALS_PG": "1024",  # the engine starts no trial that does not fit
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",
-}
-
-# A Ray of our own shares its cores with the ranks that it measures: it reports what nobody reads less often.
-SELDOM = {
-    "RAY_enable_metrics_collection": "0",
-    "RAY_task_events_report_interval_ms": "0",
-    "RAY_event_stats": "0",
-    "RAY_raylet_report_resources_period_milliseconds": "1000",
-    "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
-    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
-    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
-    "REPORTER_UPDATE_INTERVAL_MS": "3600000",
-    "LOG_NAME_UPDATE_INTERVAL_S": "3600",  # nobody reads what workers print
+    **private_ray.QUIET,
 }
 
 
@@ -164,9 +150,15 @@ class Cluster:
         return self._asked(checkup.unset, variables)
 
     def _asked(self, question: Callable[[Sequence[str]], list[str]], about: Sequence[str]) -> dict[str, list[str]]:
-        nodes = [node.name for node in self.nodes]
-        answers = ray.get([on(self.id(node), question).remote(about) for node in nodes])
-        return dict(zip(nodes, answers, strict=True))
+        asked = {on(self.id(node.name), question).remote(about): node.name for node in self.nodes}
+        _, late = ray.wait([*asked], num_returns=len(asked), timeout=NODE_ANSWERS_WITHIN_S)
+        if late:
+            those = ", ".join(sorted(asked[one] for one in late))
+            raise RefusedError(f"nodes must answer within {NODE_ANSWERS_WITHIN_S:.0f} s, but {those}: not yet\n{LOOK}")
+        try:
+            return dict(zip(asked.values(), ray.get([*asked]), strict=True))
+        except ray.exceptions.RayError as error:
+            raise RefusedError(f"every node must answer, but: {str(error).splitlines()[0]}\n{LOOK}") from None
 
     @contextlib.contextmanager
     def shared(self, terms: Terms) -> Iterator[Ask | None]:
@@ -190,7 +182,7 @@ class Cluster:
     @contextlib.contextmanager
     def guarded(self, gone: Callable[[str], None]) -> Iterator[None]:
         head: str = ray.get_runtime_context().gcs_address
-        with guard.guarded(head, functools.partial(_identity, head), gone):
+        with guard.guarded(head, functools.partial(private_ray.identity, head), gone):
             yield
 
     def close(self) -> None:
@@ -225,38 +217,32 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]
     with contextlib.ExitStack() as stack:
         here: dict[str, Any] = {"address": address}
         if not address:
-            os.environ.update(SELDOM)
+            os.environ.update(private_ray.SELDOM)
             folder = stack.enter_context(broom.swept())
-            cpus = cpus or os.cpu_count()
-            here = {"address": "local", "num_cpus": cpus, "include_dashboard": False, "_temp_dir": folder}
+            cpus = cpus or quota.cores()
+            here = {"address": "local", "num_cpus": cpus, "include_dashboard": False, **private_ray.files_in(folder)}
         try:
-            ray.init(**here, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, TimeoutError, ValueError) as error:
-            where = address or "on this machine"
-            raise RefusedError(f"Ray must answer {where}, but {str(error).splitlines()[0]}") from None
+            with _this_machines():
+                ray.init(**here, log_to_driver=False, logging_level="ERROR")
+        except Exception as error:
+            if not isinstance(error, (ConnectionError, TimeoutError, ValueError)) and type(error) is not Exception:
+                raise  # a bare one is Ray's of a node that does not start in time
+            where = f"at {address}" if address and address != "auto" else "on this machine"
+            elsewhere = "\n  if the cluster is elsewhere: --address cluster.yaml" if address == "auto" else ""
+            raise RefusedError(f"Ray must answer {where}, but: {str(error).splitlines()[0]}{elsewhere}") from None
         stack.callback(ray.shutdown)
         if not address:
-            _end_what_nobody_asks()
-        worker.print_to_stdstream = lambda *_, **__: None  # Ray's news of nodes and retries, amid our tables
+            private_ray.end_what_nobody_asks()
+        private_ray.print_no_news()
         site = Cluster(is_our_own=not address)
         stack.callback(site.close)
         yield site
 
 
-def _end_what_nobody_asks() -> None:
-    """A Ray of our own begins processes that publish log files, scale nodes and serve pages; they take a
-    hundredth of a core, and nobody hears them here."""
-    node = worker._global_node
-    for end in (node.kill_log_monitor, node.kill_monitor, node.kill_dashboard):
-        end(check_alive=False)
-
-
-def _identity(head: str) -> object:
-    """Of the cluster: a head that was started anew knows nothing of the one before."""
-    try:
-        return _raylet.GcsClient(address=head).cluster_id  # type: ignore[attr-defined]
-    except ray.exceptions.RpcError as error:
-        raise OSError(str(error)) from None
+def _this_machines() -> contextlib.AbstractContextManager[None]:
+    """For `auto` Ray would rather heed a variable, which is the user's and may be another cluster's. In a job it is the
+    cluster's own."""
+    return contextlib.nullcontext() if ledger.JOB in os.environ else variable(place.RAY, None)
 
 
 def _knock(address: str) -> None:

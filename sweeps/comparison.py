@@ -8,8 +8,9 @@ name, unless placement, GPUs or data are what is under study.
 
 A ratio is B ÷ A of the means of logarithms; its interval holds for all cells together at 95% (Bonferroni). The interval
 is the verdict: faster or slower where it leaves 1, no difference seen where it holds 1. A procedure in steps, such as
-Holm's, would see a little more, but would leave its own intervals. `p` is corrected in the same way. Variances are
-shared between cells as far as they are alike (`analysis.noise`).
+Holm's, would see a little more, but would leave its own intervals. `p` is corrected in the same way. Each side has its
+own variances: one may be noisier, or repeated more often. They are shared between the cells of a side as far as these
+are alike (`analysis.noise`), and the two sides' put together in `analysis.joint`.
 
 A published figure is one number that nobody gives an interval for: it is taken as it stands. It states few of the
 parameters, and is compared with every cell that agrees in those, on as many nodes.
@@ -20,11 +21,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from sweeps.analysis import APART, CONFIDENCE, FINGERPRINTS, STUDIED_BY, cells, named, parameters, plain, unlike, varied
-from sweeps.analysis.noise import moderated
+from sweeps.analysis import (
+    APART,
+    CONFIDENCE,
+    FINGERPRINTS,
+    STUDIED_BY,
+    cells,
+    joint,
+    named,
+    noise,
+    parameters,
+    plain,
+    unlike,
+    varied,
+)
 from sweeps.errors import InputError, Mistake, shown
 from sweeps.references import PUBLISHED
 
@@ -45,6 +58,7 @@ FIGURES = {  # is more of it better?
 CACHED = "cached"  # the kind of a trial that was not run, since an earlier one stands for it
 WORDS = {"hardware": "hardware", "software": "software", "data_files": "files of data", "arrangement": "nodes x ranks"}
 ONLY_IN = {side: f"only in {side}" for side in "AB"}
+SPREAD = ("var_a", "df_a", "var_b", "df_b")  # of one repeat's logarithm, by the side's own repeats
 OWN = ("a", "b", "n_a", "n_b", "ratio", "ratio_low", "ratio_high", "p", "verdict", "why")
 
 
@@ -112,9 +126,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, figure: str = "images_per_s") -> C
     axes = [name for name in keys if name in merged]
     under_study = {side for side in APART if side in differs or {*STUDIED_BY[side]} & {*differs}}
     rows = [_row(cell, under_study) for cell in merged.to_dict("records")]
-    table = pd.concat(
-        [merged[axes], pd.DataFrame(rows, columns=[*OWN, "var", "df", "per"], index=merged.index)], axis=1
-    )
+    table = pd.concat([merged[axes], pd.DataFrame(rows, columns=[*OWN, *SPREAD], index=merged.index)], axis=1)
     _judge(table, FIGURES[figure])
     lost = int(((table["n_a"] > 0) & (table["n_b"] == 0) & table["why"].str.startswith("B: ")).sum())
     table["made"] = [
@@ -214,7 +226,7 @@ def _told(cell: pd.DataFrame) -> str:
 
 
 def _row(cell: dict[str, Any], under_study: Collection[str]) -> dict[str, Any]:
-    """The ratio, with what is needed to judge it; `per` is the variance of a log ratio in those of one repeat."""
+    """The ratio, with what is needed to judge it; a published side has no variance."""
     import numpy as np
 
     logs = [cell[f"logs_{side}"] for side in "ab"]
@@ -228,11 +240,10 @@ def _row(cell: dict[str, Any], under_study: Collection[str]) -> dict[str, Any]:
     made["why"] = _obstacle(cell, n, under_study)
     if made["why"]:
         return made | {"verdict": "not comparable"}
-    measured = [found for found, side in zip(logs, "ab", strict=True) if not cell[f"is_published_{side}"]]
-    spread = sum(float(((found - found.mean()) ** 2).sum()) for found in measured)
-    made["df"] = sum(len(found) - 1 for found in measured)
-    made["per"] = sum(1 / len(found) for found in measured)
-    return made | {"var": spread / made["df"]}
+    for side, found, count in zip("ab", logs, n, strict=True):
+        made[f"df_{side}"] = 0 if cell[f"is_published_{side}"] else count - 1
+        made[f"var_{side}"] = float(found.var(ddof=1)) if made[f"df_{side}"] else math.nan
+    return made
 
 
 def _obstacle(cell: dict[str, Any], n: list[int], under_study: Collection[str]) -> str:
@@ -276,21 +287,26 @@ def _judge(table: pd.DataFrame, more_is_better: bool) -> None:
     """Intervals and verdicts of the cells that can be compared, in place."""
     import numpy as np
 
-    from workers import student
-
     table["verdict"] = table["verdict"].astype(object)
     at = table.index[table["why"] == ""]
     if at.empty:
         return
-    log = np.log(table.loc[at, "ratio"].to_numpy(float))
-    variance, df = moderated(table.loc[at, "var"].to_numpy(float), table.loc[at, "df"].to_numpy(float))
-    error = np.sqrt(np.maximum(variance, 1e-18) * table.loc[at, "per"].to_numpy(float))
-    half = student.quantile(df, 1 - (1 - CONFIDENCE) / len(at)) * error
-    low, high = np.exp(log - half), np.exp(log + half)
+    known = table.loc[at]
+    sides = [noise.of_means(*(known[f"{name}_{side}"].to_numpy(float) for name in ("var", "df", "n"))) for side in "ab"]
+    low, high, p = judged(np.log(known["ratio"].to_numpy(float)), sides)
     up, down = ("faster", "slower") if more_is_better else ("slower", "faster")
-    table.loc[at, "ratio_low"], table.loc[at, "ratio_high"] = low, high
-    table.loc[at, "p"] = np.minimum(len(at) * student.both_tails(log / error, df), 1.0)
+    table.loc[at, "ratio_low"], table.loc[at, "ratio_high"], table.loc[at, "p"] = low, high, p
     table.loc[at, "verdict"] = np.where(low > 1, up, np.where(high < 1, down, "no difference seen"))
+
+
+def judged(log: Any, sides: Sequence[tuple[Any, Any]]) -> tuple[Any, Any, Any]:
+    """Both ends of the intervals of ratios with these logarithms, and p, for all of them together; of each side the
+    variances of its means and their degrees of freedom."""
+    import numpy as np
+
+    variances, freedom = (np.stack(of_both) for of_both in zip(*sides, strict=True))
+    half = joint.half_width(variances, freedom, 1 - (1 - CONFIDENCE) / len(log))
+    return np.exp(log - half), np.exp(log + half), np.minimum(len(log) * joint.chance(log, variances, freedom), 1.0)
 
 
 def _sortable(column: pd.Series) -> pd.Series:

@@ -44,7 +44,7 @@ class Conductor:
         is_virtual: bool = False,
         before: Sameness | None = None,
     ) -> None:
-        """`before`: with what the sweep was measured that goes on here."""
+        """`before`: what an earlier driver of this sweep measured with."""
         self.engine = engine
         self._sameness = before or Sameness()
         self.error: SweepError | None = None  # the ledger could not be written: nothing more counts
@@ -69,7 +69,7 @@ class Conductor:
         return self._virtual_now if self._is_virtual else time.time()
 
     def next(self) -> Start | None:
-        """A trial to start; None where none may start at the moment."""
+        """Return a trial to start; None where none may start now."""
         while not self.error:
             now = self.now
             found = self.engine.next(now)
@@ -96,7 +96,7 @@ class Conductor:
         return config.trial in self._away
 
     def begun(self, config: TrialConfig) -> None:
-        """Its ranks start now: before, its gang was brought together and its nodes were tested."""
+        """Note that its ranks start now: before, its gang was brought together and its nodes were tested."""
         if not self._is_virtual:
             self._away[config.trial] = time.time()
 
@@ -121,7 +121,7 @@ class Conductor:
         took_s: float | None = None,
         timeline: Sequence[tuple[float, EpochRecord]] = (),
     ) -> None:
-        """A trial has come to its end, on a simulated cluster after so many virtual seconds, with epochs on the way."""
+        """Note that a trial has ended: on a simulated cluster after so many virtual seconds, with epochs on the way."""
         started_at = self._away.pop(config.trial)
         ended_at = started_at + (took_s or 0.0) if self._is_virtual else time.time()
         record = self._ended(config, outcome, started_at, ended_at)
@@ -145,7 +145,7 @@ class Conductor:
             self._end(self._ended(what.config, outcome, what.started_at, self.now))
 
     def stopped(self) -> None:
-        """Nothing goes on: what runs is cancelled, what has not been reached by the virtual clock too."""
+        """Cancel all that runs, and all that the virtual clock has not reached."""
         for config in self.engine.running:
             held_since = self._held[config.trial]
             started_at = self._away.pop(config.trial, held_since)
@@ -195,7 +195,7 @@ class Conductor:
             self._tell_spent()
 
     def _tell_spent(self) -> None:
-        """To foretell thousands of trials takes a while: it is done so seldom that it takes little of the time."""
+        """Predict the rest seldom enough to take little time: thousands of trials take a while."""
         began = time.monotonic()
         if began < self._spent_again_at:
             return
@@ -222,7 +222,7 @@ class Conductor:
         self._write(self._ledger.note, kind, facts)
 
     def met(self, node: Mapping[str, Any]) -> None:
-        """What a node is made of that has just said so."""
+        """Note what a node has just said that it is made of."""
         self.note("node", node)
         for observer in self._observers:
             observer.met(node)
@@ -243,7 +243,7 @@ class Conductor:
             self._judge(probe, list(latest.values()))
 
     def _added_up(self, record: TrialRecord) -> None:
-        """A gang whose nodes were tested: does it add up as fast as before?"""
+        """Judge a gang whose nodes were tested: does it add up as fast as before?"""
         measured = record.outcome.measurement
         if measured and (speed := measured.ranks[0].allreduce_mib_per_s):
             nodes = "+".join(sorted({place.node for place in record.outcome.granted}))
@@ -251,7 +251,7 @@ class Conductor:
             self._judge({"node": f"{nodes} ×{record.config.gpus}", "at": time.time(), "figures": figures}, [])
 
     def _look_at_pins(self, record: TrialRecord) -> None:
-        """Ranks without cores of their own are warned of once for each reason."""
+        """Warn of ranks without cores of their own, once for each reason."""
         measured = record.outcome.measurement
         for rank in measured.ranks if measured else ():
             if (note := rank.pinning_note) and note not in self._pinning_notes:
@@ -259,13 +259,13 @@ class Conductor:
                 self.warn(f"{'ranks are pinned' if rank.pinned else 'ranks are not pinned'}: {note}")
 
     def _look_at_beginning(self, config: TrialConfig, why: str) -> None:
-        """A trial that begins anew although it has a checkpoint is told of once for each reason."""
+        """Warn of a trial that begins anew although it has a checkpoint, once for each reason."""
         if why and (config.trial, why) not in self._begun_anew:
             self._begun_anew.add((config.trial, why))
             self.warn(f"{config.trial}: {why}")
 
     def _look_at_spared(self) -> None:
-        """Of one that the budget does not hold, nothing is said before it does."""
+        """Say why a trial runs again; of one that the budget does not hold, only once it does."""
         news = self.engine.spared.keys() - self._spared
         beyond = {config.trial for config in self.engine.beyond} if news else set()
         for trial, needed_for in self.engine.spared.items():
@@ -282,7 +282,7 @@ class Conductor:
         self._probes.append(probe)
         self.note("probe", {**probe, "slow": slow})
         if slow:
-            self.warn(f"{probe['node']} is slow: {'; '.join(slow)}")
+            self.warn(f"{probe['node']} is slower: {'; '.join(slow)}")
 
     def warn(self, message: str) -> None:
         for observer in self._observers:

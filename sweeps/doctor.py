@@ -10,9 +10,11 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeps.errors import RefusedError
 from workers import toolkit
 from workers.paths import results_root
 
@@ -20,6 +22,7 @@ PORTS = {5000: "MLflow UI", 6379: "Ray head", 8265: "Ray dashboard and jobs"}
 TESTED = {"ray": "2.60.0", "tensorflow": "2.18.1", "horovod": "0.28.1", "mlflow": "3.17.2"}
 LEAST_FREE_GIB = 2.0
 LEAST_SHARED_GIB = 0.3
+LEAST_OPEN_FILES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +37,13 @@ class Finding:
         return {"": mark, "matter": self.matter, "finding": self.finding, "cure": self.cure}
 
 
-def examine() -> list[Finding]:
-    """One row a matter: what, finding, and the cure where something is wrong."""
+def examine(folders: Sequence[str] = ()) -> list[Finding]:
+    """One row a matter: what, finding, and the cure where something is wrong. `folders` are those that trials read."""
     facts = _facts()
     rows = [
         _row("machine", f"{facts['host']}: {facts['system']}, Python {facts['python']}"),
         _row("processor", f"{facts['processor']}, {facts['cores']} cores, {facts['threads']} threads"),
+        *([_row("cores to use", facts["usable"])] if facts["usable"] else []),
         _row("memory", f"{facts['memory_gib']} GiB"),
         *(_version(name, facts["packages"].get(name, "")) for name in TESTED),
         _horovod(facts),
@@ -48,7 +52,8 @@ def examine() -> list[Finding]:
         *_ports(),
         _disk(results_root()),
         _shared_memory(),
-        _ulimit(),
+        _open_files(),
+        *(_data(folder) for folder in folders),
     ]
     rows += [_row("probe", *trouble.partition("; cure: ")[::2]) for trouble in facts["trouble"]]
     return rows
@@ -64,7 +69,10 @@ def _facts() -> dict[str, Any]:
     if probe.returncode == 0:
         return dict(json.loads(probe.stdout.splitlines()[-1]))
     last = (probe.stderr.strip().splitlines() or ["no message"])[-1]
-    raise SystemExit(f"the probe failed: {last}")
+    raise RefusedError(
+        f"TensorFlow and Horovod must be importable, but their probe says: {last}\n"
+        "  make clean setup installs them anew"
+    )
 
 
 def _version(name: str, found: str) -> Finding:
@@ -140,9 +148,17 @@ def _shared_memory() -> Finding:
     return _row("shared memory", f"{free_gib:.1f} GiB free in /dev/shm", cure)
 
 
-def _ulimit() -> Finding:
+def _open_files() -> Finding:
+    """Ray raises its own limit as far as it may."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    cure = "" if soft >= 4096 or soft == -1 else f"Ray opens many: ulimit -n {max(4096, hard)}"
-    return _row("open files", f"at most {soft}", cure)
+    is_enough = hard == resource.RLIM_INFINITY or hard >= LEAST_OPEN_FILES
+    most = "no limit" if hard == resource.RLIM_INFINITY else f"{hard}"
+    cure = "" if is_enough else f"Ray opens many: raise `nofile` in /etc/security/limits.conf to {LEAST_OPEN_FILES}"
+    return _row("open files", f"at most {soft}, which Ray may raise to {most}", cure)
+
+
+def _data(folder: str) -> Finding:
+    cure = "" if os.access(folder, os.R_OK) else "must be there, and readable by you"
+    return _row("data", folder, cure)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from sweeps import cost, errors, ledger, plan, rungs, screen, search, shape, space, tables
+from sweeps import cost, driverlog, errors, ledger, plan, rungs, screen, search, shape, space, tables
 from sweeps.bases import Bases
 from sweeps.cache import Cache
 from sweeps.engine import NODES_MAY_COME_BACK_S, Engine
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.feasibility import Feasibility
-from sweeps.ledger import SweepFacts, TrialRecord
+from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.plan import Plan
 from sweeps.progress import Progress, explained
 from sweeps.reading import read
@@ -33,7 +33,7 @@ from sweeps.shape import Node
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
 from sweeps.spec import SweepSpec, parse
-from workers import contract
+from workers import contract, quota
 from workers.contract import WITHOUT_JPEGS, TrialConfig
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from sweeps.findings.next_steps import Stopped
     from sweeps.tracker import Tracker
 
-INTERRUPTED = 130
 SOME = 200  # cells of a search that stand for all
 NAMED = 8  # cells that the budget does not hold
 SHARDS = "-*-of-*"  # as the files of a split are named
 AGAIN = ("lost", "cancelled")  # outcomes that say nothing of the trial
+STORE_ANSWERS_WITHIN_S = 20.0  # what earlier sweeps have measured, or a sweep has its name before that is known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +69,8 @@ class _Before:
     arrivals: Sequence[Arrival] = ()  # at rungs
     spent: float = 0.0  # GPU-hours, of all drivers before
     kept: Sequence[TrialRecord] = ()  # beside what is to be done now
+    stops_hopeless: bool = True  # where the search does
+    leaves: int = 0  # trials that are not to be done now, and have not ended
 
 
 NOTHING = _Before()
@@ -92,18 +94,20 @@ def drive(
             begun(made.facts.name)
             return made
 
-        early = begin() if _waits_for_nodes(planned, site) else None  # that may take long: its name is wanted now
+        book = begin() if _waits_for_nodes(planned, site) else None  # that may take long: its name is wanted now
         try:
             _await_nodes(planned, site, console)
             planned = _for_nodes(planned, site.nodes, str(file), console)
             found = earlier({trial.cell for trial in planned.trials})
             planned = _possible(planned, site, terms, str(file), console)
+            with contextlib.suppress(TimeoutError):
+                found.result(STORE_ANSWERS_WITHIN_S)
+            book = book or begin()
             known = Cache(found.result())
         except BaseException:
-            if early:
-                early.discard()
+            if book:
+                book.discard()
             raise
-        book = early or begin()
         book.plan(planned)
         strategy = functools.partial(search.strategy, planned)
         return _conduct(planned, strategy, NOTHING, known, book, site, terms, console, file)
@@ -111,6 +115,7 @@ def drive(
 
 def _named(book: ledger.Ledger, console: Console) -> None:
     """Whoever submitted it reads its name there."""
+    driverlog.into(book.paths.logs)
     console.print(f"results in {book.paths.folder}", style="dim")
 
 
@@ -139,9 +144,10 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
     terms = dataclasses.replace(terms, simulate=facts.simulated)
     _budget(facts.spec, terms)
     if facts.trials and len(done) >= len(facts.trials) and not _are_bases_left(facts.spec, done):
+        refusals = _brought(record)
         if not record.is_complete:  # its driver was killed before it could say so
             book.end("complete")
-        return _told(planned, book, [], file, "", console, terms)
+        return _told(planned, book, refusals, file, "", console, terms)
     with _site(terms, console) as site:
         _await_nodes(planned, site, console)
         if not (facts.nodes or record.trials or record.attempts):  # its driver has gone while it waited for nodes
@@ -155,12 +161,23 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
         return _conduct(planned, strategy, before, Cache(), book, site, terms, console, file, same)
 
 
+def _brought(record: SweepRecord) -> list[RefusedError]:
+    """Have the store know what a driver that was killed at the very end could not tell it any more; why it does not."""
+    from sweeps import tracking
+
+    try:
+        tracking.sync(dataclasses.replace(record, is_complete=True), only_missing=True)
+    except RefusedError as refusal:
+        return [refusal]
+    return []
+
+
 def _left(planned: Plan, done: Sequence[TrialRecord]) -> str:
     if not planned.trials:
-        return f"after {len(done)}, more trials are left"
+        return f"{len(done)} trials are done, and the search goes on"
     left = planned.most - len(done)
     if not left and _are_bases_left(planned.spec, done):
-        return "only trials on one GPU are left, that its efficiency needs"
+        return "all that is left are trials on one GPU, which the efficiency of others needs"
     return f"{left} of {planned.most} trials are left"
 
 
@@ -177,6 +194,8 @@ def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
     meant = statuses or ("failed", "lost")
     again = tuple(trial.config for trial in record.trials if trial.outcome.status in meant)
     kept = [trial for trial in record.trials if trial.outcome.status not in meant]
+    anew = {config.trial for config in again}
+    arrivals = [one for noted in record.rungs if (one := rungs.arrival(noted)).trial not in anew]
     if not again:
         ended = ", ".join(sorted({trial.outcome.status for trial in record.trials})) or "in no way yet"
         if statuses:
@@ -196,15 +215,30 @@ def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
         return _conduct(
             planned,
             lambda _: search.Listed(planned.trials),
-            _Before(spent=record.spent, kept=kept),
+            _Before(
+                arrivals=arrivals,
+                spent=record.spent,
+                kept=kept,
+                stops_hopeless="pruned" not in meant,
+                leaves=_unended(record, anew),
+            ),
             Cache(),
             book,
             site,
             terms,
             console,
             file,
-            Sameness(record.nodes, kept),
+            Sameness(record.nodes, kept, arrivals),
         )
+
+
+def _unended(record: SweepRecord, anew: Collection[str]) -> int:
+    """Trials of a sweep that have not ended, beside those that are to be done anew; at least one of a search that has
+    not come to its end."""
+    if record.is_complete:
+        return 0
+    ended = {one.config.trial for one in record.trials if one.outcome.status != "cancelled"} | {*anew}
+    return len({config.trial for config in record.facts.trials} - ended) if record.facts.trials else 1
 
 
 def _budget(spec: SweepSpec, terms: Terms) -> float:
@@ -254,12 +288,12 @@ def _nodes(spec: SweepSpec, terms: Terms) -> Sequence[Node]:
         with _site(terms, screen.beside()) as site:
             return site.nodes
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    return [Node("here", os.cpu_count() or 1, gpus)] if gpus or spec.device == "cpu" else []
+    return [Node("here", quota.cores(), gpus)] if gpus or spec.device == "cpu" else []
 
 
 def _cost(planned: Plan, nodes: Sequence[Node], refused: dict[str, list[TrialConfig]], terms: Terms) -> Iterator[str]:
     if not nodes:
-        yield "to see what it would cost, and how it fits: --simulate nodes=8,gpus=4,gpu=v100, or --address HOST:PORT"
+        yield "to see what it would cost, and how it fits: --simulate nodes=8,gpus=4,gpu=v100, or --address"
         return
     for why, those in refused.items():
         yield f"! {len(those)} trials can't run here: {why}"
@@ -327,12 +361,17 @@ def _await_nodes(planned: Plan, site: Site, console: Console) -> None:
         return
     give_up = time.monotonic() + 60 * (planned.spec.wait_for_nodes_min or 0)
     lacking = [config for trials in _refused(planned, site).values() for config in trials]
-    largest = max(lacking, key=lambda config: config.gpus)
-    rank = {"GPU": 1.0} if largest.device == "gpu" else {"CPU": float(largest.cores_per_worker)}
-    console.print(f"waiting for nodes that hold {largest.gpus} ranks …", style="dim")
+    largest = _largest(lacking)
+    console.print(f"waiting for nodes that hold {len(largest)} ranks …", style="dim")
     while _refused(planned, site) and time.monotonic() < give_up:
-        site.ask_for([rank] * largest.gpus)  # again and again: whoever keeps it may have been lost
+        site.ask_for(largest)  # again and again: whoever keeps it may have been lost
         time.sleep(1.0)
+
+
+def _largest(trials: Sequence[TrialConfig]) -> list[dict[str, float]]:
+    """What each rank of the largest of them needs."""
+    config = max(trials, key=lambda config: config.gpus)
+    return [{"GPU": 1.0} if config.device == "gpu" else {"CPU": float(config.cores_per_worker)}] * config.gpus
 
 
 def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console, is_begun: bool = False) -> Plan:
@@ -357,6 +396,8 @@ def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Cons
     left = tuple(config for config in planned.trials if config.trial not in out)
     if planned.trials and not left:
         raise InputError(place, impossible(refused, "no trial is left: give it a cluster, or --set device=cpu"))
+    if planned.spec.wait_for_nodes_min and left:
+        site.ask_for(_largest(left))  # what did not come is wanted no more
     return dataclasses.replace(planned, trials=left)
 
 
@@ -411,10 +452,10 @@ def _conduct(
         budget_gpu_hours=_budget(spec, terms),
         wait_for_nodes_s=NODES_MAY_COME_BACK_S if spec.wait_for_nodes_min is None else 60 * spec.wait_for_nodes_min,
         max_nodes=spec.max_nodes,
-        rungs=_rungs(spec),
+        rungs=_rungs(spec) if before.stops_hopeless else None,
         bases=_bases(spec),
     )
-    engine.resumed(before.done, before.attempts, before.arrivals, before.spent)
+    engine.resumed(before.done, before.attempts, before.arrivals, before.spent, before.kept)
     progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), before.done)
     tracker = Tracker(book.facts)
     herald = Herald(book.facts, book.paths, engine, before.done, before.kept)
@@ -423,19 +464,21 @@ def _conduct(
     for line in _evidence(planned.trials or _some(planned), terms):
         console.print(line, style="dim")
     refusals: list[RefusedError] = []
-    is_complete = False
+    is_over = is_complete = False
     try:
         with progress, site.guarded(functools.partial(_abandoned, tracker, console, book.facts.name, terms)):
             is_complete = runner.run(engine, spec, book, site, [progress, tracker, herald, *meters], before=same)
-        book.end("complete" if is_complete else "stopped")
+        is_over = True
     except RefusedError as refusal:
         refusals.append(refusal)
     finally:  # a Ctrl-C before the first trial comes by here too
-        herald.close()
         for meter in meters:
             meter.close()
-        is_discarded = book.is_new and not progress.done
-        left = tracker.close(is_complete, is_discarded)
+        is_whole, is_discarded = is_complete and not before.leaves, book.is_blank
+        left = tracker.close(is_whole, is_discarded)
+        if is_over and not is_discarded:
+            refusals += _ended(book, "complete" if is_whole else "stopped")
+        herald.close()  # from here on the ledger tells how it stands
         if is_discarded:
             book.discard()
         book.close()  # not before the tracker has ended: the next driver's would make the same runs
@@ -453,7 +496,18 @@ def _conduct(
         why = "nothing else fits in the budget"
         for line in _beyond(engine, spec):
             console.print(f"! {line}", style="yellow")
+    if before.leaves:
+        console.print(f"others of its trials have not run yet: {terms.me} resume {book.facts.name}")
     return _told(planned, book, refusals, file, why, console, terms, spent.expected)
+
+
+def _ended(book: ledger.Ledger, why: str) -> list[RefusedError]:
+    """Say so in its ledger: after the tracker has brought what it could, so that whoever goes on looks for the rest."""
+    try:
+        book.end(why)
+    except RefusedError as refusal:
+        return [refusal]
+    return []
 
 
 def _beyond(engine: Engine, spec: SweepSpec) -> Iterator[str]:
@@ -461,7 +515,7 @@ def _beyond(engine: Engine, spec: SweepSpec) -> Iterator[str]:
     left, unit, name = engine.budget - engine.spent().gpu_hours, cost.unit(spec), plan.namer(spec)
     trials = sorted(engine.beyond, key=engine.predicted_gpu_hours)
     rest = f"{max(0.0, left):.3g} of {engine.budget:g} {unit}"
-    yield f"not run, for these need more than what the budget has left, {rest}:"
+    yield f"not run, since each of these needs more than the budget has left, {rest}:"
     cells = Counter(config.cell for config in trials)
     firsts = {config.cell: config for config in reversed(trials)}
     for cell in [*cells][:NAMED]:
@@ -494,7 +548,7 @@ def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why:
     """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will."""
     console.print(why, style="red")
     console.print(
-        f"  to go on on it, or on another: {terms.me} resume {name} --address HOST:PORT",
+        f"  once it is back, or on another head: {terms.me} resume {name} --address HOST:6379",
     )
     tracker.close(is_complete=False)
     os._exit(errors.REFUSED)
@@ -526,7 +580,7 @@ def _told(
     ended = [record for record in records if record.outcome.status != "cancelled"]
     if stopped:
         console.print(f"stopped after {len(ended)} trials: {stopped}")
-        return INTERRUPTED
+        return errors.INTERRUPTED
     is_sound = all(record.outcome.status in ("completed", "infeasible", "pruned") for record in records)
     return errors.DONE if is_sound else errors.SOME_FAILED
 

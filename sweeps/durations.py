@@ -55,10 +55,11 @@ class Durations:
         self._ratios: dict[Hashable, _Mean] = {}  # logarithms of what was taken over what the model says
 
     def learn(self, record: TrialRecord) -> None:
-        """Trials that were cut short, or never ran, teach nothing."""
+        """Trials that were cut short, or never ran, teach nothing; nor do those that went on from a checkpoint: how
+        long another takes from its start, nobody has seen."""
         taken_s = record.ended_at - record.started_at
         is_inferred = record.outcome.kind.endswith("(inferred)")
-        if record.outcome.status not in LEARNT or is_inferred or taken_s <= 0:
+        if record.outcome.status not in LEARNT or is_inferred or taken_s <= 0 or _has_gone_on(record):
             return
         self._cells.setdefault(record.config.cell, _Mean()).add(taken_s)
         if record.outcome.status == "completed":
@@ -78,6 +79,12 @@ class Durations:
         return Predicted(self._model(config) * math.exp(ratio), "trials" if seen else "model")
 
 
+def _has_gone_on(record: TrialRecord) -> bool:
+    """Whether an earlier attempt, or an earlier start in this one, has done some of its epochs."""
+    measured = record.outcome.measurement
+    return measured is not None and measured.ranks[0].gone_on_from > 0
+
+
 def _likenesses(config: TrialConfig) -> Iterator[Hashable]:
     """From the widest to the closest. Models and protocols are never mixed up with devices that they did not run on."""
     widest = config.protocol, config.device
@@ -88,8 +95,8 @@ def _likenesses(config: TrialConfig) -> Iterator[Hashable]:
 
 
 def earlier(simulated: bool = False) -> Iterator[TrialRecord]:
-    """Trials of this folder's sweeps that completed, the oldest first, without what they measured; simulated ones, or
-    real ones. Of many, the newest; what can't be read is left out."""
+    """Trials of this folder's sweeps that completed from their start, the oldest first, without what they measured;
+    simulated ones, or real ones. Of many, the newest; what can't be read is left out."""
     room = NEWEST_MIB << 20
     chosen = []
     for name in reversed(ledger.names()):
@@ -107,9 +114,12 @@ def earlier(simulated: bool = False) -> Iterator[TrialRecord]:
 
 
 def _record(line: bytes) -> TrialRecord | None:
-    """A torn line, or one of another version, is none."""
+    """A torn line, or one of another version, is none; nor is one of a trial that went on from a checkpoint."""
     try:
         entry: dict[str, Any] = json.loads(line)
+        measured = entry["outcome"].get("measurement")
+        if measured and measured["ranks"][0].get("gone_on_from"):
+            return None
         return TrialRecord(
             config=contract.trial_config(entry["config"]),
             outcome=contract.trial_outcome({**entry["outcome"], "measurement": None}),

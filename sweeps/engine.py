@@ -106,10 +106,13 @@ class Engine:
         attempts: Sequence[TrialRecord] = (),
         arrivals: Sequence[Arrival] = (),
         spent: float = 0.0,
+        kept: Sequence[TrialRecord] = (),
     ) -> None:
         """Take what was measured before the driver stopped, what had been tried again, who stood at which rung, and the
-        GPU-hours that all of it has held."""
+        GPU-hours that all of it has held. Of what is `kept`, and teaches nothing, trials may be run again as bases."""
         self._spent = self._spent_before = spent
+        for record in kept:
+            self._may_be_base(record)
         for attempt in attempts:
             self.attempts[attempt.config.trial] += 1
             self._faults.resumed(attempt.config.trial, attempt.outcome, attempt.blamed)
@@ -117,10 +120,15 @@ class Engine:
             self._rungs.resumed(arrivals)
         for record in records:
             self._has_earlier_witnesses |= record.outcome.status == "infeasible"
-            if record.outcome.status == "pruned":  # it may be run again, as a base
-                self.attempts[record.config.trial] = record.attempts
+            self._may_be_base(record)
             self._learn(record)
         self._reconsider(0.0)  # whatever waits by now was foretold by a part of the records
+
+    def _may_be_base(self, record: TrialRecord) -> None:
+        """One that was stopped may be run again, as another attempt."""
+        self._bases.told(record)
+        if record.outcome.status == "pruned":
+            self.attempts[record.config.trial] = record.attempts
 
     def next(self, now: float) -> Start | TrialRecord | None:
         """A trial to start, the record of one that needs no run, or nothing for the moment."""
@@ -133,12 +141,14 @@ class Engine:
         while start := self._packing.start(now, self.predicted_s, self._faults.avoid):
             self._stuck_since = None
             config = start.trial
-            if known := self._known_on(config, self._made_of(config, start.seats)):
+            is_affordable = self._is_affordable(config, now)
+            known = self._known_on(config, self._made_of(config, start.seats))
+            if known := known or (None if is_affordable else self._known_elsewhere(config)):
                 self._packing.ended(config.trial, now)
                 del self._waiting[config.trial]
                 self._settle(config, known)
                 return self.next(now)
-            if self._is_affordable(config, now):
+            if is_affordable:
                 del self._waiting[config.trial]
                 self._running[config.trial] = _Running(config, start.seats, now)
                 self._equals[config.trial] = equals(config, start.seats, self._made)
@@ -285,6 +295,16 @@ class Engine:
     def _known_on(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
         """What a trial comes to with so many ranks on such nodes, if it was measured there or is ruled out."""
         return self._cache.outcome(config, nodes) or self._inferred(config, nodes)
+
+    def _known_elsewhere(self, config: TrialConfig) -> TrialOutcome | None:
+        """What a trial came to that can't be paid for, if it was measured on any nodes of the cluster that are alike,
+        whatever runs there: a result takes no seat."""
+        kinds: dict[Fingerprints, list[Node]] = {}
+        for node in self._packing.nodes if self._cache.has(config) else ():
+            kinds.setdefault(self._made.get(node.name, Made()).of(config), []).append(node)
+        fitting = (shape.place(config, nodes, shape.idle(nodes)) for nodes in kinds.values())
+        found = (self._cache.outcome(config, self._made_of(config, seats)) for seats in fitting if seats)
+        return next(filter(None, found), None)
 
     def _inferred(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
         here = cache.known(config, nodes)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from workers.redact import masked
 
 DONE, SOME_FAILED, WRONG_INPUT, REFUSED = 0, 1, 2, 3
+INTERRUPTED = 130  # as a shell has it
 
 
 class SweepError(Exception):

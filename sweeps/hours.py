@@ -2,10 +2,21 @@
 
 An attempt holds its GPUs from when they are taken for it until it ends: its launch and the test of its nodes are paid
 for, and so is an attempt that was lost, cancelled, or whose trial has been tried again since. A result that is used
-again held nothing. An attempt without an end was cut off with its driver: it counts until that driver was last heard.
+again held nothing. An attempt without an end was cut off with its driver: it counts until that driver was last heard,
+and `UNHEARD_S` more, for which it may have held its GPUs unheard. So none that has started counts nothing.
+
+A gang that waits for its next trial is no attempt: it is ended within seconds (`private_tune.IDLE_GANG_S`).
 """
 
 from __future__ import annotations
+
+UNHEARD_S = 2.0  # at most, between two words of a driver: it has a bulletin once a second, and looks as often
+
+
+def heard_until(last: float, now: float) -> float:
+    """Return until when a driver counts that was last heard then. One that has gone counts the same at any later time;
+    one that goes on never counts ahead of the clock."""
+    return max(last, min(now, last + UNHEARD_S))
 
 
 class Hours:

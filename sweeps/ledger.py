@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from sweeps.errors import InputError, Mistake, RefusedError
-from sweeps.hours import Hours
+from sweeps.hours import Hours, heard_until
 from sweeps.plan import Plan
 from sweeps.shape import Node
 from sweeps.spec import SweepSpec, parse
@@ -118,6 +118,7 @@ class Ledger:
         self.paths = paths
         self.facts = facts
         self.is_new = before is None
+        self._has_begun = not self.is_new
         self.before = before or SweepRecord(facts, ())
         self._file = file
 
@@ -149,13 +150,20 @@ class Ledger:
         who = {"pid": os.getpid(), "host": os.uname().nodename, "user": _user()}
         self._append({"kind": "driver", **who, **job, "at": time.time(), "heard_at": self.before.heard_at})
 
+    @property
+    def is_blank(self) -> bool:
+        """Has no trial of it ever got a GPU, nor a result?"""
+        return not self._has_begun
+
     def start(self, config: TrialConfig, at: float) -> None:
         """It holds its GPUs from now on. Nothing counts by this line but what a driver that is killed leaves open: it
         need not be on the disk."""
         self._append({"kind": "start", "trial": config.trial, "gpus": config.gpus, "at": at}, is_safe=False)
+        self._has_begun = True
 
     def write(self, record: TrialRecord) -> None:
         self._append({"kind": "trial", "trial": record.config.trial, **contract.to_json(record)})
+        self._has_begun = True
 
     def write_attempt(self, record: TrialRecord) -> None:
         """It is tried again: this end does not count."""
@@ -188,9 +196,12 @@ class Ledger:
             if is_safe:
                 os.fsync(self._file.fileno())
         except OSError as error:
+            cure = "free or choose another disk (SWEEP_RESULTS=folder), then run again"
+            if self._has_begun:
+                cure = f"free some of its disk, then sweep resume {self.facts.name}"
             raise RefusedError(
                 f"the ledger must be written before a result counts, but the system says: {error.strerror}\n"
-                f"  {self.paths.ledger}\n  free or choose another disk (SWEEP_RESULTS=folder), then run again"
+                f"  {self.paths.ledger}\n  {cure}"
             ) from None
 
 
@@ -281,7 +292,7 @@ def _take(name: str) -> tuple[SweepPaths, TextIO]:
             continue
         except OSError as error:
             raise RefusedError(
-                f"who goes on with a sweep must be able to write its ledger, but the system says: {error.strerror}\n"
+                f"a sweep's ledger must be writable to go on, but the system says: {error.strerror}\n"
                 f"  {at.ledger}\n  its owner can go on"
             ) from None
         if file is None:
@@ -420,7 +431,9 @@ def read(name: str) -> SweepRecord:
             is_complete = has_ended and entry["why"] == "complete"
     if facts is None:
         raise InputError(str(at), [Mistake("", "a ledger begins with its sweep", "none")])
-    heard_at = 0.0 if facts.simulated else _bulletin_at(paths(name))  # of a virtual clock the lines alone tell
+    heard_at = hours.heard_at  # of a virtual clock the lines alone tell
+    if not facts.simulated:
+        heard_at = heard_until(max(heard_at, _bulletin_at(paths(name))), time.time())
     return SweepRecord(
         facts,
         tuple(trials.values()),
@@ -431,7 +444,7 @@ def read(name: str) -> SweepRecord:
         tuple(noted["aside"]),
         tuple(noted["rung"]),
         hours.spent(heard_at),
-        max(heard_at, hours.heard_at),
+        heard_at,
         has_ended,
     )
 

@@ -1,4 +1,4 @@
-"""`sweep gc`: what takes space and can be had again, or that nobody needs any more.
+"""`sweep gc`: what takes space and can be made again, or that nobody needs any more.
 
 Of a sweep that is complete and old, and whose trials all stand in the tracking store: logs, telemetry, checkpoints and
 Tune's folder. Its ledger and report stay unless they are asked for. And columnar copies of tracking stores.

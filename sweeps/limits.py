@@ -33,6 +33,8 @@ from workers.contract import Measurement, TrialConfig, Without
 Part = Literal["input", "comm", "compute"]
 NAMES: dict[Part, str] = {"input": "input", "comm": "communication", "compute": "computing"}
 CLEARLY = 0.1  # a wait worth a name
+AT_LEAST = CLEARLY / 2  # of a step, for sure, before a wait has a name
+NEARLY_ALL = 0.99  # of a step: how many threads would do is not known
 Rounds = Sequence[Sequence[float]]  # milliseconds of each step of each round's block
 Means = Sequence[float]  # milliseconds of a step, by round
 
@@ -57,9 +59,9 @@ class Share:
         return math.inf if math.isnan(self.half_width) else self.half_width
 
     def leaves_behind(self, other: Share) -> bool:
-        """Whether the interval of the difference is above zero. Shares of the same rounds have the whole step in
-        common, so their difference is, if anything, surer than this."""
-        return self.value - other.value > math.hypot(self._within, other._within)
+        """Whether this interval lies above the other. Then their difference is above zero for sure, however the two go
+        together: computing falls where a wait grows, and repeats may wait now for the one and now for the other."""
+        return self.low > other.high
 
 
 NOTHING = Share(0.0, 0.0)
@@ -146,21 +148,23 @@ def verdict(found: Shares) -> Verdict:
     """What the intervals allow to be said.
 
     Input and communication are waits: time that a step could do without. The larger one is named if it is a tenth of
-    a step or more, its interval leaves zero, and it leaves the other one behind. Computing is what a step can't do
-    without: it is named only where both waits are less than a tenth for sure, and it leaves them behind. Everything
-    else is open: between the waits that may be a tenth or more, or between all parts where none is.
+    a step or more, its whole interval lies above a twentieth, and it leaves the other one behind. Above zero would not
+    do: who reads the name adds threads or changes the network, and of a wait of 11% ± 10.5% that may gain nothing. With
+    a twentieth even the low end is half of what is worth a name. Computing is what a step can't do without: it is named
+    only where both waits are less than a tenth for sure, and it leaves them behind. Everything else is open: between
+    the waits that may be a tenth or more, or between all parts where none is.
     """
     waits: list[tuple[Part, Share]] = sorted(
         [("input", found.input), ("comm", found.comm)], key=lambda wait: wait[1].value, reverse=True
     )
     (part, first), (_, second) = waits
-    if first.value >= CLEARLY and first.low > 0 and first.leaves_behind(second):
+    if first.value >= CLEARLY and first.low >= AT_LEAST and first.leaves_behind(second):
         return Verdict(part, ((part, first),))
     may_be = tuple(wait for wait in waits if not wait[1].high < CLEARLY)
     if may_be:
         return Verdict(None, may_be)
     compute: tuple[Part, Share] = ("compute", found.compute)
-    if found.compute.low > 0 and found.compute.leaves_behind(first):
+    if found.compute.low > 0 and all(found.compute.leaves_behind(wait) for _, wait in waits):
         return Verdict("compute", (compute,))
     return Verdict(None, (compute, *waits))
 
@@ -173,7 +177,7 @@ def in_short(found: Verdict) -> str:
 
 def sentence(found: Verdict, ranks: int, decode_threads: int = 0) -> str:
     """The same, with what would help: the threads that would do if each did as much as those of now, which are counted
-    by node."""
+    by node; from those for the low end of the share to those for its high end."""
     if not found.part:
         return f"{in_short(found)}; more repeats or steps would tell"
     ((_, share),) = found.shares
@@ -184,8 +188,17 @@ def sentence(found: Verdict, ranks: int, decode_threads: int = 0) -> str:
     waits = f"input-bound: {_shown(share)} of a step waits for"
     if not decode_threads:
         return f"{waits} its input"
-    enough = math.ceil(decode_threads / max(1 - share.value, 0.01))
-    return f"{waits} {decode_threads} decode thread{'s' * (decode_threads > 1)}; {enough} would do"
+    return (
+        f"{waits} {decode_threads} decode thread{'s' * (decode_threads > 1)}; {_enough(share, decode_threads)} would do"
+    )
+
+
+def _enough(share: Share, threads: int) -> str:
+    """`7`, `7 to 9`, or `7 or more` where the wait may be nearly all of a step."""
+    fewest, most = (math.ceil(threads / (1 - min(end, NEARLY_ALL)) - 1e-9) for end in (share.low, share.high))
+    if share.high >= NEARLY_ALL:
+        return f"{fewest} or more"
+    return str(fewest) if fewest == most else f"{fewest} to {most}"
 
 
 def of_cell(cell: Any) -> Verdict | None:

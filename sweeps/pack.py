@@ -21,8 +21,7 @@ SWEEP = "sweep.yaml"  # what can have no other name there
 def pack(folder: Path, sweep: Path | None = None, text: str = "") -> list[Path]:
     """Copy it into an empty folder; what is there then, as paths in it. The sweep's text goes to `sweep` there."""
     if sweep:
-        (folder / sweep).parent.mkdir(parents=True, exist_ok=True)
-        (folder / sweep).write_text(text, encoding="utf-8")
+        put(folder, sweep, text)
     for source in _code():
         copy = folder / source.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -30,11 +29,22 @@ def pack(folder: Path, sweep: Path | None = None, text: str = "") -> list[Path]:
     return sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
 
 
+def put(folder: Path, sweep: Path, text: str) -> None:
+    """A sweep's text to its place in a folder that is sent."""
+    (folder / sweep).parent.mkdir(parents=True, exist_ok=True)
+    (folder / sweep).write_text(text, encoding="utf-8")
+
+
 def place(file: Path) -> Path:
     """Of a sweep file in the pack: as the user named it, so that what is said about it there can be read here."""
     is_inside = not file.is_absolute() and ".." not in file.parts
     named = file if is_inside else Path(file.name)
     return Path(SWEEP) if named.parts[0] in CODE else named
+
+
+def contents() -> list[tuple[str, bytes]]:
+    """The project's code as `pack` would send it, in order."""
+    return sorted((str(path.relative_to(ROOT)), path.read_bytes()) for path in _code())
 
 
 def _code() -> Iterator[Path]:

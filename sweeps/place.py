@@ -1,6 +1,7 @@
 """Where a command is to happen: one meaning of an address for all commands, by its form. Pure.
 
-http://HEAD:8265    a cluster elsewhere, through its job server: its head does it
+cluster.yaml        a cluster elsewhere, by its launcher file: its head does it, asked through an SSH tunnel
+http://HEAD:8265    the same without SSH, where its job server can be reached: the token goes there in clear text
 HOST:6379, auto     the Ray cluster that this machine belongs to: trials run there, results come here
 local               this machine alone, whatever the environment says
 """
@@ -15,9 +16,13 @@ from sweeps.errors import InputError, Mistake
 
 JOB_SERVER = "RAY_API_SERVER_ADDRESS"  # Ray's own names
 RAY = "RAY_ADDRESS"
+LAUNCHER_FILE = (".yaml", ".yml")
+URL = ("http://", "https://")
 HEADS_PORT = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
+JOBS_PORT = ":8265"
 
-Kind = Literal["here", "ray", "afar"]
+Kind = Literal["here", "ray", "ssh", "http"]
+AFAR: tuple[Kind, ...] = ("ssh", "http")  # a cluster that this machine is no part of
 
 
 class Place(NamedTuple):
@@ -25,16 +30,28 @@ class Place(NamedTuple):
     address: str = ""
 
 
-def of(given: str | None, environment: Mapping[str, str], may: Collection[Kind], me: str = "sweep") -> Place:
+def of(
+    given: str | None,
+    environment: Mapping[str, str],
+    may: Collection[Kind],
+    me: str = "sweep",
+    *,
+    elsewhere: str = "",
+    default: str = "",
+) -> Place:
     """Where a command happens that `may` happen in such places: as `--address` says, else the environment's variables.
-    Raises where it can't happen there."""
+    Raises where it can't happen there; `elsewhere` is what to call instead, for a cluster that this machine is no part
+    of, if that is not `submit`."""
     name, text = next(
         ((name, text) for name, text in _told(given, environment, may) if text),
-        ("--address", ""),
+        ("--address", default),
     )
     found = Place(_kind(text, name), "" if text == "local" else text)
     if found.kind not in may:
-        raise InputError(name, [Mistake("", _rule(found.kind, may, name, me), text or None)])
+        raise InputError(name, [Mistake("", _rule(found.kind, may, name, me, elsewhere), text or None)])
+    if found.kind == "http" and not text.startswith(URL):
+        rule = f"must begin with http:// where its port is {JOBS_PORT[1:]}, which takes jobs: http://HEAD{JOBS_PORT}"
+        raise InputError(name, [Mistake("", rule, text)])
     return found
 
 
@@ -42,7 +59,7 @@ def _told(given: str | None, environment: Mapping[str, str], may: Collection[Kin
     """By whom, and what; the first that says anything counts. On its head a cluster's Ray is no address for a command
     that only asks for results: these lie there."""
     of_ray = environment.get(RAY, "")
-    is_of_use = "ray" in may or of_ray.startswith(("http://", "https://"))
+    is_of_use = "ray" in may or of_ray.startswith(URL) or of_ray.endswith(LAUNCHER_FILE)
     return [
         ("--address", given or ""),
         (JOB_SERVER, environment.get(JOB_SERVER, "")),
@@ -53,23 +70,33 @@ def _told(given: str | None, environment: Mapping[str, str], may: Collection[Kin
 def _kind(text: str, name: str) -> Kind:
     if text in ("", "local"):
         return "here"
-    if text.startswith(("http://", "https://")):
-        return "afar"
-    if text == "auto" or HEADS_PORT.fullmatch(text):
+    if text.endswith(LAUNCHER_FILE) and not text.startswith(URL):
+        return "ssh"
+    is_port = HEADS_PORT.fullmatch(text)
+    if text.startswith(URL) or (is_port and text.endswith(JOBS_PORT)):
+        return "http"
+    if text == "auto" or is_port:
         return "ray"
-    rule = "must be http://HEAD:8265 (a cluster elsewhere), HOST:6379 or auto (the one this machine is in), or local"
+    rule = (
+        "must be cluster.yaml (a cluster elsewhere, through SSH), http://HEAD:8265 (the same without SSH), HOST:6379 or"
+        " auto (the one this machine is in), or local"
+    )
     raise InputError(name, [Mistake("", rule, text)])
 
 
-def _rule(kind: Kind, may: Collection[Kind], name: str, me: str) -> str:
+def _rule(kind: Kind, may: Collection[Kind], name: str, me: str, elsewhere: str) -> str:
     """Of a command that can't happen in a place of this kind."""
     back = "" if name == "--address" else "; --address local is this machine, whatever the environment says"
-    if "afar" not in may:
-        return (
-            f"must be HOST:6379 or auto, on a machine of the cluster; from elsewhere: {me} submit FILE "
-            f"--address http://HEAD:8265{back}"
-        )
+    if kind == "http" and "ssh" in may:
+        return f"must be cluster.yaml: what is shown is reached through SSH alone, not at http://HEAD{JOBS_PORT}{back}"
+    if [*may] == ["here"]:
+        return f"must be local: it is done where the store is, of a cluster after ray attach cluster.yaml{back}"
+    if "ssh" not in may:
+        there = elsewhere or f"{me} submit FILE --address cluster.yaml (or http://HEAD{JOBS_PORT})"
+        return f"must be HOST:6379 or auto, on a machine of the cluster; from elsewhere: {there}{back}"
     if "here" not in may:
-        return f"must be a cluster's, such as http://HEAD:8265 ({JOB_SERVER} is heeded too)"
+        of_ray = ", HOST:6379 or auto" if "ray" in may else ""
+        return f"must be a cluster's: cluster.yaml, or http://HEAD{JOBS_PORT}{of_ray}; or set it in {JOB_SERVER}"
     assert kind == "ray"
-    return f"must begin with http://, such as http://HEAD:8265; on a machine of the cluster leave it away{back}"
+    over_http = f", or http://HEAD{JOBS_PORT}" if "http" in may else ""
+    return f"must be cluster.yaml{over_http}; on a machine of the cluster leave it out{back}"

@@ -341,6 +341,8 @@ def _in_effect(spec: SweepSpec, values: Mapping[str, Any]) -> dict[str, Any]:
         made["placement"] = "pack"
     if made["gpus"] == 1:  # nothing is reduced
         made |= {axis: spec.default(axis) for axis in OF_REDUCTION}
+    if made["xla"]:  # its one operation gives all gradients at once: there is nothing to reduce beside it
+        made["reduction"] = spec.default("reduction")
     return made
 
 

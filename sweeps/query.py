@@ -87,7 +87,7 @@ def trials(
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    """Those of several stores under each other."""
+    """Return the rows of several stores, one store below the other."""
     import pandas as pd
 
     if len(tables) == 1:
@@ -125,14 +125,14 @@ def series(trial: str, metric: str, sweep: str = "", *, store: str = "") -> pd.D
 
 
 def is_there() -> bool:
-    """Is there a tracking store to ask? MLflow would make one."""
+    """Say whether there is a tracking store to ask: MLflow would make one."""
     return not _is_absent(tracking.store_name())
 
 
-def sweep(name: str) -> dict[str, Any]:
+def sweep(name: str, *, store: str = "") -> dict[str, Any]:
     """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note, gpu_hours,
     and the nodes that it was planned for: none where an earlier version wrote it."""
-    uri = tracking.store_name()
+    uri = store or tracking.store_name()
     table = _in_order(_read(uri, [name], OWN))
     is_it = (arrays.texts(table, "tag:sweep.name") == name) & (arrays.texts(table, "tag:sweep.trial") == "")
     table = table.filter(is_it & (arrays.texts(table, "tag:sweep.id") != ""))
@@ -180,7 +180,7 @@ def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
 
 
 class Place(NamedTuple):
-    """Where a sweep stands in a tracking store."""
+    """Return where a sweep is in a tracking store."""
 
     experiment: str  # its id
     sweep: str  # its id
@@ -189,7 +189,7 @@ class Place(NamedTuple):
 
 
 def place(name: str) -> Place:
-    """Of several sweeps of a name, the last."""
+    """Return the last of several sweeps of a name."""
     uri = tracking.store_name()
     table = _read(uri, [name], OWN)
     _check_names([name], {uri: table})
@@ -323,7 +323,7 @@ def _stored(wanted: Iterable[str]) -> list[str]:
 
 
 def chosen(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """These columns, in this order; raises where there is none of a name."""
+    """Return these columns, in this order; raises where there is none of a name."""
     if unknown := [name for name in columns if name not in table]:
         known = [*table, *TOLD, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store"]
         rules = {name: f"must be a column ({_near(name, known) or 'trial, gpus, images_per_s, …'})" for name in unknown}
@@ -332,7 +332,7 @@ def chosen(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def ordered(table: pd.DataFrame, text: str) -> pd.DataFrame:
-    """By columns such as `gpus,images_per_s:desc`; what has no value comes last."""
+    """Sort by columns such as `gpus,images_per_s:desc`; rows without a value come last."""
     if not text:
         return table
     parts = [part.strip().rpartition(":") if ":" in part else (part.strip(), "", "") for part in text.split(",")]
@@ -345,7 +345,7 @@ def ordered(table: pd.DataFrame, text: str) -> pd.DataFrame:
 
 
 def tells(column: pd.Series) -> bool:
-    """Does a column of a list of sweeps say anything?"""
+    """Say whether a column of a list of sweeps tells anything."""
     return bool(column.map(lambda value: value not in ("", 0)).fillna(False).any()) and column.notna().any()
 
 
@@ -359,12 +359,12 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 def _is_absent(uri: str) -> bool:
-    """MLflow would make the file."""
+    """Say whether a store's file is missing: MLflow would make it."""
     return uri.startswith(database.SQLITE) and not database.file_of(uri).exists()
 
 
 def _read(uri: str, names: Sequence[str], columns: Sequence[str] | None, rebuild: bool = False) -> pa.Table:
-    """What a store holds of these sweeps at least; of all where none is named."""
+    """Return what a store holds of these sweeps, and perhaps of others; of all where none is named."""
     if _is_absent(uri):
         raise InputError(uri, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
     if rebuild:
@@ -399,7 +399,7 @@ def _asked(uri: str, of_database: Callable[[Any], Any], otherwise: Callable[[], 
 
 
 def _check_names(names: Sequence[str], read: Mapping[str, pa.Table]) -> None:
-    """Each must be in one of the stores."""
+    """Check that each is in one of the stores."""
     known = {name for table in read.values() for name in arrays.texts(table, "tag:sweep.name")} - {""}
     if unknown := [name for name in names if name not in known]:
         raise InputError(", ".join(read), [_unknown(name, known) for name in unknown])
@@ -427,7 +427,7 @@ def _in_order(table: pa.Table) -> pa.Table:
 
 
 def _whole(table: pa.Table) -> pa.Table:
-    """Without the runs that lack a tag that every trial has; says which."""
+    """Leave out the runs that lack a tag that every trial has, and say which."""
     import numpy as np
 
     has = {what: arrays.texts(table, column) != "" for column, what in NEEDED.items()}
@@ -435,7 +435,7 @@ def _whole(table: pa.Table) -> pa.Table:
 
 
 def _having(table: pa.Table, is_whole: Any, lacking: Sequence[str]) -> pa.Table:
-    """Those runs alone; says which are not, and what they lack."""
+    """Return those runs alone; say which others there are, and what they lack."""
     if not lacking:
         return table
     left = arrays.texts(table.filter(~is_whole), "run")
@@ -524,7 +524,7 @@ def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
 
 
 def _arrangements(table: pa.Table) -> Any:
-    """As they are told; of runs of earlier versions, what their nodes leave no choice but."""
+    """Return arrangements as the runs tell them; for runs of earlier versions, what their node count implies."""
     import numpy as np
 
     told = arrays.texts(table, WHERE["arrangement"])

@@ -42,11 +42,13 @@ class Marked(io.TextIOBase):
 
 
 def main(arguments: list[str]) -> None:
-    from sweeps import cli
+    from sweeps import cli, versions
 
     to = sys.stdout
     streams = Marked(OUT, to), Marked(ERR, to)
     sys.stdout, sys.stderr = streams
+    if differs := versions.told():
+        print(differs, file=sys.stderr)
     try:
         code: object = cli.main(arguments)
     except SystemExit as end:  # argparse

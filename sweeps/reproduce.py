@@ -11,7 +11,6 @@ import dataclasses
 import difflib
 import json
 import math
-import os
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from sweeps.shape import Node
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
 from sweeps.spec import SweepSpec, parse
+from workers import quota
 from workers.paths import results_root
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _export(table: Table, path: Path) -> int:
 
 
 def _list(form: tables.Format) -> int:
-    here = Node("here", os.cpu_count() or 1, len(list(Path("/dev").glob("nvidia[0-9]*"))))
+    here = Node("here", quota.cores(), len(list(Path("/dev").glob("nvidia[0-9]*"))))
     rows: list[dict[str, Any]] = []
     for one in publication.listed():
         if one.why_not:
@@ -337,8 +337,8 @@ def _show(
             tables.show_rows(shown, "table", f"\n{word}: {told}")
     print(
         "\n"
-        f"a row holds if 1 lies within its ratio's 95% interval, widened by {100 * within:.3g}% and half of the last"
-        " printed digit; these intervals hold for all rows together"
+        f"a row holds if its ratio's whole 95% interval lies within 1 ± {100 * within:.3g}% and half of the last"
+        " printed digit, differs if it lies outside, and else is open; these intervals hold for all rows together"
     )
     for line in (*_as_printed(departures), *(_in_sample(table, fit, within) if where else ())):
         print(line)
@@ -349,7 +349,7 @@ def _show(
     )
     for one in unlike:
         if one.what == setups.ALL_ELSE:
-            print(f"not stated there, and here as where nobody sets it: {one.here}")
+            print(f"not stated there, and at its default here: {one.here}")
 
 
 def _as_printed(departures: Sequence[Departures | None]) -> Iterator[str]:

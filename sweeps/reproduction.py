@@ -4,13 +4,16 @@ Each row makes up to two claims: its rate, and its relative figure, which is its
 many GPUs, its rate) over a row of the same table. Rates are of one machine; relative figures may hold on another.
 
 A claim is judged by measured ÷ published. Its interval holds for all claims of a kind together at 95% (Bonferroni);
-variances are shared between cells as far as they are alike (`analysis.noise`). With the tolerance t and half of the
-last printed digit u, relative to the figure:
+variances are shared between cells as far as they are alike (`analysis.noise`), and put together as `sweep diff` does
+(`analysis.joint`). With the tolerance t and half of the last printed digit u, relative to the figure:
 
-    holds         the interval, widened by t + u either way, contains 1
-    differs       it does not
-    open          it does, but is wider than ±10% and ±t: more repeats would tell; or there is no interval
+    holds         the whole interval lies within 1 ± (t + u)
+    differs       it lies wholly outside
+    open          it reaches over an end of that: more repeats would tell; or there is no interval
     not measured  there is no figure; `why` says why
+
+That a figure holds is a finding as that it differs is one, and asks for as much: an interval that merely touches what
+is allowed has not refuted it, and a figure that is 13% off could be within it.
 
 A published figure that comes without an interval of its own is taken as it stands.
 """
@@ -25,8 +28,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sweeps import plan
-from sweeps.analysis import APART, STUDIED_BY
-from sweeps.analysis.noise import moderated
+from sweeps.analysis import APART, STUDIED_BY, joint, noise
 from sweeps.errors import shown
 from sweeps.publication import Row, Table, usual
 from sweeps.shape import Node
@@ -37,8 +39,6 @@ from workers.contract import TrialConfig
 Verdict = Literal["holds", "differs", "open", "not measured"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "differs", "open", "not measured")
 CONFIDENCE = 0.95
-WIDEST = 0.10  # half of an interval that still tells something
-LEAST_VARIANCE = 1e-18
 APART_IN_WORDS = {
     "hardware": "hardware fingerprints",
     "software": "software fingerprints",
@@ -202,11 +202,10 @@ def _measured(
     cells = {cell: _cell(config, by_cell[cell], cell in planned) for cell, config in needed.items()}
     known = [cell for cell, one in cells.items() if one.spread]
     own = [spread for cell in known if (spread := cells[cell].spread)]
-    variances, dfs = moderated([spread.variance for spread in own], [spread.df for spread in own])
-    for cell, variance, df in zip(known, variances, dfs, strict=True):
-        n = len([trial for trial in by_cell[cell] if _has_rate(trial)])
-        found = Spread(max(float(variance), LEAST_VARIANCE) / n, float(df))
-        cells[cell] = dataclasses.replace(cells[cell], spread=found)
+    repeats = [sum(_has_rate(trial) for trial in by_cell[cell]) for cell in known]
+    of_means = noise.of_means([spread.variance for spread in own], [spread.df for spread in own], repeats)
+    for cell, variance, df in zip(known, *of_means, strict=True):
+        cells[cell] = dataclasses.replace(cells[cell], spread=Spread(float(variance), float(df)))
     return cells
 
 
@@ -283,13 +282,13 @@ def _relative(row: Row, cell: Cell | str, under: Cell | str, base: Row | None) -
     """A row's figure over its baseline's; without a base row it is printed as such."""
     printed = row.value / base.value if base else row.value
     rounding = row.rounding / row.value + (base.rounding / base.value if base else 0.0)
-    for one, whose in ((cell, ""), (under, "what it is over: ")):
+    for one, whose in ((cell, ""), (under, "its base: ")):
         if isinstance(one, str) or one.mean != one.mean:
             return _Asked(printed, rounding, why=f"{whose}{one if isinstance(one, str) else one.why}")
     assert isinstance(cell, Cell)
     assert isinstance(under, Cell)
     if unlike := _unlike(cell, under):
-        return _Asked(printed, rounding, why=f"what it is over was measured with other {unlike}")
+        return _Asked(printed, rounding, why=f"its base was measured with other {unlike}")
     ratio = cell.mean / under.mean
     spreads = [one.spread for one in (cell, under) if one.spread]
     published = [_published(row), *([_published(base)] if base else [])]
@@ -321,25 +320,17 @@ def _claim(asked: _Asked, tolerance: float, count: int) -> Claim:
     made = Claim(printed=asked.printed, measured=asked.measured, half_width=asked.half_width, ratio=ratio)
     if not asked.has_interval:
         return dataclasses.replace(made, verdict="open", why="a single repeat has no interval")
-    from workers.student import quantile
-
-    whole = combined(asked.spreads)
-    half = float(quantile(whole.df, 1 - (1 - CONFIDENCE) / count)) * math.sqrt(whole.variance)
+    spreads = asked.spreads
+    variances, freedom = [one.variance for one in spreads], [one.df for one in spreads]
+    half = float(joint.half_width(variances, freedom, 1 - (1 - CONFIDENCE) / count))
     low, high = ratio * math.exp(-half), ratio * math.exp(half)
     verdict = judge(low, high, tolerance, asked.rounding)
     why = ""
     if verdict == "differs":
         why = f"{ratio - 1:+.1%}"
     elif verdict == "open":
-        why = f"± {math.exp(half) - 1:.0%} is too wide to tell: more repeats"
+        why = f"{low - 1:+.1%} to {high - 1:+.1%} reaches over ±{100 * (tolerance + asked.rounding):.3g}%: more repeats"
     return dataclasses.replace(made, low=low, high=high, verdict=verdict, why=why)
-
-
-def combined(spreads: Iterable[Spread]) -> Spread:
-    """Of a product or quotient of independent figures (Welch and Satterthwaite)."""
-    own = [spread for spread in spreads if spread.variance > 0]
-    variance = sum(spread.variance for spread in own)
-    return Spread(variance, variance**2 / sum(spread.variance**2 / spread.df for spread in own))
 
 
 def judge(low: float, high: float, tolerance: float, rounding: float) -> Verdict:
@@ -347,7 +338,7 @@ def judge(low: float, high: float, tolerance: float, rounding: float) -> Verdict
     allowed = tolerance + rounding
     if low > 1 + allowed or high < 1 - allowed:
         return "differs"
-    return "open" if math.sqrt(high / low) - 1 > max(WIDEST, tolerance) else "holds"
+    return "holds" if low >= 1 - allowed and high <= 1 + allowed else "open"
 
 
 def counted(claims: Iterable[Claim | None]) -> str:

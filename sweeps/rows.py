@@ -48,6 +48,8 @@ METRICS = {
     "overlap_share": "share/overlap",
     "overlap_share_ci": "share/overlap_ci",
     "joules_per_image": "joules_per_image",
+    "cpu_joules_per_image": "energy/cpu_joules_per_image",
+    "gpu_joules_per_image": "energy/gpu_joules_per_image",
     "read_mib": "data/read_mib",
     "allreduce_mib_per_s": "ranks/allreduce_mib_per_s",
     "launch_s": "time/launch_s",
@@ -69,6 +71,7 @@ WHERE = (*SIDES, "data_files", "arrangement")  # what trials must share to be po
 UNKNOWN = "unknown"  # in place of the digest of a node that has not said it, beside others'
 NOT_PINNED = "not: "  # begins the words on ranks that may run anywhere
 SYSTEM = "system/"  # begins the name of a reading of the nodes
+READ_BACK = "in_force."  # begins the name of a tag that says what was read back of a setting
 VARIABLE = "env."  # begins the name of a parameter that is an environment variable
 TRAINING = 3  # the backward pass costs twice the forward one
 EPOCH_IMAGES = 1_281_167  # ImageNet's
@@ -89,7 +92,10 @@ def typed(name: str, text: str) -> Any:
 def metrics(record: TrialRecord) -> dict[str, float]:
     """The figures of a trial that measured something; else only how long it took."""
     if cached := record.outcome.cached:
-        return {name: figure for name, figure in cached.figures.items() if name in METRICS}
+        known = {name: figure for name, figure in cached.figures.items() if name in METRICS}
+        if "cpu_joules_per_image" not in known:  # of before the two were told apart: of one or of both
+            known.pop("joules_per_image", None)
+        return known
     figures = {"trial_s": record.ended_at - record.started_at}
     measured = record.outcome.measurement
     if measured:
@@ -121,14 +127,21 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
             "read_mib": sum(rank.read_mib for rank in measured.ranks),
             **({"is_pinned": float(all(rank.pinned for rank in measured.ranks))} if pinned(record) else {}),
             **({"allreduce_mib_per_s": first.allreduce_mib_per_s} if first.allreduce_mib_per_s else {}),
-            **(
-                {"joules_per_image": joules / measured.images}
-                if (joules := record.outcome.usage.get("energy_j"))
-                else {}
-            ),
+            **_joules(record, measured.images),
             "skipped_images": float(sum(rank.skipped_images for rank in measured.ranks)),
         }
     )
+
+
+def _joules(record: TrialRecord, images: int) -> dict[str, float]:
+    """Energy an image, of processors and of GPUs, as far as each is known of all nodes; and of both together, which a
+    trial without GPUs has of its processors alone."""
+    read = record.outcome.usage
+    parts = ("cpu", "gpu") if record.config.device == "gpu" else ("cpu",)
+    told = {
+        f"{part}_joules_per_image": read[f"{part}_energy_j"] / images for part in parts if read.get(f"{part}_energy_j")
+    }
+    return told | ({"joules_per_image": sum(told.values())} if len(told) == len(parts) else {})
 
 
 def _device_peak_mib(measured: Measurement) -> float:

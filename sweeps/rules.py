@@ -144,6 +144,10 @@ def _without_effect(spec: SweepSpec) -> Iterator[Mistake]:
     for axis, optimizer in NEEDED_BY.items():
         if axis in spec.space.model_fields_set and optimizer not in optimizers:
             yield Mistake(f"space.{axis}", f"has no effect without optimizer: {optimizer}", ", ".join(optimizers))
+    reductions = spec.space.reduction.points()
+    if all(spec.space.xla.points()) and reductions != [spec.default("reduction")]:
+        rule = "has no effect with xla: on alone, whose one operation gives all gradients at once"
+        yield Mistake("space.reduction", rule, ", ".join(reductions))
     if set(spec.data.points()) <= set(WITHOUT_JPEGS):
         given = ", ".join(spec.data.points())
         if len(spec.space.decode_threads.points()) > 1:
@@ -259,7 +263,10 @@ RULES = (
     Rule(("model", "image_size"), _image_size),
     Rule(("data", "classes"), _classes),
     Rule(
-        ("data", "device", "labels_from", "space.optimizer", "space.decode_threads", "space.cache"),
+        (
+            *("data", "device", "labels_from"),
+            *("space.optimizer", "space.decode_threads", "space.cache", "space.xla", "space.reduction"),
+        ),
         _without_effect,
     ),
     Rule(("space.env", "env_from"), _environment),

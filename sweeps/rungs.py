@@ -186,7 +186,7 @@ class Rungs:
             return ""
         rival = there[most - 1]
         return (
-            f"of the {len(there) + 1} cells that have come to epoch {now.epoch} with {_words(now.equals)} the best "
+            f"of the {len(there) + 1} cells that have come to epoch {now.epoch} with {_words(now.equals)}, the best "
             f"{most} go on (reduction: {self._reduction}), but its top-1 of {now.top1:.2%} is number {better + 1}, "
             f"behind {rival.top1:.2%} of {rival.trial}"
         )
@@ -199,8 +199,8 @@ class Rungs:
         if taken_s <= self._reduction * best.taken_s:
             return ""
         return (
-            f"with {_words(equals)} a trial may take {self._reduction} times (reduction) the {best.taken_s:.1f} s that "
-            f"{best.trial} took to the target, but its epochs took {taken_s:.1f} s and it is not there"
+            f"with {_words(equals)}, a trial may take {self._reduction} times (reduction) the {best.taken_s:.1f} s "
+            f"that {best.trial} took to the target, but its epochs took {taken_s:.1f} s and it is not there"
         )
 
 

@@ -17,17 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.air.execution._internal import RayActorManager
 from ray.tune import schedulers
-from ray.tune import tune as tune_module
-from ray.tune.execution import class_cache, tune_controller
-from ray.tune.execution.tune_controller import TuneController
-from ray.tune.experiment import Trial
-from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.search import SearchAlgorithm
 from ray.util.placement_group import get_current_placement_group
 
-from sweeps import cache
+from sweeps import cache, private_tune
 from sweeps.cache import Made
 from sweeps.cluster import Ask, Site
 from sweeps.conductor import Conductor
@@ -35,21 +29,20 @@ from sweeps.engine import Engine
 from sweeps.ledger import Ledger
 from sweeps.observer import Observer
 from sweeps.packing import Start
+from sweeps.private_tune import PlacedTrial
 from sweeps.sameness import Sameness
 from sweeps.shape import bundles
 from sweeps.sharing import Terms
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.group import SimulatedGroup
 from sweeps.spec import SweepSpec
-from workers import contract, datafiles, redact
+from workers import contract, datafiles
 from workers.contract import EpochRecord, TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses
 from workers.paths import SweepPaths
 
 REPORT_EVERY_S = 5.0
 JUDGE_EVERY_S = 0.5  # where a search may stop a trial
-LOOK_EVERY_S = 1.0
-IDLE_S = 0.2  # between two looks while nothing of ours runs
 INTRODUCED_WITHIN_S = 60.0
 CUT_SHORT = ("killed", "exited", "stalled", "nursery gone")  # kinds of failure that say nothing against the trial
 ONE_AT_A_TIME = '[{"CPU": 1.0}]'  # a simulated trial answers at once
@@ -158,7 +151,7 @@ class _Feed(SearchAlgorithm):
         self._nurses = nurses
         self._same = same  # for all trials
         self.is_judged = bool(same["is_judged"])
-        self._spec: dict[str, Any] = {}  # Tune's, of what all trials have in common
+        self._spec: Mapping[str, Any] = {}  # Tune's, of what all trials have in common
         self._made_of = dict(made)  # by node
         self.away: Away = {}  # by name, what Tune has: the trial, its nodes
         self.taken: dict[str, float] = {}  # nodes of other sweeps, and in how many seconds they may be free
@@ -168,9 +161,9 @@ class _Feed(SearchAlgorithm):
         return {}  # Tune pickles it to restore a run; our state is the ledger
 
     def add_configurations(self, experiments: Sequence[Any]) -> None:
-        self._spec = experiments[0].spec
+        self._spec = private_tune.spec(experiments[0])
 
-    def next_trial(self) -> Trial | None:
+    def next_trial(self) -> PlacedTrial | None:
         self.look()
         if self._conductor.engine.asks_what_nodes_are_made_of and not self._are_all_known():
             return None
@@ -182,17 +175,9 @@ class _Feed(SearchAlgorithm):
             self.set_finished()
         return None
 
-    def _trial(self, name: str, order: dict[str, Any]) -> Trial:
-        """As Tune itself makes one, but for what it works out anew each time and is the same for all of ours."""
-        return _Placed(
-            self._spec["run"],
-            config={"name": name, "order": json.dumps(order)},  # Tune walks through what it sees inside of
-            placement_group_factory=_placement_group(order),
-            stopping_criterion=self._spec["stop"],
-            checkpoint_config=self._spec["checkpoint_config"],
-            trial_dirname_creator=self._spec["trial_dirname_creator"],
-            storage=self._spec["storage"],
-        )
+    def _trial(self, name: str, order: dict[str, Any]) -> PlacedTrial:
+        config = {"name": name, "order": json.dumps(order)}  # Tune walks through what it sees inside of
+        return PlacedTrial(self._spec, config, _placement_group(order))
 
     def look(self) -> None:
         """Which nodes are there, which may be used, and what are they made of?"""
@@ -230,26 +215,6 @@ class _Feed(SearchAlgorithm):
         }
 
 
-class _Placed(Trial):
-    """One whose class is known to be there and whose nodes were chosen: Tune would ask Ray for the class each time.
-
-    What it has come to is for the conductor to keep."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options, stub=True)
-        self.stub = False
-
-    def create_placement_group_factory(self) -> None:
-        self.placement_group_factory = self._default_placement_group_factory
-
-    def set_ray_actor(self, ray_actor: Any) -> None:
-        """Tune would ask it, as a call of its own, for what to show until its first result."""
-        self.temporary_state.ray_actor = ray_actor
-
-    def update_last_result(self, result: dict[str, Any]) -> None:
-        """Tune would keep it, and statistics of it."""
-
-
 def _placement_group(order: dict[str, Any]) -> tune.PlacementGroupFactory:
     """The trial's own actor needs nothing; a bundle for each of its nodes is bound to it."""
     if order["simulated"]:
@@ -263,8 +228,8 @@ def _reserved(bundles: str, *node_ids: str) -> tune.PlacementGroupFactory:
     return tune.PlacementGroupFactory(json.loads(bundles), bundle_label_selector=nodes or None)
 
 
-class _Watcher(TrialProgressCallback):
-    """Tune's events, told to the conductor; in place of what would print them, and keep all trials."""
+class _Watcher(private_tune.Events):
+    """Tune's events, told to the conductor."""
 
     def __init__(self, conductor: Conductor, site: Site, away: Away) -> None:
         self._conductor = conductor
@@ -297,7 +262,7 @@ class _Watcher(TrialProgressCallback):
             self._conductor.progressed(config, contract.progress(json.loads(progress)))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        lines = str(trial.get_error() or "no message").strip().splitlines()
+        lines = private_tune.error(trial).strip().splitlines()
         self._site.look_again()
         kind = "node lost" if _has_gone(self._away[_name(trial)][1], self._site) else "trial actor lost"
         self._over(trial, TrialOutcome(status="lost", kind=kind, message=lines[-1]))
@@ -367,63 +332,6 @@ class _WhenLedgerFails(tune.Stopper):
         return {}
 
 
-class _Loop(TuneController):
-    """Tune's loop. It would stand still for minutes while none of its trials can start, and hold what it has: a gang
-    stays in its placement group for whatever comes next, maybe on a node that is another sweep's now. It would tell a
-    gang of its next trial in one call and start that in another, and keep all trials that have ended."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self._following: list[Trial] = []  # on gangs that are there, to be started
-        super().__init__(*args, **options)
-
-    def _update_trial_queue(self, blocking: bool = False, timeout: int = 0) -> bool:
-        return bool(super()._update_trial_queue(blocking=False))
-
-    def _maybe_add_actors(self) -> None:
-        if self._search_alg.taken and not self._pending_trials:
-            self._cleanup_cached_actors(force_all=True)
-        super()._maybe_add_actors()
-        for trial in self._following:
-            self._on_trial_reset(trial, success=True)
-        self._following.clear()
-
-    def _schedule_trial_reset(self, trial: Trial, new_config: dict[str, Any], new_experiment_tag: str) -> None:
-        if (
-            self._search_alg.is_judged
-        ):  # the gang's last trial may have been stopped: that takes time, not of this one's
-            super()._schedule_trial_reset(trial, new_config, new_experiment_tag)
-        else:
-            self._resetting_trials.add(trial)
-            self._following.append(trial)
-
-    def _schedule_trial_train(self, trial: Trial) -> None:
-        if trial not in self._following:
-            super()._schedule_trial_train(trial)
-        else:
-            heard, failed = self._on_training_result, self._trial_task_failure
-            self._schedule_trial_task(trial, "follow", (trial.config,), on_result=heard, on_error=failed)
-
-    def stop_trial(self, trial: Trial) -> None:
-        super().stop_trial(trial)
-        if trial.status == Trial.TERMINATED and trial in self._trials:
-            self._trials.remove(trial)
-            self._stopped_trials.discard(trial)
-            self._trials_to_cache.discard(trial)
-            self._trial_metadata.pop(trial.trial_id, None)
-            if not self._resources_to_pending_trials[trial.placement_group_factory]:
-                del self._resources_to_pending_trials[trial.placement_group_factory]
-
-
-class _Patient(RayActorManager):
-    """Tune's loop looks ten times a second whether anything has happened; it wakes at once when something has."""
-
-    def next(self, timeout: float | None = None) -> bool:
-        if not self.num_total_actors:  # nothing can happen here
-            time.sleep(IDLE_S)
-            return False
-        return bool(super().next(timeout and max(timeout, LOOK_EVERY_S)))
-
-
 def _has_gone(node_ids: Sequence[str], site: Site) -> bool:
     """One of the nodes that a trial was to run on."""
     return not set(node_ids) <= {site.id(node.name) for node in site.nodes}
@@ -444,11 +352,6 @@ def run(
 ) -> bool:
     """Run a sweep to its end; False if it was interrupted, or the rest is beyond its budget. `before`: with what it
     was measured so far, where it goes on."""
-    tune_controller.RayActorManager, tune_module.TuneController = _Patient, _Loop
-    # Tune would give the driver's AWS keys to every trial's actor, in a runtime environment that Ray logs.
-    class_cache.ENV_VARS_TO_PROPAGATE = {
-        name for name in class_cache.ENV_VARS_TO_PROPAGATE if not redact.is_secret(name)
-    }
     facts, paths = ledger.facts, ledger.paths
     conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated), before=before)
     folders = _folders(spec)
@@ -509,7 +412,7 @@ def _tune(
         feed.look()
         for observer in observers:
             observer.ready()
-        with _terminate_as_interrupt():
+        with _terminate_as_interrupt(), private_tune.our_loop():
             tuner.fit()
         feed.look()
     finally:

@@ -1,7 +1,8 @@
 """A cluster from afar, through Ray Jobs: sweeps are driven on its head, and so is every command that asks about them.
 
 `submit` packs the project and the sweep file and has the head drive it. `relay` has the head run any other command, and
-says here what it says there. Both need no more than the address of the cluster's dashboard and its token.
+says here what it says there. Both need the cluster's token, and its launcher file or its dashboard's address: the file
+says how to reach the head by SSH, and the dashboard is asked through that.
 """
 
 from __future__ import annotations
@@ -14,21 +15,24 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
-from sweeps import errors, ledger, pack, place, plan, reading, relayed, screen, spec
+from sweeps import driverlog, errors, ledger, pack, place, plan, private_ray, reading, relayed, screen, spec, versions
 from sweeps.errors import InputError, Mistake, RefusedError
+from sweeps.variables import variable
 from workers.paths import written_whole
 from workers.redact import masked
 
@@ -37,10 +41,11 @@ if TYPE_CHECKING:
 
 HERE = "http://127.0.0.1:8265"  # on a head
 NAMED = re.compile(r"^results in .*/(?P<name>[^/\s]+)$", re.MULTILINE)
-RAYS_OWN = re.compile(r"^(\S+ \S+\s+INFO job_manager\.py|Running entrypoint for job).*\n", re.MULTILINE)
-MLFLOW_PORT = 5000  # of the head
+MLFLOW_PORT, JOBS_PORT = 5000, 8265  # of the head
 STOPPED_WITHIN_S = 120  # before a driver that was told to stop is killed
 TOLD_WITHIN_S = 60.0  # the name of a sweep that was submitted
+ARRIVES_WITHIN_S = 5.0  # a job whose submission was interrupted, or never
+TAKES_JOBS_WITHIN_S = 60.0  # a head that has just been started
 LOOK_EVERY_S = 0.2
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
@@ -62,20 +67,80 @@ def drive(arguments: Sequence[str], name: str, url: str, me: str, sweep: Path | 
         files = pack.pack(Path(folder), sweep, text)
         size_kb = sum((Path(folder) / path).stat().st_size for path in files) / 1024
         console.print(f"packed {len(files)} files, {size_kb:.0f} KB: {_listed(files)}", style="dim")
-        _start(client, job, ["python", "-m", "sweeps.cli", *arguments], _who(), folder)
-        found = _named(client, job)
+        with _ended_by_ctrl_c(client, job, me, console):
+            _start(client, job, ["python", "-m", "sweeps.cli", *arguments], _who(), folder)
+            found = _named(client, job)
+            if found:
+                print(found)
         if found is None:
             return _did_not_begin(client, job, console)
-    print(found)
-    console.print(f"  status  {me} status {found} -f --address {masked(url)}")
-    console.print(f"  stop    {me} stop {found} --address {masked(url)}")
+        for line in client.get_job_logs(job).splitlines():
+            if line.startswith(versions.DIFFERS):
+                console.print(line)
+    there = shlex.quote(masked(url))
+    console.print(f"  status  {me} status {found} -f --address {there}")
+    console.print(f"  stop    {me} stop {found} --address {there}")
     return errors.DONE
 
 
-def relay(arguments: Sequence[str], url: str) -> int:
-    """Run a command on the head; what it says there is said here, and its exit code is ours."""
+@contextlib.contextmanager
+def _ended_by_ctrl_c(client: JobSubmissionClient, job: str, me: str, console: Console) -> Iterator[None]:
+    """Within the block a Ctrl-C ends the job, too: nothing runs on the cluster whose name nobody has been shown."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        is_over = False
+        with contextlib.suppress(KeyboardInterrupt, OSError):
+            console.print(f"ending {job} on the cluster … (Ctrl-C again leaves it)")
+            is_over = _ended(client, job)
+        if not is_over:
+            console.print(f"{job} may go on; on the head {_ends(job)} ends it")
+        elif name := _begun(client, job):
+            console.print(f"{name} is stopped; to go on: {me} resume {name}")
+        else:
+            console.print(f"{job} has ended: nothing has begun")
+        raise
+
+
+def _begun(client: JobSubmissionClient, job: str) -> str:
+    """The sweep that a job had begun when it was ended, if it had."""
+    with contextlib.suppress(RuntimeError):  # there is no such job
+        if found := NAMED.search(client.get_job_logs(job)):
+            return found["name"]
+    return ""
+
+
+def _ended(client: JobSubmissionClient, job: str) -> bool:
+    """End a job, also one that is being submitted; whether it has, or will never be there."""
+    arrives_by, give_up = time.monotonic() + ARRIVES_WITHIN_S, time.monotonic() + STOPPED_WITHIN_S
+    has_been_told = False
+    while time.monotonic() < give_up:
+        try:
+            if client.get_job_status(job) in ENDED:
+                return True
+            has_been_told = has_been_told or client.stop_job(job)
+        except RuntimeError as error:
+            if private_ray.NO_SUCH_JOB in str(error) and time.monotonic() > arrives_by:
+                return True
+        time.sleep(LOOK_EVERY_S)
+    return False
+
+
+def relay(arguments: Sequence[str], url: str, sends: Path | None = None) -> int:
+    """Run a command on the head; what it says there is said here, and its exit code is ours. With a sweep file that it
+    names, where there is one."""
+    if not sends:
+        return _relayed(_told(arguments, url))
+    text, there = reading.read(sends), pack.place(sends)
+    with tempfile.TemporaryDirectory(prefix="sweep-file-") as folder:
+        pack.put(Path(folder), there, text)
+        named = [str(there) if Path(part) == sends else part for part in arguments]
+        return _relayed(_told(named, url, folder))
+
+
+def _relayed(told: Iterable[tuple[str, str]]) -> int:
     code = None
-    for which, said in _told(arguments, url):
+    for which, said in told:
         if which == relayed.CODE:
             code = int(said)
         else:
@@ -84,13 +149,13 @@ def relay(arguments: Sequence[str], url: str) -> int:
     return code
 
 
-def report(name: str, out: Path, form: str, url: str) -> int:
+def report(name: str, out: Path, form: str, store: str, url: str) -> int:
     """Bring a sweep's report here."""
     if form != "html":
         rule = "must be html for a sweep on a cluster; run this on its head for the others"
         raise InputError("--format", [Mistake("", rule, form)])
     code, lines = 0, []
-    for which, said in _told(["report", name, "--out", "-"], url):
+    for which, said in _told(["report", name, "--out", "-", *(["--store", store] if store else [])], url):
         if which == relayed.CODE:
             code = int(said)
         elif which == relayed.OUT:
@@ -122,13 +187,24 @@ def logs(name: str, is_followed: bool) -> int:
     if not job:
         rule = "must be a sweep that was submitted: what a driver says in a terminal stays there"
         raise InputError("sweep", [Mistake("", f"{rule} (its trials' logs: {ledger.paths(name).logs})", name)])
+    kept = driverlog.read(ledger.paths(name).logs)
+    if kept and not (is_followed and ledger.is_driven(name)):
+        print(kept, end="")
+        return errors.DONE
     with _client(HERE) as client:
-        if is_followed:
+        if not _knows(client, job):
+            print(f"no log of {name}'s driver is kept: `sweep gc` deletes it with the trials' logs", file=sys.stderr)
+        elif is_followed:
             for line in _tailed(client, job):
                 print(line, flush=True)
         else:
             print(_of_ours(client.get_job_logs(job)), end="")
     return errors.DONE
+
+
+def _knows(client: JobSubmissionClient, job: str) -> bool:
+    """Say whether the cluster's Ray has that job: it forgets all at each `ray up`."""
+    return any(known.submission_id == job for known in client.list_jobs())
 
 
 def stop(name: str, me: str) -> int:
@@ -137,7 +213,7 @@ def stop(name: str, me: str) -> int:
         raise InputError("sweep", [Mistake("", "must be a sweep that is running", name)])
     last = ledger.holder(name)
     if not last:
-        raise RefusedError(f"a driver must say who it is, but that of {name} has not yet: {me} stop {name} once more")
+        raise RefusedError(f"a driver must say who it is, but that of {name} has not yet: call {me} stop {name} again")
     if last["host"] != os.uname().nodename:
         raise RefusedError(f"a sweep is stopped where its driver runs: {me} stop {name} on {last['host']}")
     if job := last.get("job"):
@@ -154,11 +230,11 @@ def stop(name: str, me: str) -> int:
     return errors.DONE
 
 
-def _told(arguments: Sequence[str], url: str) -> Iterator[tuple[str, str]]:
+def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tuple[str, str]]:
     """What a command says on the head, line by line, and its exit code as the last."""
     job = f"ask-{uuid.uuid4().hex[:12]}"
     with _client(url) as client:
-        _start(client, job, ["python", "-m", "sweeps.relayed", *arguments], {})
+        _start(client, job, ["python", "-m", "sweeps.relayed", *arguments], {}, folder)
         try:
             is_followed = not {"-f", "--follow"}.isdisjoint(arguments)
             for line in (_tailed if is_followed else _lines)(client, job):
@@ -177,9 +253,18 @@ def _start(
     if secret := next((part for part in command if masked(part) != part), ""):
         rule = "a command must hold no secret: Ray shows it to everyone; the head may hold it, in ~/.pgpass"
         raise InputError("--address", [Mistake("", rule, masked(secret))])
-    environment = {ledger.JOB: job, "RAY_JOB_STOP_WAIT_TIME_S": str(STOPPED_WITHIN_S), "PYTHONUNBUFFERED": "1"}
+    environment = {ledger.JOB: job, private_ray.JOB_ENDS_WITHIN_S: str(STOPPED_WITHIN_S), "PYTHONUNBUFFERED": "1"}
+    environment[versions.ASKED_BY] = versions.here()
     runtime: dict[str, Any] = {"env_vars": environment} | ({"working_dir": folder} if folder else {})
-    client.submit_job(entrypoint=shlex.join(command), submission_id=job, runtime_env=runtime, metadata=about)
+    give_up = time.monotonic() + TAKES_JOBS_WITHIN_S
+    while True:
+        try:
+            client.submit_job(entrypoint=shlex.join(command), submission_id=job, runtime_env=runtime, metadata=about)
+            return
+        except RuntimeError as error:  # right after `ray up` the head answers before it can run anything
+            if private_ray.NO_AGENT_YET not in str(error) or time.monotonic() > give_up:
+                raise
+        time.sleep(LOOK_EVERY_S)
 
 
 def _who() -> dict[str, str]:
@@ -196,7 +281,19 @@ def _named(client: JobSubmissionClient, job: str) -> str | None:
         if is_over:
             return None
         time.sleep(LOOK_EVERY_S)
-    raise RefusedError(f"a driver must begin within {TOLD_WITHIN_S:.0f} s, but {job} waits yet: ray job logs {job}")
+    raise RefusedError(
+        f"a driver must begin within {TOLD_WITHIN_S:.0f} s, but {job} has not\n"
+        f"  it may still begin; on the head `{_ends(job)}` ends it, `{_on_head('logs', job)}` says why it waits"
+    )
+
+
+def _ends(job: str) -> str:
+    return _on_head("stop", job)
+
+
+def _on_head(does: str, job: str) -> str:
+    """The command for a shell on the head."""
+    return f"RAY_AUTH_MODE=token ray job {does} {job}"
 
 
 def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> int:
@@ -209,7 +306,7 @@ def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> i
 
 def _of_ours(log: str) -> str:
     """Without what Ray adds to a job's log."""
-    return RAYS_OWN.sub("", log)
+    return private_ray.OWN_LINES.sub("", log)
 
 
 def _tailed(client: JobSubmissionClient, job: str) -> Iterator[str]:
@@ -262,31 +359,39 @@ def _forget(client: JobSubmissionClient, job: str) -> None:
 
 
 @contextlib.contextmanager
-def tunnel(file: Path, port: int) -> Iterator[tuple[str, Callable[[], RefusedError]]]:
-    """To the MLflow of the cluster that a launcher file describes, by SSH, as long as the block: its address here, and
-    what waits for SSH to end by itself and says why it did."""
+def tunnel(file: Path, port: int, there: int = MLFLOW_PORT) -> Iterator[tuple[str, Callable[[], RefusedError]]]:
+    """To the MLflow, or another port, of the head that a launcher file describes, by SSH, as long as the block: its
+    address here, and what waits for SSH to end by itself and says why it did."""
     head = cluster_file(file)
     key = ["-i", os.path.expanduser(head["key"])] if head["key"] else []
     to = f"{head['user']}@{head['head']}" if head["user"] else head["head"]
     options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
     options += ["-o", "StrictHostKeyChecking=accept-new"]  # `ray up` asks less
     options += ["-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"]
-    command = ["ssh", *key, *options, "-N", "-L", f"127.0.0.1:{port}:127.0.0.1:{MLFLOW_PORT}", to]
-    line = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if not shutil.which("ssh"):
+        raise RefusedError(f"ssh must be installed to reach the head {to}, but is not: apt-get install openssh-client")
+    forward = ["-L", f"127.0.0.1:{port}:127.0.0.1:{there}"]
+    with subprocess.Popen(
+        ["ssh", *key, *options, *forward, to, "cat"],  # which ends with our end of its input, however we end
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for us: a question that is under way is taken back through the tunnel
+    ) as line:
 
-    def ended() -> RefusedError:
-        assert line.stderr
-        return RefusedError(_unreached(to, head["head"], line.stderr.read()))
+        def ended() -> RefusedError:
+            assert line.stderr
+            return RefusedError(_unreached(to, head["head"], line.stderr.read()))
 
-    try:
-        while not _is_open(port):
-            if line.poll() is not None:
-                raise ended()
-            time.sleep(LOOK_EVERY_S)
-        yield f"http://127.0.0.1:{port}", ended
-    finally:
-        line.terminate()
-        line.wait()
+        try:
+            while not _is_open(port):
+                if line.poll() is not None:
+                    raise ended()
+                time.sleep(LOOK_EVERY_S)
+            yield f"http://127.0.0.1:{port}", ended
+        finally:
+            line.terminate()
 
 
 def _unreached(to: str, host: str, said: str) -> str:
@@ -301,18 +406,41 @@ def _is_open(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def _client(url: str) -> Iterator[JobSubmissionClient]:
+def _client(address: str) -> Iterator[JobSubmissionClient]:
     """Raises a `RefusedError` for all that a user can cause: no such address, no token, other versions."""
+    if not address.startswith(place.URL):
+        with tunnel(Path(address), _free_port(), JOBS_PORT) as (url, _):
+            yield from _connected(url, address)
+        return
+    if is_in_clear(address):
+        said = f"the token goes to {masked(address)} in clear text; --address cluster.yaml takes it through SSH"
+        print(said, file=sys.stderr)
+    yield from _connected(address, address)
+
+
+def is_in_clear(url: str) -> bool:
+    """Say whether others can read what is sent to a URL."""
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme == "http" and not re.fullmatch(r"localhost|127(\.\d+){3}|::1", parts.hostname or "")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return int(door.getsockname()[1])
+
+
+def _connected(url: str, address: str) -> Iterator[JobSubmissionClient]:
+    """The client of a job server, which was named by the address."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ[place.JOB_SERVER] = url  # which Ray would rather heed than what it is given
     import ray
     import requests
     from ray.job_submission import JobSubmissionClient
 
     try:
-        client = JobSubmissionClient(url)
+        with variable(place.JOB_SERVER, url):  # which Ray would rather heed than what it is given
+            client = JobSubmissionClient(url)
         logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of each upload, and has just set this anew
-        theirs = client._server_ray_version  # which no public call tells
+        theirs = private_ray.version_there(client)
         if theirs != ray.__version__:
             raise RefusedError(
                 f"client and cluster must have one version of Ray, but here is {ray.__version__} and there {theirs}\n"
@@ -320,9 +448,9 @@ def _client(url: str) -> Iterator[JobSubmissionClient]:
             )
         yield client
     except (ConnectionError, requests.RequestException) as error:
-        raise RefusedError(f"a cluster must answer at {url}, but: {_first_line(error)}") from None
+        raise RefusedError(f"a cluster must answer at {address}, but: {_first_line(error)}") from None
     except (RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise RefusedError(_refusal(url, str(error))) from None
+        raise RefusedError(_refusal(address, str(error))) from None
 
 
 def _refusal(url: str, said: str) -> str:
@@ -350,6 +478,14 @@ def cluster_file(path: Path) -> dict[str, Any]:
     content = reading.mapping(reading.read(path), str(path))
     provider, auth = content.get("provider") or {}, content.get("auth") or {}
     head = provider.get("external_head_ip") or provider.get("head_ip")
+    if not head and (kind := provider.get("type", "local")) != "local":
+        rule = (
+            "must be of machines that are there (local), since a cloud's file does not say where its head is: call"
+            f" `ray dashboard {path}` and give --address http://127.0.0.1:{JOBS_PORT}; for MLflow"
+            f" `ray dashboard {path} --port {MLFLOW_PORT} --remote-port {MLFLOW_PORT}` and"
+            f" http://127.0.0.1:{MLFLOW_PORT} in a browser; or `ray attach {path}` and the command there"
+        )
+        raise InputError(str(path), [Mistake("provider.type", rule, kind)])
     if not head:
         raise InputError(str(path), [Mistake("provider.head_ip", "must be given", None)])
     return {"head": head, "user": auth.get("ssh_user"), "key": auth.get("ssh_private_key")}

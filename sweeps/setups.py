@@ -142,6 +142,8 @@ def _bears(config: TrialConfig, name: str) -> bool:
         return config.optimizer == NEEDED_BY[name]
     if name in OF_FILES:
         return config.data not in contract.WITHOUT_JPEGS
+    if name == "reduction" and config.xla:
+        return False
     return config.gpus > 1 or name not in (*OF_REDUCTION, "placement")
 
 

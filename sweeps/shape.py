@@ -35,27 +35,27 @@ class Node:
 
 
 def idle(nodes: Iterable[Node]) -> dict[str, Node]:
-    """What is free of a cluster on which nothing runs."""
+    """Return what is free on a cluster on which nothing runs."""
     return {node.name: node for node in nodes}
 
 
 def cores(config: TrialConfig, node: Node) -> int:
-    """That a rank needs there: a GPU's part of the node's, or those that a CPU rank computes with."""
+    """Return the CPUs that a rank needs there: its GPU's share of the node's, or its own."""
     return _cores(config.device, config.cores_per_worker, node)
 
 
 def slots(config: TrialConfig, node: Node) -> int:
-    """How many ranks a node can hold."""
+    """Return how many ranks a node can hold."""
     return slots_of(config.device, config.cores_per_worker, node)
 
 
 def slots_of(device: contract.Device, cores_per_worker: int, node: Node) -> int:
-    """How many ranks on such a device it can hold."""
+    """Return how many ranks on such a device it can hold."""
     return _ranks_in(device, _cores(device, cores_per_worker, node), node)
 
 
 def room(config: TrialConfig, node: Node, left: Node) -> int:
-    """How many it can hold with this much left of it; an exclusive trial shares a node with nobody."""
+    """Return how many it can hold with this much left of it; an exclusive trial shares a node with nobody."""
     if config.isolation == "exclusive" and left != node:
         return 0
     return _ranks_in(config.device, cores(config, node), left)
@@ -71,7 +71,7 @@ def _ranks_in(device: contract.Device, cores: int, left: Node) -> int:
 
 
 def arrangement(config: TrialConfig, nodes: Iterable[Node]) -> tuple[int, ...]:
-    """Ranks on each of its nodes, the fullest first; empty if the cluster can never hold it."""
+    """Return the ranks on each of its nodes, the fullest first; empty if the cluster can never hold it."""
     held = tuple(slots(config, node) for node in nodes)
     if not config.arrangement:
         return arranged(config.gpus, config.placement, held)
@@ -82,7 +82,7 @@ def arrangement(config: TrialConfig, nodes: Iterable[Node]) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def arranged(ranks: int, placement: str, slots: tuple[int, ...]) -> tuple[int, ...]:
-    """What a placement comes to on nodes with so many slots."""
+    """Return the ranks on each node that a placement means on nodes with so many slots."""
     if placement not in ("pack", "spread"):
         count, each = map(int, placement.split("x"))
         return (each,) * count if sum(held >= each for held in slots) >= count else ()
@@ -105,7 +105,7 @@ def arranged(ranks: int, placement: str, slots: tuple[int, ...]) -> tuple[int, .
 def place(
     config: TrialConfig, nodes: Sequence[Node], free: Mapping[str, Node], avoid: Collection[str] = ()
 ) -> Seats | None:
-    """Seats in what is free, on the nodes with the least room that suffices; None if there are none now."""
+    """Choose seats in what is free, on the nodes with the least room that suffices; None if there are none now."""
     rooms = sorted(
         (room(config, node, free[node.name]), place)
         for place, node in enumerate(nodes)
@@ -121,7 +121,7 @@ def place(
 
 
 def taken(config: TrialConfig, seats: Seats, nodes: Mapping[str, Node]) -> dict[str, tuple[int, int]]:
-    """CPUs and GPUs of each node that nobody else has while the trial runs."""
+    """Return the CPUs and GPUs of each node that nobody else has while the trial runs."""
     if config.isolation == "exclusive":
         return {name: (nodes[name].cpus, nodes[name].gpus) for name, _ in seats if name in nodes}
     on_gpus = config.device == "gpu"
@@ -138,7 +138,7 @@ def bundles(config: TrialConfig, seats: Seats, nodes: Iterable[Node]) -> list[di
 
 
 def impossible(config: TrialConfig, nodes: Sequence[Node], most_nodes: int | None = None) -> str:
-    """Why the cluster can never hold a trial, as a rule that it breaks; empty if it can."""
+    """Say why the cluster can never hold a trial, as a rule that it breaks; empty if it can."""
     if found := arrangement(config, nodes):
         if most_nodes is None or len(found) <= most_nodes:
             return ""
@@ -160,7 +160,7 @@ def impossible(config: TrialConfig, nodes: Sequence[Node], most_nodes: int | Non
 def check_capacity(
     trials: Iterable[TrialConfig], nodes: Sequence[Node], most_nodes: int | None = None
 ) -> dict[str, list[TrialConfig]]:
-    """The trials that would wait for ever, by why. Nothing if there are none."""
+    """Return the trials that would wait for ever, by the reason; empty if there are none."""
     refused: dict[str, list[TrialConfig]] = {}
     for config in trials:
         if why := impossible(config, nodes, most_nodes):

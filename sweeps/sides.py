@@ -42,14 +42,14 @@ def gate(text: str) -> Gate:
     return Gate(verdict, float(found[2] or 0) / 100)
 
 
-def trials(name: str) -> pd.DataFrame:
+def trials(name: str, store: str = "") -> pd.DataFrame:
     """The trials that one side of a diff names."""
     from sweeps import query
 
     if name.startswith(REFERENCE):
         return references.trials(name.removeprefix(REFERENCE))
     sweep, at, digest = name.partition("@")
-    found = plain(query.trials(sweep))
+    found = plain(query.trials(sweep, store=store))
     return on_machine(found, digest, name) if at else found
 
 
@@ -67,9 +67,12 @@ def on_machine(found: pd.DataFrame, digest: str, place: str) -> pd.DataFrame:
     return found[here[chosen[0]] | (found[chosen[0]] == "")]
 
 
-def diff(a: str, b: str, figure: str = "") -> Comparison:
-    """B against A, two names."""
-    sides = trials(a), trials(b)
+def diff(a: str, b: str, figure: str = "", *, store: Sequence[str] = ()) -> Comparison:
+    """B against A, two names; of another tracking store, or of two: A's and B's."""
+    its = {0: ("", ""), 1: (*store, *store), 2: tuple(store)}.get(len(store))
+    if not its:
+        raise InputError("diff", [Mistake("--store", "must be one for both sides, or A's and B's", len(store))])
+    sides = trials(a, its[0]), trials(b, its[1])
     return comparison.compare(*sides, figure or comparison.usual_figure(*sides))
 
 
@@ -83,7 +86,7 @@ def show(found: Comparison, names: tuple[str, str], form: tables.Format) -> None
     for name, (mine, its) in found.differs.items():
         print(f"  {name}: {mine} | {its}")
     for side, words in found.unlike.items():
-        print(f"  {side}'s cells have {words}: how they differ from each other may be that of these")
+        print(f"  {side}'s cells have {words}: differences among them may come from that")
     both = found.cells[~found.cells["why"].isin(comparison.ONLY_IN.values())]
     if len(both):
         tables.show(_written(both, found.axes), "table")

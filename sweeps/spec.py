@@ -121,9 +121,11 @@ class Search(_Section):
         None, description="cells to draw: of random and tpe, and of asha where it is not to take them all"
     )
     goal: Goals | None = Field(None, description="of tpe: the figure to make best, or two")
-    grace: Annotated[int, Field(ge=1, le=10_000)] = Field(1, description="of asha: epochs that every trial may have")
+    grace: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        1, description="of asha: epochs that every trial has before it is judged"
+    )
     reduction: Annotated[int, Field(ge=2, le=100)] = Field(
-        3, description="of asha: one in so many trials goes on to so many times the epochs"
+        3, description="of asha: at each rung the best 1 in so many go on, to so many times the epochs"
     )
 
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray._private import state
 from ray.autoscaler import sdk
 
+from sweeps import private_ray
 from sweeps.errors import RefusedError
 from sweeps.sharing import Commons, Need, Terms
 
 NAME, NAMESPACE = "commons", "sweeps"
-ON_THE_HEAD = {"node:__internal_head__": 0.001}
+ON_THE_HEAD = {private_ray.HEAD: 0.001}
 ANSWERS_WITHIN_S = 60.0
 REVIEW_EVERY_S = 5.0
 TOLD_WITHIN_S = 10.0  # by every driver what it uses, once the actor is lost and back
@@ -32,7 +32,7 @@ class Steward:
         self._opens_at = time.monotonic() + TOLD_WITHIN_S if is_back else 0.0
         self._commons = Commons(self._opens_at)
         self._wanted: dict[str, list[dict[str, float]]] = {}  # by job
-        self._asked_for: list[dict[str, float]] | None = None if is_back else []  # of the autoscaler
+        self._asked_for: list[dict[str, float]] | None = None  # of the autoscaler; what others have asked is not known
         threading.Thread(target=_look_after, daemon=True).start()
 
     def ask(
@@ -60,7 +60,7 @@ class Steward:
     def review(self) -> bool:
         """Forget who has died: Ray knows at once of a driver that was killed; what ran for it has ended. Is anyone
         left?"""
-        for job in {job["JobID"] for job in state.jobs() if job["IsDead"]}:
+        for job in private_ray.ended_drivers():
             self._wanted.pop(job, None)
             if job in self._commons.leases:
                 self._commons.release(job)

@@ -66,9 +66,14 @@ class Tracker(Observer):
         """Wait for what is under way; the number of trials that the store did not take."""
         if not self._to.closed:
             self._say(tracking.DISCARDED if is_discarded else "FINISHED" if is_complete else "KILLED")
-            for line in self._from:
-                self._hear(line)
-            self._process.wait()
+            try:
+                for line in self._from:
+                    self._hear(line)
+            except BaseException:  # a Ctrl-C: it must not write on while another driver has the sweep
+                self._process.kill()
+                raise
+            finally:
+                self._process.wait()
             self._to.close()
             self._from.close()
         return int(self._said.get("left", self._trials))

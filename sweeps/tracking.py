@@ -27,6 +27,7 @@ from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.note import Conclusion
 from sweeps.plan import is_varied, namer
 from sweeps.spec import AXES, SweepSpec
+from workers.redact import masked
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "checkpoint_s", "top1", "top5")
@@ -89,6 +90,8 @@ class Store:
         self.is_new = False  # nobody has brought the sweep here before
         self._experiment = once_more(self._experiment_id)
         self._parent = once_more(self._own_run)
+        if self.status == "RUNNING" and not self.is_new:  # a driver was killed: it may just have asked for a run
+            self._unheard_at = time.monotonic()
         self._bulk = self._opened_for_bulk(uri)
 
     def log(self, records: Sequence[TrialRecord]) -> dict[str, str]:
@@ -113,6 +116,11 @@ class Store:
     def has(self, record: TrialRecord) -> bool:
         """Return whether a trial was here, whole, when the store was opened."""
         return self._ends.get(record.config.trial, ())[1:] == (_ms(record.ended_at),)
+
+    @property
+    def status(self) -> str:
+        """Of the sweep's own run, when the store was opened."""
+        return self._ends[""][0]
 
     @property
     def at_once(self) -> int:
@@ -154,7 +162,7 @@ class Store:
                 self._send(entry)
                 return ""
             except MlflowException as error:
-                if error.error_code not in REFUSALS or not self._is_open():
+                if error.error_code not in REFUSALS or not self._takes_any():
                     raise
                 said = first_line(error)
             self._runs = self._existing_runs()
@@ -162,7 +170,7 @@ class Store:
                 self._delete(entry.trial)
         return said
 
-    def _is_open(self) -> bool:
+    def _takes_any(self) -> bool:
         """Return whether it takes any trials of the sweep, for all that is known."""
         return bool(self._client.get_experiment(self._experiment).lifecycle_stage == "active")
 
@@ -200,7 +208,9 @@ class Store:
         tags |= {name: text[: note.LONGEST] for name, text in told.items() if text}
         tags |= {f"sweep.{name}": where for name, where in rows.where(record).items() if where}
         if outcome.measurement:
-            tags |= {f"{rows.VARIABLE}{k}": v for k, v in outcome.measurement.ranks[0].in_force.items()}
+            first = outcome.measurement.ranks[0]
+            tags |= {f"{rows.VARIABLE}{name}": told for name, told in first.in_force.items()}
+            tags |= {f"{rows.READ_BACK}{name}": told for name, told in first.runs.items()}
         return Entry(
             trial=config.trial,
             name=f"{self._name(config)} #{config.repeat}",
@@ -365,18 +375,23 @@ def once_more(write: Callable[..., Result], *given: Any) -> Result:
         return write(*given)
 
 
-def sync(record: SweepRecord, found: Conclusion | None = None) -> None:
-    """Bring a whole ledger to the store, and what was found; what stands there is written again, not doubled."""
+def sync(record: SweepRecord, found: Conclusion | None = None, *, only_missing: bool = False) -> None:
+    """Bring a whole ledger to the store, and what was found; what stands there is written again, not doubled. Or only
+    what a driver that was killed has left to do: trials that are missing, runs that are open."""
     try:
         store = Store(record.facts)
+        trials = [trial for trial in record.trials if not (only_missing and store.has(trial))]
+        status = "FINISHED" if record.is_complete else "KILLED"
+        if only_missing and not trials and store.status == status:
+            return
         for node in record.nodes:
             once_more(store.describe, node)
         unwanted: dict[str, str] = {}
-        for n in range(0, len(record.trials), store.at_once):
-            unwanted |= once_more(store.log, record.trials[n : n + store.at_once])
+        for n in range(0, len(trials), store.at_once):
+            unwanted |= once_more(store.log, trials[n : n + store.at_once])
         if found:
             once_more(store.conclude, found)
-        once_more(store.close, "FINISHED" if record.is_complete else "KILLED")
+        once_more(store.close, status)
     except Exception as error:
         raise refused("be writable", error) from None
     if unwanted:
@@ -424,7 +439,8 @@ def store_name() -> str:
 
 def first_line(error: Exception | str) -> str:
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return line.rsplit("Caused by", 1)[-1].strip("() ")[:300]  # of a chain of HTTP errors, the one that began it
+    began = line.rsplit("Caused by", 1)[-1].strip("() ")  # of a chain of HTTP errors
+    return masked(began)[:300]
 
 
 def prepare(uri: str) -> None:

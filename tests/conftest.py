@@ -57,6 +57,16 @@ def left_behind() -> Iterator[Callable[[], list[str]]]:
     del os.environ[MARK]
 
 
+@pytest.fixture(autouse=True)
+def _variables_stay() -> Iterator[None]:
+    """What a test leaves in the environment would change all that come after it."""
+    before = {**os.environ}
+    yield
+    for name in os.environ.keys() - before.keys() - {MARK}:  # a module's mark, which may be set within a test
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder: results and the tracking store come to lie in it."""

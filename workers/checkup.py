@@ -5,11 +5,14 @@ Standard library only; runs in a Ray worker on that node, and imports TensorFlow
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import hmac
 import importlib.metadata
 import json
 import os
 import platform
+import secrets
 import socket
 import subprocess
 import sys
@@ -24,6 +27,8 @@ PACKAGES = ("ray", "tensorflow", "horovod", "mlflow")
 CHUNK = 1 << 20
 LINK_MIB = 64
 PATIENCE_S = 20.0
+PROOF_S = 2.0  # that who sends has to show the word
+PROOF_BYTES = 32
 
 
 def facts(folders: Sequence[str]) -> dict[str, Any]:
@@ -38,7 +43,7 @@ def facts(folders: Sequence[str]) -> dict[str, Any]:
         "devices": len(glob.glob("/dev/nvidia[0-9]*")),
         "has_nccl": bool(known.get("horovod", {}).get("nccl")),
         "missing": [folder for folder in folders if not os.access(folder, os.R_OK)],
-        "is_named": _knows_itself(),
+        "name_leads_to": _name_leads_to(),
     }
 
 
@@ -71,37 +76,66 @@ def _version(name: str) -> str:
         return "none"
 
 
-def _knows_itself() -> bool:
-    """Horovod looks its node's name up."""
+def _name_leads_to() -> str:
+    """Return the address that Horovod finds when it looks its node's name up; empty if none."""
     try:
-        socket.getaddrinfo(os.uname().nodename, None)
+        return str(socket.getaddrinfo(os.uname().nodename, None)[0][4][0])
     except socket.gaierror:
-        return False
-    return True
+        return ""
 
 
 class Sink:
-    """Takes what another node sends, once."""
+    """Takes what another node sends that has the word, once; hangs up on everyone else."""
 
-    def __init__(self, address: str) -> None:
-        self._door = socket.create_server((address, 0))
-        self._door.settimeout(PATIENCE_S)
+    def __init__(self, address: str, word: bytes) -> None:
+        self._door, self._word = socket.create_server((address, 0)), word
         threading.Thread(target=self._take, daemon=True).start()
 
     def port_number(self) -> int:
         return int(self._door.getsockname()[1])
 
     def _take(self) -> None:
-        with self._door, self._door.accept()[0] as line:
-            left = LINK_MIB * CHUNK
-            while left and (got := len(line.recv(CHUNK))):
-                left -= got
-            line.sendall(b".")
+        give_up = time.monotonic() + PATIENCE_S
+        with self._door, contextlib.suppress(TimeoutError):
+            while (left_s := give_up - time.monotonic()) > 0:
+                self._door.settimeout(left_s)
+                line, _ = self._door.accept()
+                with line, contextlib.suppress(OSError):
+                    if self._is_sender(line):
+                        _drain(line)
+                        break
+
+    def _is_sender(self, line: socket.socket) -> bool:
+        line.settimeout(PROOF_S)
+        question = secrets.token_bytes(PROOF_BYTES)
+        line.sendall(question)
+        return hmac.compare_digest(_received(line, PROOF_BYTES), _proof(self._word, question))
 
 
-def send(address: str, port: int) -> float:
+def _proof(word: bytes, question: bytes) -> bytes:
+    return hmac.digest(word, question, "sha256")
+
+
+def _received(line: socket.socket, size: int) -> bytes:
+    """So many bytes, or what there were until the other side hung up."""
+    got = b""
+    while len(got) < size and (more := line.recv(size - len(got))):
+        got += more
+    return got
+
+
+def _drain(line: socket.socket) -> None:
+    line.settimeout(PATIENCE_S)
+    left = LINK_MIB * CHUNK
+    while left and (got := len(line.recv(CHUNK))):
+        left -= got
+    line.sendall(b".")
+
+
+def send(address: str, port: int, word: bytes) -> float:
     """MiB/s to a sink on another node, until it has them all."""
     with socket.create_connection((address, port), timeout=PATIENCE_S) as line:
+        line.sendall(_proof(word, _received(line, PROOF_BYTES)))
         block, began = bytes(CHUNK), time.perf_counter()
         for _ in range(LINK_MIB):
             line.sendall(block)

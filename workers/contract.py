@@ -246,6 +246,7 @@ class RankReport:
     epochs: tuple[EpochRecord, ...] = ()  # convergence
     reached_target: bool = False
     begun_anew: str = ""  # why, although there was a checkpoint
+    gone_on_from: int = 0  # epochs of the checkpoint that the trial went on from: an earlier attempt's
     entered_at: float  # wall clock, when the rank stood in the loop with TensorFlow and its ring ready
     build_s: float
     peak_memory_mib: float
@@ -255,6 +256,7 @@ class RankReport:
     decode_threads: int = 0  # of its node; 0 where nothing is decoded
     skipped_images: int = 0  # that could not be decoded
     in_force: Mapping[str, str] = dataclasses.field(default_factory=dict)  # environment that Horovod and NCCL read
+    runs: Mapping[str, str] = dataclasses.field(default_factory=dict)  # settings as what runs has them, read back
     software: str = ""  # fingerprint of what its process has loaded
     data_files: str = ""  # fingerprint of the files that it read, before and after; empty where it read none
 

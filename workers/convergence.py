@@ -40,7 +40,7 @@ def converge(work: Work, seat: Seat) -> RankReport:
     for record in history:  # whoever follows the trial may not have heard of them
         work.voice.epoch(record)
 
-    was_all_done = done >= config.epochs or is_reached
+    gone_on_from, was_all_done = int(done), done >= config.epochs or is_reached
     images, window_s, began_at = 0, 0.0, time.time()
     while done < config.epochs and not is_reached:
         done += 1
@@ -73,6 +73,7 @@ def converge(work: Work, seat: Seat) -> RankReport:
         epochs=tuple(history),
         reached_target=bool(is_reached),
         begun_anew=begun_anew,
+        gone_on_from=gone_on_from,
     )
 
 

@@ -20,11 +20,11 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from workers import knobs, readings, redact
+from workers import knobs, quota, readings, redact
 from workers.readings import text
 
 PROJECT = "ray-sweeps"
@@ -55,12 +55,17 @@ def digest(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:10]
 
 
-def hardware(proc: str = "/proc", sys: str = "/sys") -> dict[str, Any]:
-    """The node. Devices come without their names, which may change places from boot to boot, and sorted."""
+def hardware(proc: str = "/proc", sys: str = "/sys", affinity: Collection[int] | None = None) -> dict[str, Any]:
+    """The node, as far as a container lets it be used. Devices come without their names, which may change places from
+    boot to boot, and sorted."""
     library, _ = readings.nvml()
+    processors = cpu(text(f"{proc}/cpuinfo"))
     return _without_blanks(
         {
-            "cpu": cpu(text(f"{proc}/cpuinfo")) | {"caches": _caches(sys)},
+            "cpu": processors | {"caches": _caches(sys)},
+            "container": quota.facts(
+                processors["threads"], Path(sys, "fs/cgroup"), Path(proc, "self/cgroup"), affinity
+            ),
             "memory_gib": _memory_gib(text(f"{proc}/meminfo")),
             "numa_nodes": len(glob.glob(f"{sys}/devices/system/node/node[0-9]*")),
             "gpus": _gpus(library) if library else [],

@@ -27,7 +27,7 @@ from workers import checkpoint, contract, datafiles, fingerprint, gpus, gputest,
 from workers.contract import Progress
 from workers.keeper import Order, RankEnd, is_answering, keep
 from workers.paths import SweepPaths, nursery_address
-from workers.ring import Rendezvous
+from workers.rendezvous import Rendezvous
 from workers.seats import Bench, seated
 
 ENTRY = "workers.train:run"
@@ -151,15 +151,23 @@ class Nurses:
 def own_address() -> str:
     """This node's, by which it is in the cluster. Ray's own function asks which way leads to the internet: nodes that
     have none would all be 127.0.0.1."""
-    node_id = ray.get_runtime_context().get_node_id()
-    return str(next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id))
+    address, _ = own_machine()
+    return address
+
+
+def own_machine() -> tuple[str, bool]:
+    """This node's address, and whether another of Ray's nodes that ranks may run on has it too."""
+    node_id, nodes = ray.get_runtime_context().get_node_id(), ray.nodes()
+    address = next(node["NodeManagerAddress"] for node in nodes if node["NodeID"] == node_id)
+    beside = [node for node in nodes if node["NodeManagerAddress"] == address and node["NodeID"] != node_id]
+    return str(address), any(node["Alive"] and node["Resources"].get("CPU") for node in beside)
 
 
 class Keeper:
     """Sits in a bundle, and keeps one rank at a time."""
 
     def where(self) -> Bench:
-        address = own_address()
+        address, shares_machine = own_machine()
         interfaces = [
             name for name, addresses in psutil.net_if_addrs().items() if any(a.address == address for a in addresses)
         ]
@@ -170,6 +178,7 @@ class Keeper:
             interface=interfaces[0] if interfaces else "",
             gpu=",".join(gpus.number(str(gpu)) for gpu in ray.get_gpu_ids()),
             nursery=nursery_key(),
+            shares_machine=shares_machine,
             hardware=fingerprint.digest(fingerprint.hardware()),
             software=fingerprint.digest(fingerprint.software()),
         )

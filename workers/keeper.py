@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
+import functools
 import json
 import os
 import selectors
@@ -26,6 +28,8 @@ from workers.rank import BEAT, Beat, Seat
 
 LOOK_EVERY_S = 0.5
 TELL_EVERY_S = 5.0
+SCRATCH = "sweep-rank-"
+YOUNG_S = 5.0  # a folder may just have been made, and not be held yet
 SAID = ("kind", "message", "software", "data_files")  # by a rank that ends without a report
 
 
@@ -44,7 +48,8 @@ class RankEnd:
     report: contract.RankReport | None = None
     software: str = ""  # fingerprints of what it ran and read, where it could say so without a report
     data_files: str = ""
-    usage: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of its node; from one rank a node
+    host: str = ""  # the address of its machine
+    usage: Mapping[str, float] | None = None  # of its node, nothing where nothing is known; from one rank a node
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +72,10 @@ def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Itera
     """
     # Where its temporary files go: a rank that is killed can't clear them away. Its nursery does, when the
     # rank has ended; its keeper does too, should the nursery be killed.
-    scratch = tempfile.mkdtemp(prefix="sweep-rank-")
+    _clear_away_what_nobody_holds()
+    scratch = tempfile.mkdtemp(prefix=SCRATCH)
+    scratch_fd = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(scratch_fd, fcntl.LOCK_SH)
     beat_fd = os.memfd_create("beat")
     ours, theirs = socket.socketpair()
     try:
@@ -87,12 +95,43 @@ def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Itera
                         ended = seen
         phase, step = beat.read()
         told = _usage(order, ended.get("report"))
-        yield RankEnd(rank=order.seat.rank, phase=phase, step=step, at=time.time(), log=order.log, usage=told, **ended)
+        yield RankEnd(
+            rank=order.seat.rank,
+            phase=phase,
+            step=step,
+            at=time.time(),
+            log=order.log,
+            host=order.seat.host,
+            usage=told,
+            **ended,
+        )
     finally:
         ours.close()
         theirs.close()
         os.close(beat_fd)
         shutil.rmtree(scratch, ignore_errors=True)
+        os.close(scratch_fd)
+
+
+@functools.cache  # once a process
+def _clear_away_what_nobody_holds() -> None:
+    """Such folders of keepers that were killed together with their nursery: as a whole machine is."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with contextlib.suppress(OSError), _taken_from_nobody(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _taken_from_nobody(folder: Path) -> Iterator[None]:
+    """Raises BlockingIOError where a keeper holds it, or may be about to."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if time.time() - os.fstat(held).st_mtime < YOUNG_S:
+            raise BlockingIOError(folder)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(held)
 
 
 def is_answering(nursery: str) -> bool:
@@ -201,11 +240,11 @@ def _news(heard: bytes) -> tuple[list[contract.EpochRecord], str, bytes]:
     return finished, note, kept
 
 
-def _usage(order: Order, report: contract.RankReport | None) -> dict[str, float]:
-    """What the node did during the window; told by the first of its ranks."""
+def _usage(order: Order, report: contract.RankReport | None) -> dict[str, float] | None:
+    """What the node did during the window, on the gang's GPUs and no other; told by the first of its ranks."""
     if not report or not order.samples or order.seat.local_rank:
-        return {}
-    return usage.summary(Path(order.samples), *report.window_at, gpus=order.gpus or None)
+        return None
+    return usage.summary(Path(order.samples), *report.window_at, gpus=order.gpus)
 
 
 def _too_much(held: int, limit: float, config: contract.TrialConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Environment variables that a trial sets, and those that were in force. Pure."""
+"""Environment variables that a trial sets, and those that its ranks were given. Pure."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workers import models, optimizers, precision
+from workers import models, optimizers, precision, readback
 from workers.contract import TrialConfig
 from workers.inputs import MEAN_RGB, STDDEV_RGB
 from workers.rank import Fault
@@ -44,7 +44,8 @@ class Learner:
         self._scaled = precision.loss_scaled(self._optimizer, config.precision)
         self._scaled.build(self.network.trainable_variables)
         self._decayed = [v for v in self.network.trainable_variables if optimizers.is_decayed(v.path)]
-        # Compiled, the backward pass is one operation; else its gradients appear one by one, and are reduced so.
+        # Compiled, the backward pass is one operation; else its gradients appear one by one, and are reduced so. A
+        # function of its own, traced once for all steps, would cost that: each reduction would wait for all of it.
         compiled = tf.function(self._differentiate, autograph=False, jit_compile=True)
         self._gradients = compiled if config.xla else self._differentiate
         self._step = tf.function(lambda *batch: self._learn(ring, *batch), autograph=False)
@@ -53,6 +54,7 @@ class Learner:
         self._judge = tf.function(self._hits, autograph=False, jit_compile=config.xla or None)
         self._rate = math.nan
         self._is_asked = tf.Variable(0.0, trainable=False)  # to stop after the next step
+        self._taken: list[Any] = []  # the form of the batches that were learnt from
         self._can_be_asked = config.protocol == "throughput" and not config.measured_steps
         self.spread()
 
@@ -94,7 +96,15 @@ class Learner:
         """Have all ranks know at the end of the next step that it was the last."""
         self._is_asked.assign(1.0)
 
+    def runs(self) -> dict[str, str]:
+        """What of the trial's settings the step has that was taken; nothing where none was."""
+        if not self._taken:
+            return {}
+        return readback.of_step(self._step.get_concrete_function(*self._taken).graph.as_graph_def())
+
     def learn(self, images: Any, labels: Any, weights: Any) -> Learnt:
+        if not self._taken:
+            self._taken = [_form(images), _form(labels), _form(weights)]
         loss, sum_of_losses, count, asked = self._step(images, labels, weights).numpy().tolist()
         if not math.isfinite(loss):
             raise self._diverged(loss)
@@ -174,6 +184,12 @@ class Learner:
         scale = getattr(self._scaled, "dynamic_scale", None)
         scaled = f", its loss scale had come to {float(scale):g}" if scale is not None else ""
         return Fault("diverged", f"the loss is {loss}: {rate}{scaled}; lower lr_schedule, or warm up longer")
+
+
+def _form(batch: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.TensorSpec.from_tensor(tf.convert_to_tensor(batch))
 
 
 def normalised(images: Any) -> Any:

@@ -2,12 +2,17 @@
 
 Every rank of a node decides for all of them, from the same facts, and takes its part: so no two take one core. What
 is recorded is read back from the kernel. `near_gpu` and the last three functions ask the system, the rest is pure.
+
+Nobody is pinned where the container's quota is less than the cores that it may run on: whoever runs on any of them uses
+up the time of all, so none would be a rank's own. Nor where several of Ray's nodes are one machine: each knows only its
+own ranks, and would give them the cores that another gives to others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -66,10 +71,17 @@ def of_rank(
     topology: Topology,
     decode: int,
     near: Callable[[str], Collection[int]] = near_gpu,
+    quota: float = math.inf,
 ) -> Decision:
-    """A rank's pins on a node that the trial has to itself. It has `decode` threads of its own, or none."""
+    """A rank's pins on a node that the trial has to itself. It has `decode` threads of its own, or none. `quota` is the
+    container's, in logical cores."""
     if config.isolation == "shared":
         return Decision(None, "isolation is shared: other trials run on the node")
+    if seat.shares_machine:
+        return Decision(None, "another of Ray's nodes is on the same machine: its ranks may run on these cores")
+    logical = sum(len(core.cpus) for core in topology.cores)
+    if quota < logical:
+        return Decision(None, f"the container's quota is the time of {quota:g} of its {logical} cores")
     gpus = seat.gpus or ("",) * seat.local_size
     spare = len(topology.cores) // seat.local_size - decode
     compute = config.cores_per_worker if config.device == "cpu" else max(1, min(SPARE_CORES, spare))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from workers import precision, toolkit
+from workers import precision, quota, toolkit
 from workers.contract import Precision
 
 PACKAGES = ("ray", "tensorflow", "keras", "horovod", "mlflow", "numpy", "pandas")
@@ -38,6 +38,7 @@ class Facts:
     processor: str
     cores: int  # physical
     threads: int
+    usable: str  # of these, where a container may not use them all
     memory_gib: float
     gpus: tuple[Gpu, ...]
     driver: str  # NVIDIA's; empty without one
@@ -61,6 +62,7 @@ def facts() -> Facts:
         processor=_processor(),
         cores=psutil.cpu_count(logical=False) or 0,
         threads=os.cpu_count() or 0,
+        usable=quota.told(os.cpu_count() or 0),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         gpus=gpus,
         driver=toolkit.shown_driver(toolkit.driver_here()),

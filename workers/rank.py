@@ -43,8 +43,9 @@ class Seat:
     cross_size: int
     host: str
     interface: str = ""
+    shares_machine: bool = False  # with another of Ray's nodes, whose ranks it knows nothing of
     gpus: tuple[str, ...] = ()  # of the gang's ranks on this node, by local rank; empty words where they have none
-    rendezvous: str = ""  # address:port
+    rendezvous: str = dataclasses.field(default="", repr=False)  # address:port/word
     checkpoint: str = ""  # the file that the gang goes on from, and leaves its checkpoints in
     made: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what says with what they were measured
     history: str = ""  # the file in which the cell's trials leave what their windows have shown

@@ -8,13 +8,18 @@ from collections.abc import Iterable
 
 HIDDEN = "***"
 SECRET = re.compile(r"(passwords?|passwd|passphrase|passcode|pwd|secrets?|credentials?)\d*$")  # ends a word of a name
+PASS = re.compile(r"((?<!by)(?<!com)pass|pw)\d*$")  # ends the last word: of DB_PASS, SSHPASS
+OF_ACCESS = re.compile(r"(api|access|account|private|secret)keys?\d*$")  # ends a name, in one word or two
 KEY = re.compile(r"(token|(api|access|account|auth|private|secret)keys?)\d*$|^(keys?|auth|oauth|authorization)\d*$")
-ENDS = ("pass", "pat", "jwt", "cookie")  # a name of several words, or of one
+ENDS = ("pat", "jwt", "cookie", "bearer")  # a name of several words, or of one
 OF_DATA = ("sort", "group", "primary", "partition", "join", "pad", "eos", "bos", "unk", "mask", "sep", "cls", "dict")
 ABOUT_ONE = ("file", "path", "dir", "sock", "mode", "type", "name", "url", "host", "port", "length", "size", "bytes")
 FOLDERS = ("PWD", "OLDPWD")  # the shell's
-SETTING = re.compile(r"-?\d{1,7}(\.\d+)?|on|off|true|false|yes|no|none|auto|", re.IGNORECASE)  # no key is so short
-PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/]+@")
+SWITCH = re.compile(r"\d|on|off|true|false|yes|no|none|auto|", re.IGNORECASE)
+SETTING = re.compile(r"-?\d{1,7}(\.\d+)?")  # no token is so short
+PASSWORD = re.compile(  # with a / or an @ in it, or with a quote; no port
+    r"""(://[^\s:/@"']*):(?:(?!\d{1,5}/)[^\s"']+|[^\s/]+)@"""
+)
 USER = re.compile(r"(://)(?=[^\s:/@]*\d)[\w.-]{20,}@")  # so long that it is a token
 SENT = re.compile(  # with a request
     r"([?&](?:sig|X-Amz-Signature)=|\bauthorization:\s*(?:bearer|basic|token) +)[^\s&\"']+", re.IGNORECASE
@@ -30,7 +35,8 @@ SHORTEST = 4  # characters of a value that is looked for in a text
 
 
 def is_secret(name: str, value: object = None) -> bool:
-    """Say whether a variable's name says that its value is secret. A number or a switch is no key: `MAX_TOKEN=128`."""
+    """Say whether a variable's name says that its value is secret. A number or a switch is no token: `MAX_TOKEN=128`,
+    a switch no password: `TWO_PASS=1`."""
     words = re.findall(r"[a-z0-9]+", name.lower())
     if name in FOLDERS or not words or words[-1] in ABOUT_ONE:
         return False
@@ -40,9 +46,12 @@ def is_secret(name: str, value: object = None) -> bool:
         return False
     if any(SECRET.search(word) for word in words):
         return True
-    return (words[-1] in ENDS or any(KEY.search(word) for word in words)) and not (
-        value is not None and SETTING.fullmatch(str(value))
-    )
+    if value is not None and SWITCH.fullmatch(str(value)):
+        return False
+    if PASS.search(words[-1]) or OF_ACCESS.search("".join(words[-2:])):
+        return True
+    is_number = value is not None and SETTING.fullmatch(str(value))
+    return not is_number and (words[-1] in ENDS or any(map(KEY.search, words)))
 
 
 def shown(name: str, value: str) -> str:

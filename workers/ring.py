@@ -6,15 +6,16 @@ Both kinds answer to the same names, so the training loop knows neither. Collect
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from workers import rendezvous
 from workers.contract import Compression, Reduction
 from workers.rank import Fault, Seat
 
@@ -68,13 +69,17 @@ class Solo:
 
 
 def _check_own_name(seat: Seat) -> None:
-    """Horovod 0.28 looks its node's name up for its process sets, whatever interface it was given, and crashes."""
+    """Horovod 0.28 looks its node's name up for its process sets, whatever interface it was given: it crashes where
+    nothing is known of it, and reductions go over the address that is found."""
     name = os.uname().nodename
+    cure = f"add it to the node's /etc/hosts: {seat.host} {name}"
     try:
-        socket.getaddrinfo(name, None)
+        found = socket.getaddrinfo(name, None)[0][4][0]
     except socket.gaierror as error:
-        cure = f"add it to the node's /etc/hosts: {seat.host} {name}"
         raise Fault("unknown host", f"a node must know its own name {name}, but: {error.strerror}; {cure}") from None
+    if seat.interface != "lo" and ipaddress.ip_address(found).is_loopback:
+        rule = f"a node's name must lead to its address in the cluster, but {name} leads to {found}"
+        raise Fault("unknown host", f"{rule}; {cure}")
 
 
 class Horovod:
@@ -87,6 +92,7 @@ class Horovod:
         os.environ.update(environment(seat, os.environ))
         _check_own_name(seat)
         hvd.init()
+        rendezvous.leave(seat.rendezvous, seat.rank)
         self._hvd, self._tf = hvd, tf
         self._compression = getattr(hvd.Compression, compression)
         self._is_grouped = reduction == "grouped"
@@ -104,8 +110,14 @@ class Horovod:
         return self._hvd.allreduce(flag, name="flag", op=self._hvd.Sum, compression=self._compression)
 
     def spread(self, variables: Sequence[Any]) -> None:
-        # Keras 3 wraps TensorFlow's variables, and Horovod knows only those.
-        self._hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
+        # Keras 3 wraps TensorFlow's variables, and Horovod knows only those. In a graph, all at once; Horovod's own
+        # graph, which it has autograph convert first, takes longer to build than a small network.
+        values = [variable.value for variable in variables]
+
+        def group() -> None:
+            self._hvd.broadcast_variables(values, root_rank=0)
+
+        self._tf.function(group, autograph=False)()
 
     def total(self, values: Numbers) -> Numbers:
         summed: Numbers = self._hvd.allreduce(
@@ -118,12 +130,11 @@ class Horovod:
 
 
 def environment(seat: Seat, own: Mapping[str, str]) -> dict[str, str]:
-    """Return what horovodrun would set for this seat, and that NCCL must say why it failed.
+    """Return what horovodrun would set for this seat, with the trial's word, and that NCCL must say why it failed.
 
     The interface for NCCL is Gloo's, as with horovodrun, unless the user's `own` variables or the trial's name another:
     horovodrun over Gloo would overrule that without a word. A trial's record has the one that was in force.
     """
-    address, port = seat.rendezvous.rsplit(":", 1)
     variables = {
         "HOROVOD_HOSTNAME": seat.host,
         "HOROVOD_RANK": seat.rank,
@@ -134,38 +145,13 @@ def environment(seat: Seat, own: Mapping[str, str]) -> dict[str, str]:
         "HOROVOD_CROSS_SIZE": seat.cross_size,
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": seat.rendezvous,  # the beginning of all URLs, with its port and the word
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": rendezvous.place(seat.rendezvous)[1],
         "HOROVOD_GLOO_IFACE": seat.interface,
         "NCCL_SOCKET_IFNAME": own.get("NCCL_SOCKET_IFNAME") or seat.interface,
         "NCCL_DEBUG": own.get("NCCL_DEBUG") or "WARN",  # else the reason of an error is nowhere
     }
     return {name: str(value) for name, value in variables.items() if value != ""}
-
-
-class Rendezvous:
-    """Where a gang's ranks find each other: Horovod's own server, on a free port, until closed."""
-
-    def __init__(self, seats: Sequence[Seat], address: str) -> None:
-        from horovod.runner.common.util.hosts import SlotInfo
-        from horovod.runner.http.http_server import RendezvousServer
-
-        self._server = RendezvousServer()
-        self.address = f"{address}:{self._server.start()}"
-        welcome = {address, "127.0.0.1", *(seat.host for seat in seats)}
-        self._server._httpd.verify_request = lambda _, caller: caller[0] in welcome  # it asks for no password
-        slots = (
-            SlotInfo(s.host, s.rank, s.local_rank, s.cross_rank, s.size, s.local_size, s.cross_size) for s in seats
-        )
-        self._server.init(list(slots))
-
-    def close(self) -> None:
-        """Returns at once: its server looks twice a second whether it is to stop, and the next gang need not wait."""
-        threading.Thread(target=self._stop).start()
-
-    def _stop(self) -> None:
-        self._server.stop()
-        self._server._httpd.server_close()  # Horovod leaves its port open
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ class Bench:
     interface: str
     gpu: str
     nursery: str
+    shares_machine: bool = False  # with another of Ray's nodes
     node_id: str = ""  # Ray's
     hardware: str = ""
     software: str = ""
@@ -26,6 +27,8 @@ class Bench:
 def seated(benches: Sequence[Bench]) -> list[Seat]:
     """Horovod's view of the gang: rank, place within the node, place among the nodes. Benches come node by node."""
     nodes = list(dict.fromkeys(bench.nursery for bench in benches))
+    on_machine = Counter(address for address, _ in {(bench.address, bench.nursery) for bench in benches})
+    is_one_machine = len({bench.address for bench in benches}) == 1  # though it may be several of Ray's nodes
     here = Counter(bench.nursery for bench in benches)
     seen: Counter[str] = Counter()
     seats = []
@@ -42,8 +45,9 @@ def seated(benches: Sequence[Bench]) -> list[Seat]:
                 cross_rank=peers.index(bench.nursery),
                 cross_size=len(peers),
                 host=bench.address,
+                shares_machine=bench.shares_machine or on_machine[bench.address] > 1,
                 gpus=tuple(other.gpu for other in benches if other.nursery == bench.nursery),
-                interface="lo" if len(nodes) == 1 else bench.interface,
+                interface="lo" if is_one_machine else bench.interface,
             )
         )
     return seats

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
+from workers import quota
 from workers.contract import Precision
 
 MATRIX = 768
@@ -67,18 +68,18 @@ def slow(
     found = []
     for name, value in now.items():
         what, unit = (FIGURES | OF_A_GPU).get(name, (name, ""))
-        for others, whose in ((peers, "peers"), (before, "earlier tests")):
+        for others, whose in ((peers, "peer"), (before, "earlier test")):
             known = [other[name] for other in others if name in other]
             usual = statistics.median(known) if known else 0.0
             if value < (1 - tolerance) * usual:
-                less = f"{1 - value / usual:.0%} below the median of its {len(known)} {whose}"
-                found.append(f"{what}: {value:.4g} {unit}, {less} ({usual:.4g})")
+                those = f"its one {whose}" if len(known) == 1 else f"the median of its {len(known)} {whose}s"
+                found.append(f"{what}: {value:.4g} {unit}, {1 - value / usual:.0%} below {those} ({usual:.4g})")
     return found
 
 
 def measure(until: float) -> dict[str, float]:
     """The figures of this node, by the monotonic clock until then. NumPy must have one thread."""
-    cores = len(os.sched_getaffinity(0))
+    cores = quota.cores()
     with ThreadPoolExecutor(cores) as threads:
         multiply, *others = _multipliers(cores)
         rounds = {

@@ -6,6 +6,10 @@ known. Steps run back to back: nothing is exchanged between them and nobody is w
 on a thread beside the steps; when they suffice, it says so in its next step, whose reduction tells every rank that this
 step is the last.
 
+An input's buffers fill up while the first step is built. Steps would be fed from them for a while, faster than an input
+can that is slower than they are: 17 batches ahead last for 170 steps if it is slower by a tenth. So halfway through the
+steps that don't count, what was made ahead is passed over (`_as_in_the_long_run`). It takes 3 such steps at least.
+
 The window's time is the wall clock from the end of the step before it to a barrier after it, whatever lies between. No
 rank ends a step before every rank has given its gradients: the end of a step is a barrier too, right to a part of a
 step. Of the ranks' times the longest counts.
@@ -33,14 +37,14 @@ IMAGENET_EPOCHS = 90
 def measure(work: Work, history: str = "") -> RankReport:
     """`history`: the file in which the cell's trials leave what their windows have shown."""
     config, ring, learner = work.config, work.ring, work.learner
-    batches = work.source.stream()
+    feed = explain.Feed(work.source.stream())
     losses: list[float] = []
 
     def step() -> bool:
         """Whether it is the last, as rank 0 has said."""
         epoch = work.steps * config.global_batch / IMAGENET_IMAGES
         learner.set_rate(work.schedule.rate(epoch, IMAGENET_EPOCHS, config.global_batch))
-        learnt = learner.learn(*next(batches))
+        learnt = learner.learn(*next(feed))
         losses.append(learnt.loss)
         work.steps += 1
         work.voice.beat("step", work.steps)
@@ -55,6 +59,8 @@ def measure(work: Work, history: str = "") -> RankReport:
     watch = Watch(steady_rule(config), earlier) if ring.rank == 0 and not config.measured_steps else None
     is_last = False
     while not is_last and work.steps < config.steps:
+        if work.steps == max(2, config.warmup_steps // 2) < config.warmup_steps:
+            _as_in_the_long_run(feed, work, float(np.median(np.diff(ends[1:]))))
         is_last = step()
         ends.append(time.perf_counter())
         if watch and watch.is_enough(ends):
@@ -67,7 +73,9 @@ def measure(work: Work, history: str = "") -> RankReport:
     window = windowed(config, step_ms, is_last, earlier) if ring.rank == 0 else None
     warmup = int(ring.total(np.array([window.warmup_steps if window else 0]))[0])
     peak_device_memory_mib = memory.device_peak_mib()  # before steps are taken that only explain
-    without_ms = explain.timed(config, work.steps, ring, learner, batches, lambda n: work.voice.beat("explain", n))
+    without_ms = explain.timed(
+        config, step_ms, ring, learner, feed, lambda n: work.voice.beat("explain", n), work.burst
+    )
     work.source.check()
     if window and history:
         known.save(history, steady.learnt(earlier, step_ms, warmup))
@@ -83,6 +91,17 @@ def measure(work: Work, history: str = "") -> RankReport:
         window_s=window_s,
         steps=tuple(StepRecord(step=n, step_ms=ms, loss=loss) for n, (ms, loss) in enumerate(counted)),
     )
+
+
+def _as_in_the_long_run(feed: explain.Feed, work: Work, step_s: float) -> None:
+    """Leave nothing in an input's buffers that was made ahead. One that keeps up is soon ahead again; of one that does
+    not, a batch takes half a step or more to make: how long it takes while ranks compute can't be told yet."""
+    if not work.source.ahead:
+        return
+    is_slow = feed.pass_over(work.source.ahead, step_s / 2)
+    work.ring.barrier()
+    if is_slow:
+        feed.pass_over(work.source.ahead, step_s / 2)  # what was made while others still passed theirs over
 
 
 class Watch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from workers import gpus, inputs, memory, pinning, precision, topology
+from workers import gpus, inputs, memory, pinning, precision, quota, topology
 from workers.contract import TrialConfig
 from workers.convergence import converge
 from workers.rank import Seat, Voice
@@ -29,7 +29,7 @@ def pinned(config: TrialConfig, seat: Seat) -> inputs.Cores:
     """Keep this rank to cores of its own where there are enough for all; what is left to its decoding."""
     found = topology.here()
     cores = inputs.cores_here(config, seat.local_size, found)
-    pins, note = pinning.of_rank(config, seat, found, cores.decode_threads)
+    pins, note = pinning.of_rank(config, seat, found, cores.decode_threads, quota=quota.quota())
     if pins is None:
         return dataclasses.replace(cores, pinning_note=note)
     pinning.keep(pinning.threads_here(), pins.compute)  # and so every thread that is started from here on

@@ -145,21 +145,41 @@ def summary(
 
     A figure that can't be told is left out. Totals are of the whole window, what wasn't seen of it (the sampler
     began late, the last sample is to come) taken as what was; `sampled_s` says how much was seen. `gpus` names
-    those that count (NVML's numbers), or all do.
+    those that count (NVML's numbers), or all that were seen do. Of those named, each must have been seen: a figure of
+    some of them would pass for one of all.
     """
     stretches = _stretches(within(source, start_at, end_at) if isinstance(source, Path) else source, start_at, end_at)
     return _told(stretches, start_at, end_at, FIGURES, gpus)
 
 
-def combine(nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The figures of a trial from those of its nodes. A sum needs a part of each node; means and maxima don't."""
+def combine(nodes: Sequence[Mapping[str, float]], machines: Sequence[str] = ()) -> dict[str, float]:
+    """The figures of a trial from those of its nodes. A sum needs a part of each node; means and maxima don't.
+
+    `machines` names that of each node, where it is known. Several of Ray's nodes on one machine read the same
+    processors, memory, disks and networks: these count once. GPUs are told by the one node that has them.
+
+    The energies of processors and of GPUs stay apart. Which of them are all that a trial took depends on whether it
+    has GPUs, which samples don't tell.
+    """
     reductions = {**COUNTS, **{name: figure.over_nodes for name, figure in FIGURES.items()}}
     told = {}
     for name, over_nodes in reductions.items():
-        parts = [node[name] for node in nodes if name in node]
-        if parts and (len(parts) == len(nodes) or over_nodes is not sum):
+        every = [node.get(name) for node in nodes]
+        if not name.startswith("gpu_"):
+            every = _of_machines(every, machines)
+        parts = [part for part in every if part is not None]
+        if parts and (len(parts) == len(every) or over_nodes is not sum):
             told[name] = over_nodes(parts)
-    return _with_energy(told)
+    return told
+
+
+def _of_machines(parts: Sequence[float | None], machines: Sequence[str]) -> list[float | None]:
+    """One part for each machine: that of the first of its nodes that knows it."""
+    found: dict[str | int, float | None] = {}
+    for n, (part, machine) in enumerate(itertools.zip_longest(parts, machines)):
+        place = machine or n
+        found[place] = part if found.get(place) is None else found[place]
+    return list(found.values())
 
 
 def series(
@@ -205,17 +225,12 @@ def _told(
         if name == "gpu_energy_j":  # older GPUs have no meter: what they drew, over the time
             seen = {**_seen(stretches, "gpu_power_w", counts_up=False), **seen}
         if gpus is not None and name.startswith("gpu_"):
-            seen = {part: it for part, it in seen.items() if part in gpus}
+            seen = {part: seen[part] for part in gpus} if seen.keys() >= set(gpus) else {}
         if seen and all(it.seconds >= LEAST_SEEN * window_s for it in seen.values()):
             parts = [it.largest if figure.over_time == "max" else it.mean for it in seen.values()]
             whole = window_s if figure.over_time == "total" else 1
             told[name] = figure.over_parts(parts) * whole / figure.unit
-    return _with_energy(told)
-
-
-def _with_energy(told: dict[str, float]) -> dict[str, float]:
-    parts = [told[name] for name in ("cpu_energy_j", "gpu_energy_j") if name in told]
-    return {**told, "energy_j": sum(parts)} if parts else told
+    return told
 
 
 def _stretches(known: Sequence[Sample], start_at: float, end_at: float) -> list[Stretch]:

@@ -34,7 +34,7 @@ def outcome(ends: Sequence[RankEnd], granted: Sequence[contract.Granted]) -> con
             status="completed",
             measurement=contract.Measurement(ranks=reports),
             granted=tuple(_as_measured(place, reports) for place in granted),
-            usage=usage.combine([end.usage for end in ends if end.usage]),
+            usage=_used(ends),
         )
     end = culprit(ends)
     if end is None:
@@ -50,6 +50,12 @@ def outcome(ends: Sequence[RankEnd], granted: Sequence[contract.Granted]) -> con
         log=end.log,
         granted=tuple(granted),
     )
+
+
+def _used(ends: Sequence[RankEnd]) -> dict[str, float]:
+    """What the trial's nodes did, each told by one of its ranks."""
+    of_nodes = [(end.usage, end.host) for end in ends if end.usage is not None]
+    return usage.combine([told for told, _ in of_nodes], [host for _, host in of_nodes])
 
 
 def _as_measured(place: contract.Granted, reports: Sequence[contract.RankReport]) -> contract.Granted:

@@ -7,7 +7,7 @@ import resource
 import time
 from typing import Any
 
-from workers import inputs, knobs, models, pinning, schedules, storage
+from workers import inputs, knobs, models, pinning, readback, schedules, storage
 from workers.contract import RankReport, TrialConfig
 from workers.learner import Learner
 from workers.rank import Voice
@@ -28,6 +28,12 @@ class Work:
         self.steps = 0
         self.build_s = 0.0
 
+    @property
+    def burst(self) -> int:
+        """Batches that the input makes side by side; 1 where nothing is decoded."""
+        threads = self._cores.decode_threads
+        return -(-(threads + 1) * inputs.GROUP // self.config.batch_size) if threads else 1
+
     def is_built(self) -> None:
         self.build_s = time.perf_counter() - self._began
 
@@ -46,6 +52,7 @@ class Work:
             pinning_note=self._cores.pinning_note,
             allreduce_mib_per_s=speed(self.ring),
             in_force=knobs.in_force(os.environ, self.config),
+            runs=readback.of_tensorflow() | self.learner.runs(),
             **figures,
         )
 

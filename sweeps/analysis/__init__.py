@@ -7,6 +7,8 @@ speedup    over GPU counts, inside a node × between nodes
 curves     how the rate saturates along an axis, and its knee: batch size, decode threads
 target     time to an accuracy as throughput × statistical efficiency
 price      GPU-hours and joules an epoch, the front, the largest batch that fits, what is feasible
+noise      how much repeats differ, where each cell has few of them
+joint      how sure a sum of independent figures is
 axes       how much of the differences each axis explains, alone and with another
 picking    which cell is best, as far as that is shown
 strays     repeats that don't agree with the others, ranks that hold up theirs
@@ -17,6 +19,7 @@ from sweeps.analysis.axes import effects, interactions
 from sweeps.analysis.curves import batch_curve, decode_curve, knees
 from sweeps.analysis.means import (
     CONFIDENCE,
+    ENERGY,
     FIGURES,
     SHARES,
     TO_TARGET,
@@ -39,6 +42,7 @@ from sweeps.analysis.target import convergence
 __all__ = [
     "APART",
     "CONFIDENCE",
+    "ENERGY",
     "FIGURES",
     "FINGERPRINTS",
     "FRONTIER",

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 SHARES = ("input_share", "comm_share", "compute_share", "overlap_share")
 TO_TARGET = ("epochs_to_target", "hours_to_target", "train_hours_to_target")
-COSTS = ("gpu_hours_per_epoch", "joules_per_image")
+ENERGY = ("joules_per_image", "cpu_joules_per_image", "gpu_joules_per_image")
+COSTS = ("gpu_hours_per_epoch", *ENERGY)
 MEMORY = ("peak_memory_mib", "peak_device_memory_mib")
 FIGURES = ("images_per_s", "step_ms_mean", *COSTS, "top1", *TO_TARGET, *SHARES, *MEMORY)
 
@@ -39,7 +40,7 @@ def parameters(trials: pd.DataFrame) -> list[str]:
 
 
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
-    """Categories as what they stand for: groups of columns are then those that there are."""
+    """Turn categories into their values, so that grouping makes no empty groups."""
     kinds = {name: kind.categories.dtype for name, kind in trials.dtypes.items() if kind == "category"}
     return trials.astype(kinds) if kinds else trials
 
@@ -120,7 +121,7 @@ def pooled(of_repeats: Any, own: Any, n: Any) -> Any:
 
 
 def _root_of_squares(values: pd.Series) -> float:
-    """NaN where any is."""
+    """Return the root of the sum of the squares; NaN where one of them is NaN."""
     return float((values**2).sum(skipna=False) ** 0.5)
 
 

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 QUIETEST = 1e-4  # of the median variance: values that are exactly equal have no logarithm
+LEAST_VARIANCE = 1e-18  # of a logarithm: what its digits can tell
 
 
 def moderated(variances: Any, n: Any) -> tuple[Any, Any]:
@@ -32,6 +33,18 @@ def moderated(variances: Any, n: Any) -> tuple[Any, Any]:
     total = own_n + prior_n
     weighed = (own_n * own + prior_n * prior) / np.where(total > 0, total, 1.0)
     return np.where(total > 0, weighed, np.nan), np.minimum(total, own_n.sum())
+
+
+def of_means(variances: Any, freedom: Any, n: Any) -> tuple[Any, Any]:
+    """The variances of the means of `n` repeats, moderated, and their degrees of freedom. A cell that has no degrees of
+    freedom of its own stands as it is: its variance is zero."""
+    import numpy as np
+
+    freedom = np.asarray(freedom, float)
+    shared, shared_freedom = moderated(variances, freedom)
+    is_known = freedom > 0
+    means = np.maximum(shared, LEAST_VARIANCE) / np.asarray(n, float)
+    return np.where(is_known, means, 0.0), np.where(is_known, shared_freedom, np.inf)
 
 
 def _prior(variances: Any, n: Any) -> tuple[float, float]:

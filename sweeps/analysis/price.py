@@ -7,7 +7,7 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from sweeps.analysis.alike import apart, conditions
-from sweeps.analysis.means import cells, plain, varied
+from sweeps.analysis.means import ENERGY, cells, plain, varied
 from sweeps.feasibility import INFERRED
 
 if TYPE_CHECKING:
@@ -19,14 +19,15 @@ FRONTIER = ("batch_size", "images_per_s", "images_per_s_ci", "too_large")
 def costs(trials: pd.DataFrame) -> pd.DataFrame:
     """The cells that measured something with what an epoch of ImageNet costs, GPU-hours and joules, cheapest first.
 
-    `is_on_front`: by means, no cell that was measured alike is both faster and cheaper. Joules are empty where no power
-    was read.
+    `is_on_front`: by means, no cell that was measured alike is both faster and cheaper. Joules are those of processors
+    and of GPUs, and of all; each is empty where that was not read of every node.
     """
     from sweeps import rows
 
     table = cells(trials).dropna(subset=["images_per_s"])
     for ci in ("", "_ci"):
-        table[f"joules_per_epoch{ci}"] = table[f"joules_per_image{ci}"] * rows.EPOCH_IMAGES
+        for name in ENERGY:
+            table[f"{name.replace('image', 'epoch')}{ci}"] = table[f"{name}{ci}"] * rows.EPOCH_IMAGES
     unbeaten = [
         place
         for _, alike in table.groupby(conditions(table) or (lambda row: 0), sort=False)

@@ -143,7 +143,7 @@ def told(study: Study, best: Best) -> Iterator[Finding]:
 def _answer(study: Study, best: Best) -> Finding:
     top, figure = best.top, best.figure
     named = _upper(study.described(top)) or "It"
-    open_ = "leads cells that were not measured alike" if best.unlike else "leads, if not clearly"
+    open_ = "leads cells that were not measured alike" if best.unlike else "leads, but not clearly"
     verb = f"{VERBS[figure] if best.is_shown else open_}:"
     if best.is_alone:
         is_one_of_several = len(study.measured) > 1 and figure == "hours_to_target"
@@ -191,7 +191,7 @@ def _apart(study: Study, best: Best) -> Finding:
 def _open(study: Study, best: Best) -> Iterator[str]:
     pick, rivals, others = best.pick, best.rivals, len(best.table) - 1
     if best.unlike:
-        yield f"Which cell is best is open: the cells have **{best.measured_with}**, and a lead may be that of these."
+        yield f"Which cell is best is open: the cells have **{best.measured_with}**, and a lead may come from that."
     if len(pick.singles) == len(best.table):
         yield "Which cell is best is open: **every cell has a single repeat**, and no interval."
     elif pick.top in pick.singles:

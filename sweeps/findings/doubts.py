@@ -83,7 +83,7 @@ def _pooled(table: pd.DataFrame) -> Iterator[Finding]:
         if side != "arrangement":
             both = _several(table, side)
             how = f"; {len(both)} cells have figures of several" if both else ", each with cells of its own"
-            yield doubt("pooled", f"{named(table, [side])}{how}: a difference may be theirs", both)
+            yield doubt("pooled", f"{named(table, [side])}{how}: a difference may come from that", both)
 
 
 def _several(table: pd.DataFrame, side: str) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def _nodes(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
         yield doubt("mixed nodes", f"{says} ({first}, such as {ways.index[0]})", tuple(ways.index))
         return
     if "arrangement" in apart(table):
-        says = f"{named(table, ['arrangement'])}, each with cells of its own: a difference may be theirs"
+        says = f"{named(table, ['arrangement'])}, each with cells of its own: a difference may come from that"
         yield doubt("mixed nodes", says)
     if "nodes" not in measured:
         return
@@ -157,16 +157,14 @@ def _bases(measured: pd.DataFrame, is_strong: bool) -> Iterator[Finding]:
         those = [at in slower and slower[at][1] == is_shown for at in where]
         if any(those):
             most = max(slower[at][0] for at, is_it in zip(where, those, strict=True) if is_it)
-            says = (
-                f"{sum(those)} of {len(compared)} speed-ups are over a single GPU that does up to {most:.2f} times as"
-            )
-            says += f" much at another setting{'' if is_shown else f' ({NOT_SHOWN})'}"
+            says = f"{sum(those)} of {len(compared)} speed-ups are over one GPU at a setting that is not its best"
+            says += f": another one does up to {most:.2f} times as much{'' if is_shown else f' ({NOT_SHOWN})'}"
             yield doubt("untuned base", says, tuple(compared["cell"][those]), "shown" if is_shown else "estimated")
     only = singles["cell"].transform("size") == 1
     bases = {tuple(row) for row in table.loc[only[only].index, ["cell", *work]].astype(str).to_numpy()}
     alone = compared[[at in bases for at in where]]
     if len(alone):
-        says = f"{len(alone)} speed-ups are over a single GPU that was measured at one setting only"
+        says = f"{len(alone)} speed-ups are over one GPU that was measured at one setting only"
         yield doubt("untuned base", says, tuple(alone["cell"]))
 
 
@@ -204,7 +202,7 @@ def _wide_accuracy(table: pd.DataFrame) -> Iterator[Finding]:
     wide = table[table["top1_ci"] > WIDE_POINTS]
     if len(wide):
         most = 100 * float(wide["top1_ci"].max())
-        says = f"{len(wide)} of {len(table)} cells have a top-1 known to ±1 point at best, one to ±{most:.2g}"
+        says = f"{len(wide)} of {len(table)} cells have a top-1 interval of ±1 point or wider, the widest ±{most:.2g}"
         yield doubt("wide interval", f"{says}: repeat them before use", tuple(wide["cell"]))
 
 

@@ -62,7 +62,7 @@ def of(study: Study, found: Findings, at: Situation) -> list[NextStep]:
 def _looks(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
     yield NextStep("report", f"{at.me} report {study.name}" if at.is_afar else at.report)
     if at.is_stored:
-        yield NextStep("look", f"{at.me} ui {study.name}{' --cluster cluster.yaml' if at.is_afar else ''}")
+        yield NextStep("look", f"{at.me} ui {study.name}{' --address cluster.yaml' if at.is_afar else ''}")
     if at.is_stored and found.best:
         yield NextStep("query", f"{at.me} trials {study.name} --format csv")
 
@@ -88,7 +88,7 @@ def _mending(study: Study, at: Situation) -> Iterator[NextStep]:
     ends = sorted({record.outcome.status for record in bad})
     logs = [record for record in bad if record.outcome.log]
     if logs:
-        why = "it ends with why the first failed" if len(bad) > 1 else ""
+        why = "its end says why the first one failed" if len(bad) > 1 else ""
         yield NextStep("log", f"less +G {shlex.quote(logs[0].outcome.log)}", why)
     if at.is_stored:
         condition = " or ".join(f"outcome == '{end}'" for end in ends)
@@ -106,7 +106,7 @@ def _going_on(study: Study, at: Situation) -> NextStep:
         spent = study.spent or 0.0
         whole = max(at.expected, spent if study.facts.trials else 2 * spent)  # a search chooses as it goes
         budget = f" --budget {_rounded_up(whole)}"
-        why = f"with what all of it is predicted to take; {spent:.3g} {study.rank}-hours of it are spent"
+        why = f"the whole sweep is predicted to take that; {spent:.3g} {study.rank}-hours of it are spent"
     return NextStep("resume", f"{at.me} resume {study.name}{budget}{_where(study, at)}", why)
 
 
@@ -135,7 +135,7 @@ def _more(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
     best = found.best
     assert best
     if study.facts.simulated:
-        command = f"{at.me} run {shlex.quote(at.file)}{_set(study)} --address HOST:PORT"
+        command = f"{at.me} run {shlex.quote(at.file)}{_set(study)} --address HOST:6379"
         yield NextStep("next", command, "nothing was measured yet")
     elif outcomes.are_all_cached(study):
         yield from _again(study, at, "", "measures it anew: every figure is of an earlier sweep", " --fresh")

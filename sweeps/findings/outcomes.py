@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sweeps.report.study import Study
 
 NO_NODES = (
-    "an earlier version has not told the store for which nodes the sweep was planned, so placements that came to the"
-    " same there stand beside each other here, and count among the planned trials"
+    "an earlier version stored it without its nodes, so placements that were equal there have separate rows here, and"
+    " all count as planned"
 )
 LEFT_OUT = "curves by epoch, telemetry, the facts and self-tests of nodes, attempts that were tried again"
 
@@ -58,7 +58,7 @@ def begun_anew(study: Study) -> Iterator[Finding]:
     if anew:
         config, why = anew[0]
         count = f"{len(anew)} of {len(study.trials)} trials began anew although a checkpoint was there"
-        says = f"{count}: of {config.trial}, {why}."
+        says = f"{count}, such as {config.trial}: {why}."
         cells = tuple(dict.fromkeys(config.cell for config, _ in anew))
         yield Finding(rule="begun anew", severity="note", sureness="counted", says=says, cells=cells)
 
@@ -66,7 +66,7 @@ def begun_anew(study: Study) -> Iterator[Finding]:
 def incomplete(study: Study) -> Iterator[Finding]:
     """What is not here."""
     if study.stored is not None:
-        says = f"made from the tracking store alone. **Left out**, for only the sweep's ledger holds it: {LEFT_OUT}"
+        says = f"made from the tracking store alone. **Left out**, since only the sweep's ledger has them: {LEFT_OUT}"
         if not study.facts.nodes:
             says += f". **Planned for no nodes**: {NO_NODES}"
         yield doubt("from the store", says)

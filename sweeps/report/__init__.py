@@ -21,28 +21,35 @@ if TYPE_CHECKING:
 Format = Literal["html", "png", "csv"]
 
 
-def write(name: str, out: Path | None = None, form: Format = "html") -> Path:
+def write(name: str, out: Path | None = None, form: Format = "html", store: str = "") -> Path:
     """Write a sweep's report; where it lies. PNG and CSV are a folder of one file a chart or table.
 
-    One whose ledger is not here is reported from the tracking store, into the current folder.
+    One whose ledger is not here, or that is to be read from another `store`, comes into the current folder.
     """
     import re
 
-    from sweeps import ledger, query
-    from sweeps.report import stored, study
+    from sweeps import ledger
 
     file = "report.html" if form == "html" else f"report-{form}"
-    if name in ledger.names() or not query.is_there():
-        return written(study.of(name), out or ledger.paths(name).folder / file, form)
-    found = stored.of(name)
+    found = _study(name, store)
+    if found.stored is None:
+        return written(found, out or ledger.paths(name).folder / file, form)
     return written(found, out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '_', name).lstrip('.')}-{file}"), form)
 
 
-def told(name: str) -> str:
+def told(name: str, store: str = "") -> str:
     """The report as one text."""
-    from sweeps.report import study
+    return html(_study(name, store))
 
-    return html(study.of(name))
+
+def _study(name: str, store: str) -> Study:
+    """Of its ledger, where it lies here; else as a tracking store knows it."""
+    from sweeps import ledger, query
+    from sweeps.report import stored, study
+
+    if not store and (name in ledger.names() or not query.is_there()):
+        return study.of(name)
+    return stored.of(name, store)
 
 
 def attach(name: str, file: Path) -> None:

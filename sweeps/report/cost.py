@@ -16,14 +16,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COST: best.Figure = "gpu_hours_per_epoch"
-JOULES = "megajoules_per_epoch"
+ENERGIES = {  # by what the nodes' meters read: the words of a column, and of the chart that has nothing more
+    "joules_per_image": ("MJ an epoch", ""),
+    "gpu_joules_per_image": ("MJ of GPUs", " of GPUs alone"),
+    "cpu_joules_per_image": ("MJ of processors", " of processors alone"),
+}
+
+
+def _mj(figure: str) -> str:
+    """The column with an epoch's."""
+    return figure.replace("joules_per_image", "megajoules_per_epoch")
 
 
 def section(study: Study) -> Section | None:
     known = study.measured.dropna(subset=["images_per_s", COST])
-    for ci in ("", "_ci"):
-        known = known.assign(**{f"{JOULES}{ci}": known[f"joules_per_image{ci}"] * EPOCH_IMAGES / 1e6})
-    has_joules = bool(known[JOULES].notna().any())
+    for figure in ENERGIES:
+        for ci in ("", "_ci"):
+            known = known.assign(**{f"{_mj(figure)}{ci}": known[f"{figure}{ci}"] * EPOCH_IMAGES / 1e6})
+    read = [figure for figure in ENERGIES if known[_mj(figure)].notna().any()]
     if len(known) < 3 or study.is_convergence or known["gpus"].nunique() == 1:
         return None
     sides = analysis.conditions(known)
@@ -52,7 +62,7 @@ def section(study: Study) -> Section | None:
                 tables.plus_minus(row["images_per_s"], row["images_per_s_ci"]),
                 tables.plus_minus(row[COST], row[f"{COST}_ci"]),
                 tables.duration(3600 * row[COST] / row["gpus"]),
-                *([tables.plus_minus(row[JOULES], row[f"{JOULES}_ci"])] if has_joules else []),
+                *(tables.plus_minus(row[_mj(figure)], row[f"{_mj(figure)}_ci"]) for figure in read),
             )
             for _, row in front[::-1].iterrows()
         ]
@@ -71,8 +81,7 @@ def section(study: Study) -> Section | None:
         note=f"Right is faster, down is cheaper. The front is {NOT_SHOWN}.",
     )
     columns = (*map(study.word, study.axes), "images/s", f"{study.rank}-hours an epoch", "time an epoch")
-    if has_joules:
-        columns = (*columns, "MJ an epoch")
+    columns = (*columns, *(ENERGIES[figure][0] for figure in read))
     numeric = study.numeric(columns[len(study.axes) :])
     table = Table("cost-table", "The front, fastest first", columns, tuple(rows), numeric)
     lead = (
@@ -84,28 +93,31 @@ def section(study: Study) -> Section | None:
 
 
 def _joules(study: Study, known: pd.DataFrame, sides: list[str]) -> Chart | None:
-    """What an epoch takes of energy, where power was read; cells without a reading are left out, and counted."""
-    found = known.dropna(subset=[JOULES])
-    if len(found) < 2:
+    """What an epoch takes of energy: all of it where that was read of two cells, else of GPUs or of processors. Cells
+    without a reading are left out, and counted."""
+    of = next((figure for figure in ENERGIES if known[_mj(figure)].notna().sum() >= 2), None)
+    if of is None:
         return None
+    figure, alone = _mj(of), ENERGIES[of][1]
+    found = known.dropna(subset=[figure])
     groups = [alike for _, alike in found.groupby(sides, sort=False)] if sides else [found]
-    least = found.loc[found[JOULES].idxmin()]
+    least = found.loc[found[figure].idxmin()]
     left = len(known) - len(found)
     return Chart(
         "cost-joules",
-        "Speed against energy",
-        f"Least ({NOT_SHOWN}): {study.described(least)} at {least[JOULES]:.3g} MJ an epoch.",
+        f"Speed against energy{alone}",
+        f"Least ({NOT_SHOWN}): {study.described(least)} at {least[figure]:.3g} MJ an epoch{alone}.",
         Scale("images/s", "log" if is_wide(found["images_per_s"]) else "linear"),
-        Scale("MJ for an epoch of ImageNet", "log" if is_wide(found[JOULES]) else "linear"),
+        Scale(f"MJ for an epoch of ImageNet{alone}", "log" if is_wide(found[figure]) else "linear"),
         tuple(
             Panel(
                 study.described(alike.iloc[0], sides),
-                (Series("cells", tuple(_mark(study, row, JOULES) for _, row in alike.iterrows()), "marks"),),
+                (Series("cells", tuple(_mark(study, row, figure) for _, row in alike.iterrows()), "marks"),),
             )
             for alike in groups
         ),
-        note="Right is faster, down takes less. What the nodes' meters read in the window, all ranks together."
-        + (f" {left} of {len(known)} cells have no reading of power." if left else ""),
+        note=f"Right is faster, down takes less. What the nodes' meters read in the window{alone}, all ranks together."
+        + (f" {left} of {len(known)} cells have no such reading of every node." if left else ""),
     )
 
 

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 def batch(study: Study) -> Section | None:
     axis = "global_batch" if study.is_strong else "batch_size"
     lead = (
-        "What the batch is worth: a larger one keeps a device busier until it is busy enough. "
-        "A cross at the foot is a batch that could not be held."
+        "How throughput grows with the batch: a larger one keeps a device busier, up to a point. "
+        "A cross at the bottom is a batch that did not fit."
     )
     return _section(study, axis, "batch", "Batch size", lead)
 
 
 def threads(study: Study) -> Section | None:
     lead = (
-        "How many threads of a node have to decode images before the devices stop waiting for them: the knee is enough."
+        "How many threads of a node have to decode images before the devices stop waiting for them: those at the knee."
     )
     return _section(study, "decode_threads", "threads", "Decode threads", lead)
 

@@ -69,7 +69,7 @@ def strays(study: Study) -> list[Block]:
         (row["trial"], names[row["trial"]], f"{row['straggler_ratio']:.2f}×", tables.cell(row["images_per_s"]))
         for row in analysis.stragglers(study.trials).head(STRAY_TRIALS).to_dict("records")
     ]
-    of_far = ("trial", "name", "beside the median of the others", "distance in usual ones", "note")
+    of_far = ("trial", "name", "beside the median of the others", "times the usual distance", "note")
     of_slow = ("trial", "name", "slowest rank ÷ median", "images/s")
     blocks: list[Block] = []
     if far:

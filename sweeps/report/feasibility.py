@@ -30,7 +30,7 @@ def section(study: Study) -> Section | None:
             if any(word.startswith(("too", "infeasible", "failed")) for word in told):
                 rows.append((*map(space.shown, key), *told))
         columns = (*map(study.word, down), *(study.said(across, value) for value in values))
-        note = "A row for each combination in which something did not fit. An empty field was not asked for."
+        note = "A row for each combination in which something did not fit. An empty field is no cell of the sweep."
         blocks.append(Table("feasibility-map", "What fits", columns, tuple(rows), note=note, is_tinted=True))
     if study.facts.spec.search.method == "frontier":
         found = overview.frontier(study.trials, study.plan)

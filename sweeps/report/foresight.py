@@ -37,7 +37,7 @@ def section(study: Study) -> Section | None:
     ]
     columns = (*map(study.word, shape), "predicted, images/s", "measured, images/s", "error", "within the interval")
     lead = (
-        f"Step times of up to {limit} {study.rank}s, as computing, exposed input and communication, foretold the rest:"
+        f"Step times of up to {limit} {study.rank}s, as computing, exposed input and communication, predicted the rest:"
         f" the median error is **{found['error'].abs().median():.1%}**, the largest {found['error'].abs().max():.1%};"
         f" {int(found['is_within'].sum())} of {len(found)} cells lie within their 95% interval."
     )
@@ -53,6 +53,6 @@ def _left_out(study: Study, lacking: pd.DataFrame, limit: int) -> str:
     what = " and ".join(sorted({one for text in lacking["lacks"] for one in text.split(", ")}))
     cells = f"{len(lacking)} cell{'' if len(lacking) == 1 else 's'}"
     return (
-        f"Nothing is foretold of {cells} of more than {limit} {study.rank}s: they depend on {what}, which no trial of"
+        f"Nothing is predicted of {cells} of more than {limit} {study.rank}s: they depend on {what}, which no trial of"
         f" up to {limit} {study.rank}s shows."
     )

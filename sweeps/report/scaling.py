@@ -24,15 +24,15 @@ def section(study: Study) -> Section | None:
     if len(counts) < 2:
         return None
     kind = "strong" if study.is_strong else "weak"
-    fixed = "that of all of them" if study.is_strong else f"that of each {study.rank}"
+    fixed = f"all {study.rank}s together" if study.is_strong else f"each {study.rank}"
     found = fastest.by(study, "images_per_s")
     assert found
     blocks: list[Block] = [*_best(study, found, _same_settings(study, found.top))]
     blocks += _all(study, counts)
     blocks += _parts(study)
     lead = (
-        f"{kind.capitalize()} scaling: the batch held fixed is {fixed}. Efficiency is the throughput of N {study.rank}s"
-        f" over N times that of one at the same settings. Intervals are 95%."
+        f"{kind.capitalize()} scaling: the batch of {fixed} stays the same. Efficiency is the throughput of N"
+        f" {study.rank}s over N times that of one at the same settings. Intervals are 95%."
     )
     return Section("scaling", "Scaling", lead, tuple(blocks))
 
@@ -68,7 +68,7 @@ def _best(study: Study, found: Best, best: pd.DataFrame) -> list[Block]:
     )
     panel = Panel("", (ideal, Series(named, tuple(marks))))
     lost = " Both scales are logarithmic." if across.kind == "log" else ""
-    note = f"At each count the place of the ranks with the higher mean.{lost}" if "placement" in study.axes else lost
+    note = f"At each count, the placement with the higher mean.{lost}" if "placement" in study.axes else lost
     title = f"The fastest settings{found.caption}, from one on"
     return [Chart("scaling-best", title, alt, across, up, (panel,), note=note.strip())]
 

@@ -41,7 +41,7 @@ def section(study: Study) -> Section | None:
         PARTS,
         "step, ms",
         tuple(_bar(study, row) for _, row in shown.iterrows()),
-        f"A share below zero is noise and drawn as none; the words of a bar have it as it was.{left}",
+        f"A share below zero is noise: it is drawn as nothing, and the bar's words have its value.{left}",
     )
     return Section("steps", "Step time", lead, (bars, _verdicts(study, shown)))
 
@@ -81,9 +81,9 @@ def _verdicts(study: Study, cells: pd.DataFrame) -> Table:
         if verdict
     )
     note = (
-        "A wait is named if it is a tenth of a step or more, its interval leaves zero, and the other wait behind; "
-        "computing, where both waits are less than a tenth for sure; an overlap, where its interval leaves zero. "
-        "The rest is open."
+        "A wait is named if it is a tenth of a step or more, its interval lies above a twentieth, and it is larger "
+        "than the other wait for sure; computing, if both waits are less than a tenth for sure; an overlap, if its "
+        "interval holds no zero. The rest is open."
     )
     columns = (*map(study.word, study.axes), "overlapped", "limited by")
     return Table(

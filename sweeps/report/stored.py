@@ -16,10 +16,10 @@ from sweeps.report.study import Study
 NOTE = re.compile(r"```yaml\n(.*)\n```(?:\nwith `(.*)`)?\s*$", re.DOTALL)
 
 
-def of(name: str) -> Study:
+def of(name: str, store: str = "") -> Study:
     """The latest sweep of that name; raises where the store has none, or not its whole file."""
-    trials = query.trials(name)
-    own = query.sweep(name)
+    trials = query.trials(name, store=store)
+    own = query.sweep(name, store=store)
     told = NOTE.search(own["note"])
     if not told or told[1].endswith(note.CUT):
         rule = "must have the sweep's file in the note of its run, to be reported without its ledger"

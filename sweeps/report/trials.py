@@ -28,6 +28,8 @@ FIGURES = {  # by column; those that no trial has are left out
     "overlap_share": "overlapped",
     "gpu_hours_per_epoch": "GPU-hours an epoch",
     "joules_per_image": "joules an image",
+    "cpu_joules_per_image": "of processors",
+    "gpu_joules_per_image": "of GPUs",
     "peak_memory_mib": "host MiB, a rank",
     "peak_device_memory_mib": "GPU MiB, a rank",
     "launch_s": "launch s",
@@ -111,7 +113,7 @@ def _cached(frame: pd.DataFrame) -> list[Block]:
     rows = [(at, len(alike), _listed(list(alike["name"]))) for at, alike in cached.groupby("cached_from")]
     columns = ("measured by", "trials", "which")
     note = (
-        "Same cell, hardware, software and files, and ranks on nodes in the same way: not measured again. `--fresh`"
+        "Not measured again, since cell, hardware, software, files and the arrangement on nodes are the same. `--fresh`"
         " measures them anew."
     )
     title = "Taken from earlier sweeps"

@@ -8,7 +8,8 @@
 
 The reduction starts as gradients appear, the last layers' first (`gradients`), and hides behind what is left of the
 backward pass: the time that its FLOPs take at the rate of the densest network. What else a step does (starting
-kernels, normalising, updating) hides nothing.
+kernels, normalising, updating) hides nothing. A step that XLA compiles gives all its gradients at once, and hides
+nothing of their reduction.
 
 Fitted to references/throughput.csv and the tensorflow-horovod rows of speedups.csv by benchmarks/simulator.py, which
 also leaves each row out in turn: a rate per network, what software before the reference's costs, and `sync`: 9 numbers
@@ -221,7 +222,8 @@ def _image_ms(config: TrialConfig, kind: Kind, numbers: Numbers) -> float:
 def _exposed_ms(config: TrialConfig, kind: Kind, ranks: Sequence[int], backward_ms: float) -> float:
     """Each part of the gradients waits for half a cycle of Horovod's, then for those before it."""
     sent = gradient_bytes(config)
-    parts = gradients.parts(config.model) if config.reduction == "overlapped" else [(1.0, 1.0)]
+    one_by_one = config.reduction == "overlapped" and not config.xla
+    parts = gradients.parts(config.model) if one_by_one else [(1.0, 1.0)]
     reductions = [
         (at * backward_ms + config.cycle_ms / 2, reduction_ms(share * sent, config, kind, ranks)) for at, share in parts
     ]

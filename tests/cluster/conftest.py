@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -18,3 +18,13 @@ def laptop() -> Iterator[Laptop]:
         with user.cluster():
             user.wait_for_nodes()
             yield user
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What the head has logged last stands beside a failure: nothing of it is left when the cluster is down."""
+    report = yield
+    user = getattr(item, "funcargs", {}).get("laptop")
+    if report.failed and isinstance(user, Laptop):
+        report.sections.append(("the head's logs", user.logs()))
+    return report

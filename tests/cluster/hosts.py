@@ -24,6 +24,7 @@ NETWORK = "10.77.0"
 BRIDGE = "sweep-br"
 NEEDED = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "rsync": "rsync", "ssh": "openssh-client"}
 SSHD = Path("/usr/sbin/sshd")
+DISK = "sweep-disk"  # that the hosts share
 FIRST = 10  # the head's address ends so; the others follow
 HOME = "/root"
 
@@ -104,6 +105,13 @@ class Host:
             self._init.wait()
             self._init = None
 
+    def processes(self) -> list[psutil.Process]:
+        """Of it, as this machine sees them."""
+        init = self._init  # another thread may kill it
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(init.pid).children(recursive=True) if init else []
+        return []
+
     def run(self, command: str, timeout_s: float = 60) -> str:
         """By SSH, as its user would."""
         options = ["-i", str(self._key), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
@@ -152,8 +160,9 @@ class Host:
 
 
 @contextlib.contextmanager
-def made(count: int) -> Iterator[tuple[list[Host], Path]]:
-    """So many hosts on one network, of which this machine is the laptop; and the folder that they share."""
+def made(count: int, shared_mib: int = 0) -> Iterator[tuple[list[Host], Path]]:
+    """So many hosts on one network, of which this machine is the laptop; and the folder that they share, on a disk of
+    its own if that has a size."""
     folder = Path(tempfile.mkdtemp(prefix="sweep-hosts-"))
     _sweep_away()
     hosts: list[Host] = []
@@ -161,6 +170,8 @@ def made(count: int) -> Iterator[tuple[list[Host], Path]]:
         _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")])
         _ip(f"link add {BRIDGE} type bridge", f"addr add {NETWORK}.1/24 dev {BRIDGE}", f"link set {BRIDGE} up")
         (folder / "shared").mkdir()
+        if shared_mib:
+            _run(["mount", "-t", "tmpfs", "-o", f"size={shared_mib}m", DISK, str(folder / "shared")])
         names = ["127.0.0.1 localhost", *(f"{NETWORK}.{FIRST + number} node{number}" for number in range(count))]
         (folder / "hosts").write_text("\n".join(names) + "\n")
         for number in range(count):
@@ -185,6 +196,9 @@ def _sweep_away() -> None:
         _ip(f"netns del {space}")
     for link in Path("/sys/class/net").glob("sweep-*"):
         _ip(f"link del {link.name}")
+    for mount in (line.split() for line in Path("/proc/mounts").read_text().splitlines()):
+        if mount[0] == DISK:
+            _run(["umount", "--lazy", mount[1]])
 
 
 def _ip(*commands: str) -> None:

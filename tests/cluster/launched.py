@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.hosts import ROOT, Host
 
@@ -23,28 +25,30 @@ SITE = {  # lines of the shipped file as they stand there
     "  ssh_private_key: ~/.ssh/id_ed25519 ": "key",
     "    SWEEP_SHARED=/shared/ray-sweeps ": "shared",
     '    SWEEP_RACKS="10.0.0.11=r1 10.0.0.12=r1" ': "racks",
+    "    MLFLOW_STORE= ": "store",
 }
+ANSWER = "answer: "
 
 
 class Laptop:
     """Where a user sits: a home folder with a token and a key, and the project."""
 
-    def __init__(self, hosts: list[Host], folder: Path) -> None:
+    def __init__(self, hosts: list[Host], folder: Path, store: str = "") -> None:
+        """`store`: MLflow's database, if it is not the one that the shipped file has."""
         self.home = folder / "laptop"
         self.home.mkdir()
         self.head, *self.workers = hosts
-        self.url = f"http://{self.head.address}:8265"
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SWEEP_", "MLFLOW_"))}
         self.environment = kept | {
             "HOME": str(self.home),
             "RAY_TMPDIR": str(self.home),
             "PYTHONPATH": str(ROOT),
-            "RAY_API_SERVER_ADDRESS": self.url,
+            "RAY_API_SERVER_ADDRESS": str(self.home / "cluster.yaml"),
             "COLUMNS": "160",
             "PATH": f"{self._ssh()}:{os.environ['PATH']}",
         }
         self.call(BIN / "ray", "get-auth-token", "--generate")
-        self._file = self._site(folder)
+        self._file = self._site(folder, store)
 
     def _ssh(self) -> Path:
         """Where `ssh` is one that knows the hosts of this home: it would look in that of the system's user."""
@@ -55,7 +59,7 @@ class Laptop:
         script.chmod(0o755)
         return script.parent
 
-    def _site(self, folder: Path) -> Path:
+    def _site(self, folder: Path, store: str) -> Path:
         """The shipped file with its site's lines replaced, and nothing else."""
         racks = " ".join(f"{host.address}=r{n}" for n, host in enumerate(self.workers))
         new = {
@@ -65,6 +69,7 @@ class Laptop:
             "key": f"  ssh_private_key: {folder / 'key'} ",
             "shared": f"    SWEEP_SHARED={folder / 'shared'} ",
             "racks": f'    SWEEP_RACKS="{racks}" ',
+            "store": f"    MLFLOW_STORE={store} ",
         }
         text = (ROOT / "cluster.yaml").read_text()
         for line, what in SITE.items():
@@ -120,9 +125,26 @@ class Laptop:
             assert time.monotonic() < give_up, self.nodes()
             time.sleep(2)
 
+    def logs(self) -> str:
+        """The last of what Ray's launcher of nodes and the drivers have logged on the head."""
+        files = "$(ls -t job-driver-sweep-*.log | head -2) monitor.out monitor.err monitor.log"
+        return self.head.run(f"cd /tmp/ray/session_latest/logs && tail -n 60 {files} 2>&1 || true")
+
     def nodes(self) -> list[dict[str, object]]:
         """That Ray has, as the head sees them."""
-        script = "import json, ray; ray.init('auto', logging_level='ERROR'); print(json.dumps(ray.nodes()))"
-        told = self.head.run(f'cd ~/ray-sweeps && RAY_AUTH_MODE=token .venv/bin/python -c "{script}"')
-        (listed,) = (line for line in told.splitlines() if line.startswith("[{"))
-        return [node for node in json.loads(listed) if node["Alive"]]
+        return [node for node in self.ask("ray.nodes()") if node["Alive"]]
+
+    def jobs(self) -> list[dict[str, str]]:
+        """That the head has been given, by their ids; drivers that connect by themselves have none."""
+        jobs = "ray.job_submission.JobSubmissionClient('http://127.0.0.1:8265').list_jobs()"
+        return list(
+            self.ask(f"[{{'id': job.submission_id, 'status': job.status}} for job in {jobs} if job.submission_id]")
+        )
+
+    def ask(self, question: str) -> Any:
+        """What `question`, in Python and of Ray, comes to on the head; a JSON value."""
+        begin = "import json, ray, ray.job_submission; ray.init('auto', logging_level='ERROR')"
+        script = f"{begin}; print('{ANSWER}' + json.dumps({question}))"
+        told = self.head.run(f"cd ~/ray-sweeps && RAY_AUTH_MODE=token .venv/bin/python -c {shlex.quote(script)}")
+        (answer,) = (line for line in told.splitlines() if line.startswith(ANSWER))
+        return json.loads(answer.removeprefix(ANSWER))

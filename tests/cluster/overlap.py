@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from sweeps import analysis
 from tests.cluster import hosts
 from tests.cluster.launched import Laptop
 from workers import student
@@ -37,11 +38,6 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, f
     return statistics.mean(ours) - statistics.mean(theirs), student.quantile(freedom) * sum(parts) ** 0.5
 
 
-def half_width(values: Sequence[float]) -> float:
-    """Of the 95% interval of their mean."""
-    return float(student.quantile(len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5)
-
-
 def main(mbit: int, repeats: int) -> int:
     if why := hosts.lacking():
         sys.exit(why)
@@ -61,7 +57,8 @@ def main(mbit: int, repeats: int) -> int:
         ours, theirs = ([row[figure] for row in rows if row["reduction"] == how] for how in ("overlapped", "grouped"))
         more, within = difference(ours, theirs)
         is_met &= more > within if figure != "comm_share" else 0.25 < statistics.mean(theirs) < 0.75
-        is_met &= figure != "overlap_share" or statistics.mean(ours) > half_width(ours)
+        if figure == "overlap_share":
+            is_met &= statistics.mean(ours) > analysis.half_width(statistics.stdev(ours), len(ours))
         means = f"overlapped {statistics.mean(ours):.4g}, grouped {statistics.mean(theirs):.4g}"
         print(f"{figure}: {means}, difference {more:.4g} ± {within:.4g}", flush=True)
     return 0 if is_met else 1

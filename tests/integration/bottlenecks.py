@@ -46,6 +46,8 @@ class SlowSource:
 class PacedSource(SlowSource):
     """Prefetches on a thread of its own, which makes a batch in a time that is known: a decoder's pipeline."""
 
+    ahead = BATCHES_AHEAD + 2  # one is being made, and one waits for room
+
     def stream(self) -> Iterator[inputs.Batch]:
         ready: queue.Queue[inputs.Batch] = queue.Queue(BATCHES_AHEAD)
         batch = next(self._source.stream())

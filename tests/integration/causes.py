@@ -1,60 +1,97 @@
-"""Real causes of waiting and of work, and what removing each gives in a run of its own.
+"""Real causes of waiting, and what removing each gives in a run of its own.
 
 `python -m tests.integration.causes 10` runs each cause (or those named) ten times and prints what was found beside what
 removing it gave; it exits with 1 if a share is farther off than 5 points in more than one run of ten.
+
+How large a cause is depends on the machine: the step without it is timed first, and then so much is planted as should
+take the share that is aimed at. An input is slow in its decode threads, which prefetch: the batches' time in the
+threads must be longer than the step, and what it is longer by is waited for. A reduction is slow by Horovod's cycle:
+gradients wait for its next look at them.
+
+Computing has no cause of its own here: a rank that waits for nothing computes all the time by definition, and computing
+that is saved behind an input saves nothing. It is what is left of a step without its waits, so it is held against ranks
+that each train alone on images in memory (`waits`).
+
+What removing gives must not hold the machine's own changes of speed, which come to a fifth within seconds. So the run
+with the cause and the one without train by turns of a second, and the shares of the run with it are those of the very
+steps behind these turns (the product compares them in rounds, by turns too).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sweeps import limits
-from sweeps.limits import Part, Share, Verdict
-from tests.integration.gangs import KEY, gang
+from sweeps.limits import Share, Shares, Verdict
+from tests.integration import turns
+from tests.integration.gangs import KEY
 from tests.unit.records import config
 from workers import dataset, train, verdict
-from workers.contract import Measurement, TrialConfig
+from workers.contract import TrialConfig
 from workers.inputs import images
 from workers.paths import nursery_address
 from workers.rank import Seat, Voice
 
 DELAY_S = "HOROVOD_DELAY_AN_IMAGE_S"  # a name that a trial's environment may have
 WITHIN = 0.05
+ENTRY = "tests.integration.causes:run"
+BATCH = 16
+WARM = 60  # steps that empty what was made ahead, though each takes little more than is made meanwhile
+PROBED_S = 0.001  # a delay with which the images of a batch take longer than a step's work
+TIMED_S = 3.0
+SMALL: dict[str, object] = {"image_size": 64, "batch_size": BATCH, "decode_threads": 1, "classes": 10}
+IN_MEMORY: dict[str, object] = {"data": "synthetic"}
+
+Part = Literal["input", "comm", "waits"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A part of a step that something real makes long; the trial with it and without it."""
+    """What something real takes of a step."""
 
-    part: Part
-    ranks: int
-    having: dict[str, object]
-    without: dict[str, object]
+    part: Part  # waits: input and reduction together, all that is not computing
+    share: float  # of a step, that is aimed at
+    ranks: int = 1
+    steps: int = 600
+    having: Callable[[Path, Cause, float], dict[str, object]]  # the trial's fields, by its step without the cause
+    is_joined: bool = True  # without the cause, too, ranks reduce their gradients
+
+    def told(self, found: Shares) -> Share:
+        """What the trial says of the part."""
+        if self.part == "waits":
+            return Share(1 - found.compute.value, found.compute.half_width)
+        return getattr(found, self.part)  # type: ignore[no-any-return]
 
 
-SMALL: dict[str, object] = {"image_size": 64, "batch_size": 16, "decode_threads": 1}
-SLOW, QUICK = {"warmup_steps": 5, "measured_steps": 45}, {"warmup_steps": 10, "measured_steps": 100}
-IN_MEMORY = SMALL | QUICK | {"data": "synthetic"}
+def delayed(folder: Path, cause: Cause, step_ms: float) -> dict[str, object]:
+    """Images that come late out of their decode thread, of which each rank has one."""
+    image_s = step_ms / 1e3 / (1 - cause.share) / BATCH
+    delay_s = max(image_s - decoding_s(folder, cause.ranks), 0.0)
+    return {"data": str(folder / "images"), "env": {DELAY_S: f"{delay_s:.6f}"}}
+
+
+def seldom(folder: Path, cause: Cause, step_ms: float) -> dict[str, object]:
+    """Gradients that Horovod looks for once in a time that is longer than a step's work."""
+    return IN_MEMORY | {"cycle_ms": round(step_ms / (1 - cause.share), 1)}
+
+
 CAUSES = {
-    # images come late out of the threads of a pipeline that prefetches; the rank's own thread only waits
-    "delayed images": Cause("input", 1, SMALL | SLOW | {"env": {DELAY_S: "0.008"}}, IN_MEMORY),
-    "delayed images, two ranks": Cause("input", 2, SMALL | SLOW | {"env": {DELAY_S: "0.012"}}, IN_MEMORY),
-    # so heavy that what the light one computes in its place is 2% to 3% of it
-    "a heavy network": Cause(
-        "compute",
-        1,
-        SMALL | {"model": "resnet101", "batch_size": 8, "warmup_steps": 2, "measured_steps": 16},
-        SMALL | {"model": "tiny", "batch_size": 8} | QUICK,
-    ),
-}  # fmt: skip
+    "delayed images, a sixth": Cause(part="input", share=0.15, having=delayed),
+    "delayed images, a third": Cause(part="input", share=0.3, having=delayed),
+    "delayed images, three fifths": Cause(part="input", share=0.6, having=delayed),
+    "delayed images, two ranks": Cause(part="input", share=0.3, ranks=2, having=delayed),
+    "a long cycle": Cause(part="comm", share=0.35, ranks=2, having=seldom, is_joined=False),
+    "delayed images and all reduction": Cause(part="waits", share=0.4, ranks=2, having=delayed, is_joined=False),
+}
 
 
 def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
@@ -71,33 +108,74 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
 
     if delay_s:
         images.for_training = late
-    train.run(config, seat, voice)
+    train.run(config, seat, turns.Seen(voice, seat))
 
 
-def measured(folder: Path, ranks: int, **fields: object) -> tuple[TrialConfig, Measurement]:
-    asked: dict[str, object] = {"data": str(folder / "images"), "classes": 1000}
-    asked |= {"explain": True} | fields
-    outcome = verdict.outcome(gang(ranks, folder, "tests.integration.causes:run", **asked), ())
+@functools.cache
+def decoding_s(folder: Path, ranks: int) -> float:
+    """What a decode thread takes for an image that is not held up."""
+    asked = SMALL | {"data": str(folder / "images"), "env": {DELAY_S: str(PROBED_S)}, "explain": False}
+    probed = turns.Gang(ranks, new(folder), ENTRY, warmup_steps=1, measured_steps=1_000_000, **asked)
+    with turns.side(probed) as side:
+        side.train_until(20)
+        return side.timed(TIMED_S) / 1e3 / BATCH - PROBED_S
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a trial with a cause tells, and how long its step is with the cause and without it."""
+
+    planted: str
+    share: Share
+    said: Verdict
+    with_ms: float
+    without_ms: float
+
+    @property
+    def removed(self) -> float:
+        """The part of a step that removing the cause saves."""
+        return 1 - self.without_ms / self.with_ms
+
+    @property
+    def is_near(self) -> bool:
+        return abs(self.share.value - self.removed) <= WITHIN
+
+    def __str__(self) -> str:
+        steps = f"{self.planted}; {self.with_ms:.1f} ms a step, {self.without_ms:.1f} without"
+        share = f"{self.share.value:.1%} ± {self.share.half_width:.1%}"
+        return f"{steps}: share {share}, removing it {self.removed:.1%}; {limits.in_short(self.said)}"
+
+
+def new(folder: Path) -> Path:
+    return folder / f"gang-{time.monotonic_ns()}"
+
+
+def found(cause: Cause, folder: Path) -> Found:
+    """A trial with a cause, and beside it a run without."""
+    if cause.having is delayed:
+        decoding_s(folder, cause.ranks)  # while nothing else runs
+    alike = SMALL | {"isolation": "exclusive" if cause.is_joined else "shared"}  # ranks by themselves share the cores
+    bare = alike | IN_MEMORY | {"explain": False, "warmup_steps": 1, "measured_steps": 1_000_000}
+    sizes = [cause.ranks] if cause.is_joined else [1] * cause.ranks
+    with turns.side(*(turns.Gang(size, new(folder), ENTRY, **bare) for size in sizes)) as without:
+        without.train_until(20)
+        having = alike | cause.having(folder, cause, without.timed(TIMED_S))
+        asked = having | {"explain": True, "warmup_steps": WARM, "measured_steps": cause.steps}
+        with turns.side(turns.Gang(cause.ranks, new(folder), ENTRY, **asked)) as with_it:
+            with_it.train_until(WARM)
+            without.keep_to_cores_of(with_it)
+            with_ms, without_ms = turns.step_ms(with_it, without, WARM + cause.steps)
+            outcome = verdict.outcome(with_it.gangs[0].ends(), ())
     assert outcome.measurement, outcome
-    return dataclasses.replace(config(gpus=ranks), **asked), outcome.measurement  # type: ignore[arg-type]
-
-
-def removing(with_it: float, without: float) -> float:
-    """The part of a step that removing a cause saves, from the images/s of two runs with the same batches."""
-    return 1 - with_it / without
-
-
-def found_and_removed(cause: Cause, folder: Path) -> tuple[Share, float, Verdict]:
-    """A cause's share as its trial tells it, what removing it gives in a run of its own, and the trial's verdict."""
-    trial, with_it = measured(folder, cause.ranks, **cause.having)
-    _, without = measured(folder, cause.ranks, **cause.without | {"explain": False})
-    found = limits.shares(with_it, trial)
-    assert found
-    return getattr(found, cause.part), removing(with_it.images_per_s, without.images_per_s), limits.verdict(found)
+    trial = dataclasses.replace(config(gpus=cause.ranks), **asked)  # type: ignore[arg-type]
+    shares = limits.shares(outcome.measurement, trial)
+    assert shares
+    planted = str(having.get("env") or having.get("cycle_ms"))
+    return Found(planted, cause.told(shares), limits.verdict(shares), with_ms, without_ms)
 
 
 def make_images(folder: Path) -> None:
-    recipe = dataset.Recipe(images=512, shards=4, width_px=96, height_px=96, classes=1000, seed=0)
+    recipe = dataset.Recipe(images=512, shards=4, width_px=96, height_px=96, classes=10, seed=0)
     dataset.make(folder / "images", recipe)
 
 
@@ -109,12 +187,11 @@ def main(runs: int, names: Sequence[str]) -> int:
         make_images(folder)
         nursery = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for name in names or CAUSES:
-            cause, near = CAUSES[name], 0
+            near = 0
             for _ in range(runs):
-                share, removed, said = found_and_removed(cause, folder)
-                near += abs(share.value - removed) <= WITHIN
-                told = f"{share.value:6.1%} ± {share.half_width:5.1%}, removing it {removed:6.1%}"
-                print(f"{name}: {told}; {limits.in_short(said)}; load {os.getloadavg()[0]:.1f}", flush=True)
+                one = found(CAUSES[name], folder)
+                near += one.is_near
+                print(f"{name}: {one}; load {os.getloadavg()[0]:.1f}", flush=True)
             print(f"{name}: within {WITHIN:.0%} in {near} of {runs}", flush=True)
             is_met &= near >= 0.9 * runs
         assert nursery.stdin

@@ -31,8 +31,9 @@ STARTS = 3  # that Ray is given: on a machine with much to do its agent may be l
 class Cluster:
     """A head and whatever joins it. Its nodes share the machine's address, and nothing else."""
 
-    def __init__(self, cpus: int, grows_by: int = 0) -> None:
-        """With a head of so many CPUs; one that grows by itself does so by nodes of so many, two at most."""
+    def __init__(self, cpus: int, grows_by: int = 0, takes_jobs: bool = False, **variables: str) -> None:
+        """With a head of so many CPUs; one that grows by itself does so by nodes of so many, two at most. `variables`
+        are those of all its processes."""
         self._folder = Path(tempfile.mkdtemp(prefix="sweep-test-"))
         (self._folder / "token").write_text(secrets.token_hex(32))
         self._ids: dict[str, str] = {}
@@ -43,7 +44,10 @@ class Cluster:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self._folder / "token"),
             "RAY_USAGE_STATS_ENABLED": "0",
+            **variables,
         }
+        self._takes_jobs, self._jobs_port = takes_jobs, free_port()
+        self.jobs = f"http://127.0.0.1:{self._jobs_port}"
         self._cpus = cpus
         self._options: list[str] = []
         self._growing = GROWING if grows_by else {}  # with it, the heads of all clusters are node fff…
@@ -56,8 +60,17 @@ class Cluster:
 
     def start(self) -> None:
         """The head; once more at its address, if it was killed."""
-        place = [f"--port={self._port}", f"--dashboard-port={free_port()}", f"--temp-dir={self._folder}/{free_port()}"]
-        self._start("head", self._cpus, "--head", "--include-dashboard=false", *place, *self._options)
+        place = [
+            f"--port={self._port}",
+            f"--dashboard-port={self._jobs_port}",
+            f"--temp-dir={self._folder}/{free_port()}",
+        ]
+        dashboard = f"--include-dashboard={str(self._takes_jobs).lower()}"
+        self._start("head", self._cpus, "--head", dashboard, *place, *self._options)
+
+    def logs(self) -> list[Path]:
+        """Of Ray's own, those that there are."""
+        return [*self._folder.glob("*/session_latest/logs/*")]
 
     def join(self, name: str, cpus: int) -> None:
         """A node more; returns when Ray has it."""

@@ -17,7 +17,7 @@ from workers import contract
 from workers.keeper import Order, RankEnd, keep
 from workers.paths import history_of
 from workers.rank import Seat
-from workers.ring import Rendezvous
+from workers.rendezvous import Rendezvous
 
 ROOT = Path(__file__).parents[2]
 KEY = f"test-{os.getpid()}"  # of the fixture `nursery`

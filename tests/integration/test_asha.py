@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from tests.integration import planted_ranks
 from tests.integration.planted_ranks import GOOD, LOW, SLOW
 from tests.integration.test_sweep import sweep
 from tests.unit import hopeless
+
+pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parents[2]
 WIDE, NARROW = "nodes=8,gpus=4,gpu=v100", "nodes=1,gpus=4,gpu=v100"
@@ -75,6 +78,51 @@ def test_a_simulated_search_whose_driver_was_killed_keeps_its_rungs(here: Path) 
     assert hopeless.verdicts(ledger.read(name)) == expected
 
 
+def test_a_retry_of_a_large_trial_brings_its_stopped_base_back(here: Path) -> None:
+    """On one GPU the low rate falls behind the good one; on four it was lost, and is measured only now."""
+    text = hopeless.FILE.replace("where:", "where:\n  - gpus == 1 or batch_size == 128\n  - batch_size != 8")
+    whole = hopeless.run(text.replace("epochs: 90", "epochs: 12").replace("seed: 5", "seed: 6"), NARROW)
+    name, book = whole.facts.name, ledger.paths(whole.facts.name).ledger
+    keep_until(name, lambda done: done[-1].config.gpus == 4)
+    *before, last = book.read_text().splitlines()
+    lost = json.loads(last) | {"outcome": {"status": "lost", "kind": "node lost"}}
+    book.write_text("".join(f"{line}\n" for line in [*before, json.dumps(lost, separators=(",", ":"))]))
+    ended = hopeless.by_part(ledger.read(name))
+    assert [ended[of].outcome.status for of in ((1, hopeless.LOW), (4, hopeless.LOW))] == ["pruned", "lost"]
+    ran = sweep("retry", name)
+    assert ran.returncode == 0, ran.stderr
+    record = ledger.read(name)
+    assert {one.outcome.status for one in record.trials} == {"completed"}
+    assert record.is_complete
+    assert hopeless.by_part(record)[1, hopeless.LOW].attempts == 2
+    assert "it is the one-GPU base of" in ran.stderr
+
+
+def test_a_trial_that_is_tried_again_is_judged_by_those_of_before_and_one_that_was_stopped_comes_to_its_end(
+    here: Path,
+) -> None:
+    whole = hopeless.run(hopeless.FILE, NARROW)
+    name, book = whole.facts.name, ledger.paths(whole.facts.name).ledger
+    low, good = (hopeless.by_part(whole)[4, part].config.trial for part in (hopeless.LOW, hopeless.GOOD))
+    assert hopeless.verdicts(whole)[low][0] == "pruned"
+    lines = [json.loads(line) for line in book.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "trial" and line["trial"] == low:
+            line["outcome"] = {"status": "lost", "kind": "node lost"}
+    book.write_text("".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines))
+
+    def after(*arguments: str) -> TrialRecord:
+        ran = sweep("retry", name, *arguments)
+        assert ran.returncode == 0, ran.stderr
+        (found,) = (one for one in ledger.read(name).trials if one.config.trial == low)
+        return found
+
+    judged = after()
+    assert judged.outcome.status == "pruned"
+    assert good in judged.outcome.message
+    assert after("--status", "pruned").outcome.status == "completed", "whoever asks for it wants its figures"
+
+
 def keep_until(name: str, is_enough: Callable[[list[TrialRecord]], bool]) -> None:
     """Cut a ledger behind the trial with which that is so, as if its driver had been killed there."""
     book = ledger.paths(name).ledger
@@ -122,11 +170,11 @@ def test_tune_stops_real_ranks_by_rung_and_by_time_and_one_rank_is_not_judged_by
         assert good.outcome.status == "completed", "on one rank it took a hundred times as long as on two"
         assert [one.outcome.kind for one in (low, slow)] == ["hopeless"] * 2
         assert low.outcome.message == (
-            f"of the 2 cells that have come to epoch 2 with gpus {gpus}, placement pack the best 1 go on (reduction: "
+            f"of the 2 cells that have come to epoch 2 with gpus {gpus}, placement pack, the best 1 go on (reduction: "
             f"3), but its top-1 of 10.00% is number 2, behind 40.00% of {good.config.trial}"
         )
         assert slow.outcome.message == (
-            f"with gpus {gpus}, placement pack a trial may take 3 times (reduction) the {to_target} that "
+            f"with gpus {gpus}, placement pack, a trial may take 3 times (reduction) the {to_target} that "
             f"{good.config.trial} took to the target, but its epochs took {taken} and it is not there"
         )
         assert all(one.ended_at - one.started_at < planted_ranks.WAITS_S / 2 for one in (low, slow))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.alone, pytest.mark.integration]
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -18,7 +18,7 @@ from sweeps.ledger import TrialRecord
 from sweeps.simulator import cluster as simulated
 from tests.integration.conftest import ROOT
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 FILE = """
 name: small
@@ -84,7 +84,7 @@ def test_what_fits_runs_two_resumes_run_the_rest_once_and_hours_add_up(
     name = "small-simulated"
     assert {(trial.config.gpus, trial.config.repeat) for trial in ledger.read(name).trials} == {(1, 0), (1, 1)}
     assert "nothing else fits in the budget" in said
-    assert "not run, for these need more than what the budget has left" in said
+    assert "not run, since each of these needs more than the budget has left" in said
     before = spent_as_told(name, said)
     assert 0 < before <= 4 * cheap
 

@@ -16,6 +16,8 @@ import pytest
 from sweeps import ledger
 from tests.integration.clusters import Cluster, eventually, said
 
+pytestmark = pytest.mark.alone
+
 KILLS = 16
 TRIALS = 40
 SWEEP = """

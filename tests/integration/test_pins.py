@@ -17,6 +17,7 @@ from workers.contract import RankReport
 IMAGE_PX = 64
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.usefixtures("nursery"),
     pytest.mark.skipif(len(topology.here().cores) != 2, reason="says what becomes of two cores"),
 ]

@@ -32,6 +32,7 @@ from sweeps import (
     rows,
     savedview,
     shape,
+    sides,
     spec,
     tracking,
 )
@@ -315,6 +316,57 @@ def test_a_sweep_that_only_the_store_knows_has_the_cells_that_it_was_planned_wit
     assert "Planned for no nodes" not in " ".join(findings.of(found).lines())
 
 
+def test_another_store_is_compared_and_reported_where_it_is_named(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tracking.sync(record())
+    theirs = f"sqlite:///{tmp_path / 'theirs.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", theirs)
+    twice = record("theirs")
+    ended = [records.record(one.config, 200.0 + 2 * n) for n, one in enumerate(twice.trials)]
+    tracking.sync(dataclasses.replace(twice, trials=tuple(ended)))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
+
+    found = sides.diff("small", "theirs", store=[store, theirs])
+    assert found.cells["ratio"].tolist() == pytest.approx([2.0] * 4)
+    assert sides.diff("theirs", "theirs", store=[theirs]).cells["ratio"].tolist() == pytest.approx([1.0] * 4)
+    assert cli.main(["diff", "small", "theirs", "--store", store]) == 2
+    assert "theirs" in capfd.readouterr().err
+    assert cli.main(["diff", "a", "b", *["--store", store] * 3]) == 2
+    assert "--store: must be one for both sides, or A's and B's" in capfd.readouterr().err
+
+    assert cli.main(["report", "theirs", "--store", theirs]) == 0
+    assert "tracking store alone" in Path("theirs-report.html").read_text()
+    assert cli.main(["report", "theirs", "--store", store]) == 2
+    assert not Path("none.db").exists()
+
+
+def test_a_store_that_was_lost_and_restored_tells_the_same_has_its_report_and_takes_more(
+    store: str, tmp_path: Path
+) -> None:
+    whole = record()
+    tracking.sync(whole)
+    Path("report.html").write_text("found")
+    tracking.attach(whole.facts, Path("report.html"), note.Conclusion("## Found", "[]"))
+    told = query.trials("small")
+    assert cli.main(["backup", "it.tgz"]) == 0
+    tracking.sync(record("later"))
+    for path in tmp_path.iterdir():
+        if path.name != "it.tgz":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    assert cli.main(["restore", "it.tgz"]) == 0
+    pd.testing.assert_frame_equal(query.trials("small"), told)
+    pd.testing.assert_frame_equal(as_mlflow_says(), told)
+    (own,) = (run for run in MlflowClient().search_runs([experiment("small")]) if run.info.run_name == "small")
+    (page,) = (file.path for file in MlflowClient().list_artifacts(own.info.run_id) if file.path.endswith(".html"))
+    assert Path(MlflowClient().download_artifacts(own.info.run_id, page, str(tmp_path))).read_text() == "found"
+    with pytest.raises(InputError, match="later"):
+        query.trials("later")
+    tracking.sync(record("later"))
+    assert len(query.trials("later")) == 8
+
+
 def test_a_report_that_comes_to_a_store_before_its_sweep_leaves_no_run_open(store: str) -> None:
     def stati() -> list[str]:
         client = MlflowClient(store)
@@ -361,7 +413,7 @@ def test_of_a_store_that_does_not_tell_the_nodes_that_is_said_and_a_sync_tells_t
     tracking.sync(older)
     found = stored.of("small")
     assert found.facts.nodes == ()
-    assert "Planned for no nodes: an earlier version has not told" in " ".join(findings.of(found).lines())
+    assert "Planned for no nodes: an earlier version stored it" in " ".join(findings.of(found).lines())
     facts = dataclasses.replace(older.facts, nodes=(Node("a", 4, 0),))
     tracking.sync(dataclasses.replace(older, facts=facts), note.Conclusion("## Found", "[]"))
     assert query.sweep("small")["nodes"] == (Node("node-0", 4, 0),)
@@ -523,7 +575,9 @@ def odd(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     rank = one.outcome.measurement.ranks[0]
     steps = [StepRecord(step=n, step_ms=100.0, loss=loss) for n, loss in enumerate((math.inf, math.nan, -math.inf, 1))]
     steps = [*steps[::-1], *steps]
-    rank = dataclasses.replace(rank, steps=tuple(steps), in_force={"OMP_NUM_THREADS": "1", "EMPTY": ""})
+    rank = dataclasses.replace(
+        rank, steps=tuple(steps), in_force={"OMP_NUM_THREADS": "1", "EMPTY": ""}, runs={"xla": "on"}
+    )
     measured = dataclasses.replace(one.outcome, measurement=Measurement(ranks=(rank,)), usage={"cpu_0": 0.5})
     learnt = records.converged([0.5, 0.9], reached_target=True).outcome
     message = TrialOutcome(status="failed", kind="raised", message='it\'s `no` "good"\n' * 500)

@@ -22,6 +22,8 @@ from workers.keeper import Order
 from workers.paths import nursery_address
 from workers.rank import Seat
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 
 

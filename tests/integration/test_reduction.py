@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import math
 import statistics
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -15,7 +17,7 @@ from tests.integration.gangs import gang
 from workers import explain
 from workers.contract import ROUNDS
 
-pytestmark = pytest.mark.usefixtures("nursery")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("nursery")]
 
 STEPS = 12
 
@@ -35,6 +37,14 @@ class Timeline:
         """By step but the first, how long before the last gradient was there the first reduction began."""
         return [
             max(at[step] for at in self.asked_us.values()) - min(at[step] for at in self.begun_us.values())
+            for step in range(1, STEPS + 1)
+        ]
+
+    @property
+    def apart_us(self) -> list[int]:
+        """By step but the first, how long after the first gradient the last one was there."""
+        return [
+            max(at[step] for at in self.asked_us.values()) - min(at[step] for at in self.asked_us.values())
             for step in range(1, STEPS + 1)
         ]
 
@@ -63,6 +73,23 @@ def sent(timeline: Path) -> dict[str, str]:
     names = named(events)
     told = [event for event in events if event["ph"] == "E" and "args" in event]
     return {names[event["pid"]]: f"{event['args']['dtype']} {event['args']['shape']}" for event in told}
+
+
+def shared_mib(timeline: Path) -> list[float]:
+    """Of every buffer that gradients shared: they begin one after the other, and are then copied into it."""
+    events = written(timeline)
+    names, formats = named(events), sent(timeline)
+    begun: list[int] = []  # bytes of those that have begun since the last were copied
+    found: list[float] = []
+    for event in events:
+        if event["ph"] == "B" and event["name"] == "ALLREDUCE":
+            _, shape = formats[names[event["pid"]]].split(" ", 1)
+            begun.append(4 * math.prod(json.loads(shape)))
+        elif event["ph"] == "B" and event["name"] in ("MEMCPY_IN_FUSION_BUFFER", "GLOO_ALLREDUCE") and begun:
+            if event["name"] == "MEMCPY_IN_FUSION_BUFFER":
+                found.append(sum(begun) / (1 << 20))
+            begun = []
+    return found
 
 
 def trained(folder: Path, **fields: object) -> tuple[Timeline, float]:
@@ -120,8 +147,8 @@ def test_a_reduction_alone_reduces_as_much_as_a_step(
     assert report
     assert report.window
     a_part = ROUNDS * (explain.SETTLING + explain.FEWEST)
-    whole = report.window.warmup_steps + len(report.steps) + 1 + a_part  # one of them to see how long a step takes
-    alone = 1 + a_part  # one to build it
+    whole = report.window.warmup_steps + len(report.steps) + a_part - 2 * explain.SETTLING  # two blocks only go on
+    alone = 1 + a_part - 3 * explain.SETTLING  # one to build it; three blocks only go on
     counts, formats = reductions(file), sent(file)
     in_steps, in_alone = (
         Counter(formats[name] for name, count in counts.items() if count in (times, whole + alone))
@@ -137,6 +164,14 @@ def test_grouped_reductions_begin_after_the_last_gradient(tmp_path: Path) -> Non
     assert max(found.lead_us) <= 0
 
 
+@pytest.mark.parametrize("reduction", ["overlapped", "grouped"])
+def test_what_xla_compiles_gives_all_its_gradients_at_once(tmp_path: Path, reduction: str) -> None:
+    """So there is nothing to reduce beside it, and `reduction` makes no cells with `xla: on`."""
+    found, step_ms = trained(tmp_path, reduction=reduction, xla=True)
+    assert max(found.lead_us) <= 0
+    assert max(found.apart_us) < 0.02 * 1e3 * step_ms  # one by one it is a third of a step
+
+
 @pytest.mark.parametrize(("fusion_mib", "is_fused"), [(128.0, True), (0.0, False)])
 def test_small_gradients_share_a_buffer_where_fusion_mib_lets_them(
     tmp_path: Path, fusion_mib: float, is_fused: bool
@@ -150,6 +185,28 @@ def test_a_step_waits_for_a_cycle(tmp_path: Path) -> None:
     _, seldom_ms = trained(tmp_path, cycle_ms=200.0)
     _, often_ms = trained(tmp_path, cycle_ms=1.0)
     assert seldom_ms - often_ms > 75
+
+
+@pytest.mark.parametrize(("fusion_mib", "fits"), [(0.125, False), (128.0, True)])
+def test_a_shared_buffer_is_no_larger_than_fusion_mib(tmp_path: Path, fusion_mib: float, fits: bool) -> None:
+    """In a long cycle all gradients, 0.38 MiB, wait together."""
+    trained(tmp_path, fusion_mib=fusion_mib, cycle_ms=60.0)
+    largest = max(shared_mib(tmp_path / "timeline.json"))
+    assert 0.02 < largest <= fusion_mib
+    assert (largest > 0.125) is fits
+
+
+@pytest.mark.parametrize("cycle_ms", [20.0, 60.0])
+def test_horovod_looks_for_gradients_once_in_a_cycle(tmp_path: Path, cycle_ms: float) -> None:
+    """It marks each look in its timeline: that is the only way in which it tells its cycle."""
+    file = tmp_path / "timeline.json"
+    variables = {"HOROVOD_TIMELINE": str(file), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+    ends = gang(2, tmp_path, "workers.train:run", env=variables, cycle_ms=cycle_ms, measured_steps=STEPS, explain=False)
+    assert [end.what for end in ends] == ["measured"] * 2, ends
+    looks = [event["ts"] for event in written(file) if event.get("name") == "CYCLE_START"]
+    apart_ms = [(after - before) / 1e3 for before, after in itertools.pairwise(looks)]
+    assert len(apart_ms) > STEPS
+    assert statistics.median(apart_ms) == pytest.approx(cycle_ms, rel=0.1)
 
 
 @pytest.mark.parametrize(("response_cache", "steps_asked"), [(1024, 1), (0, STEPS + 1)])

@@ -13,6 +13,8 @@ import pytest
 from sweeps import ledger, publication, query, spec
 from tests.integration.test_sweep import SMALL, sweep
 
+pytestmark = pytest.mark.alone
+
 
 def test_a_published_table_on_a_simulated_cluster(workplace: Path) -> None:
     shape = "nodes=2,gpu=v100-k"
@@ -22,7 +24,9 @@ def test_a_published_table_on_a_simulated_cluster(workplace: Path) -> None:
     assert len(found) == 7
     assert {row["simulated"] for row in found} == {shape}
     assert {row["in_sample"] for row in found} == {"True"}
-    assert {row["rate_verdict"] for row in found} == {"holds"}, "the model is fitted to them, within 5.1%"
+    verdicts = {row["model"]: row["rate_verdict"] for row in found}
+    assert {model for model, said in verdicts.items() if said != "holds"} == {"googlenet"}, "it is off by 5.4%"
+    assert verdicts["googlenet"] == "open", "its interval reaches into the tolerance of 5%"
     assert float(next(row for row in found if row["model"] == "googlenet")["left_out_error"]) == -0.079
 
     name = "reproduce-a-table-5-simulated"
@@ -55,7 +59,7 @@ def ruled(row: dict[str, Any], figure: str, tolerance: float, rounding: float) -
     low, high, allowed = row[f"{figure}_low"], row[f"{figure}_high"], tolerance + rounding
     if low > 1 + allowed or high < 1 - allowed:
         return "differs"
-    return "open" if (high / low) ** 0.5 - 1 > max(0.1, tolerance) else "holds"
+    return "holds" if 1 - allowed <= low and high <= 1 + allowed else "open"
 
 
 def scaled(text: str, factor: float) -> str:

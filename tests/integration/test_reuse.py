@@ -18,6 +18,8 @@ from sweeps import analysis, ledger, query, rows
 from workers import checkpoint
 from workers.checkpoint import Kept
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 SMALL = """
 name: small

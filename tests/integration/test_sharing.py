@@ -14,7 +14,7 @@ from sweeps import ledger
 from sweeps.ledger import TrialRecord
 from tests.integration.clusters import Cluster, eventually, said
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 SWEEP = """
 name: {name}
@@ -83,3 +83,22 @@ def test_a_driver_that_is_killed_leaves_its_nodes_to_the_other(cluster: Cluster)
     trials = ledger.read("other").trials
     assert [trial.outcome.status for trial in trials] == ["completed"] * 5
     assert {place.node_id for t in trials for place in t.outcome.granted} == {cluster.id("a"), cluster.id("b")}
+
+
+def test_a_gang_for_which_no_trial_comes_gives_its_node_back_while_others_run(cluster: Cluster) -> None:
+    """A short trial and a long one, on a node each; what is held between trials counts for nobody."""
+    text = SWEEP.format(name="uneven", gpus=1).replace("{range: [1, 5]}", "[1, 1024]")
+    Path("uneven.yaml").write_text(text)
+    driver = cluster.driver("run", "uneven.yaml")
+    try:
+        assert eventually(
+            lambda: Path("results/uneven/ledger.jsonl").exists() and len(ledger.read("uneven").trials) > 0
+        )
+        (short,) = ledger.read("uneven").trials
+        assert short.config.batch_size == 1
+        assert eventually(lambda: cluster.placement_groups() == 1, patience_s=30), said()
+        assert driver.poll() is None
+        assert len(ledger.read("uneven").trials) == 1, "the long one was over too soon to tell anything"
+    finally:
+        driver.kill()
+        driver.wait()

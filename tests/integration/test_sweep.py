@@ -19,6 +19,8 @@ import pytest
 from sweeps import ledger, plan, query, rows, spec
 from tests.integration import bad_ranks
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 SWEEP = Path(sys.executable).with_name("sweep")
 SMALL = """

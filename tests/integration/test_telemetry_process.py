@@ -17,6 +17,8 @@ import pytest
 
 from workers import sentinel, usage
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -163,17 +163,17 @@ def stored(question: str) -> list[tuple[Any, ...]]:
         return store.execute(question).fetchall()
 
 
-def held(of: SweepFacts) -> dict[str, Any]:
+def held(of: SweepFacts, stored: Callable[[str], list[tuple[Any, ...]]] = stored) -> dict[str, Any]:
     """What the store holds of a sweep, but for ids and times."""
     own = f"""SELECT runs.run_uuid AS run, status, experiment_id FROM runs JOIN tags USING (run_uuid)
               WHERE key = 'sweep.id' AND tags.value = '{of.id}' AND lifecycle_stage = 'active'"""
     trials = "SELECT run_uuid FROM tags WHERE key = 'sweep.trial'"
-    parents = stored(f"SELECT run, experiment_id FROM ({own}) WHERE run NOT IN ({trials})")
-    of_them = f"FROM {{}} AS them JOIN ({own}) ON run = them.run_uuid"
+    parents = stored(f"SELECT run, experiment_id FROM ({own}) AS own WHERE run NOT IN ({trials})")
+    of_them = f"FROM {{}} AS them JOIN ({own}) AS own ON run = them.run_uuid"
     values = "SELECT key, {0}, count(*) {1} GROUP BY key, {0} ORDER BY key, {0}"
     tags = "SELECT them.value {} WHERE key = '{}' AND them.value != '' ORDER BY them.value"
     return {
-        "runs": stored(f"SELECT status, count(*) FROM ({own}) GROUP BY status"),
+        "runs": stored(f"SELECT status, count(*) FROM ({own}) AS own GROUP BY status"),
         "trials": stored(tags.format(of_them.format("tags"), "sweep.trial")),
         "are children": [(run,) in [parent[:1] for parent in parents]
                          for (run,) in stored(tags.format(of_them.format("tags"), "mlflow.parentRunId"))],

@@ -38,15 +38,16 @@ probe_every_min: 0
 
 
 class Server:
-    """MLflow's own, on a database in the current folder; its address stays the same."""
+    """MLflow's own, on a database in the current folder or on another; its address stays the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: str = "sqlite:///server.db") -> None:
+        self._store = store
         self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        store = ["--backend-store-uri", "sqlite:///server.db", "--artifacts-destination", "artifacts"]
+        store = ["--backend-store-uri", self._store, "--artifacts-destination", "artifacts"]
         command = [sys.executable, "-m", "mlflow", "server", *store, "--workers", "1", "--port", str(self._port)]
         with open("server.log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

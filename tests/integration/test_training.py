@@ -118,6 +118,7 @@ def test_the_hours_of_a_trial_that_goes_on_hold_the_epochs_until_its_checkpoint_
     second = converged(2, tmp_path, epochs=3, **fields)
     assert second.epochs[:2] == first.epochs
     assert second.epochs[2].checkpoint_s > 0  # it was read
+    assert [[rank.gone_on_from for rank in one.ranks] for one in (first, second)] == [[0, 0], [2, 2]]
 
 
 def test_a_trial_that_was_cut_short_after_its_last_checkpoint_has_the_figures_of_its_epochs(tmp_path: Path) -> None:
@@ -300,7 +301,33 @@ def test_variables_are_set_before_their_reader_reads_them(
     assert said["is_own_process"] == is_own_process
 
 
-def test_what_was_in_force_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "runs"),
+    [
+        ({}, {"precision": "float32", "xla": "off", "reduction": "one by one", "compression": "float32"}),
+        (
+            {"precision": "bf16", "emulate": True, "reduction": "grouped", "compression": "fp16"},
+            {"precision": "bfloat16, float32", "xla": "off", "reduction": "grouped", "compression": "float16"},
+        ),
+        ({"xla": True, "precision": "fp16", "emulate": True}, {"precision": "float16, float32", "xla": "on"}),
+        ({"cores_per_worker": 2}, {"intra_op_threads": "2", "inter_op_threads": "1", "tf32": "off"}),
+    ],
+)
+def test_what_runs_is_asked_for_its_settings(tmp_path: Path, asked: dict[str, object], runs: dict[str, str]) -> None:
+    """The traced step and TensorFlow say so, not the trial's config. The last layer gives its logits in float32."""
+    outcome = verdict.outcome(gang(2, tmp_path, TRAIN, **asked), ())
+    assert outcome.measurement, outcome
+    for report in outcome.measurement.ranks:
+        assert report.runs.items() >= runs.items(), report.runs
+
+
+def test_a_rank_alone_reduces_nothing_whatever_it_was_asked_for(tmp_path: Path) -> None:
+    outcome = verdict.outcome(gang(1, tmp_path, TRAIN, reduction="grouped", compression="fp16"), ())
+    assert outcome.measurement, outcome
+    assert not {"reduction", "compression"} & set(outcome.measurement.ranks[0].runs)
+
+
+def test_the_variables_that_ranks_were_given_are_reported(tmp_path: Path) -> None:
     fields = {"fusion_mib": 2.5, "cycle_ms": 0.5, "response_cache": 0, "env": {"OMP_NUM_THREADS": "1"}}
     outcome = verdict.outcome(gang(2, tmp_path, TRAIN, **fields), ())
     assert outcome.measurement, outcome

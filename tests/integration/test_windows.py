@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import statistics
 from pathlib import Path
 
 import pytest
 
-from tests.integration.bottlenecks import BATCHES_AHEAD, COMPUTE_S, DECODE_S, ENOUGH, HELD_S, ends
+from tests.integration.bottlenecks import COMPUTE_S, DECODE_S, ENOUGH, HELD_S, ends
 from tests.integration.gangs import gang, history
 from workers import known, storage, verdict
 from workers.contract import CALM_STEPS, Measurement
 from workers.steady import NOTHING, Known
 
-pytestmark = pytest.mark.usefixtures("nursery")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("nursery")]
 
 UNTIL_SURE = {"measured_steps": 0, "warmup_steps": 10, "env": {COMPUTE_S: "0.05"}, "explain": False}
 
@@ -73,8 +74,10 @@ def test_a_first_window_is_long_and_earns_shorter_ones(tmp_path: Path) -> None:
     assert len(first.ranks[0].steps) >= CALM_STEPS - 20
     shown = known.load(str(history(tmp_path)))
     assert shown.steps >= CALM_STEPS
-    if shown.calm_steps >= CALM_STEPS:  # on a busy machine a window may have shown a stall
-        assert len(second.ranks[0].steps) < CALM_STEPS / 2
+    times = step_s(second)
+    has_stalled = max(times) > 2 * statistics.median(times)  # on a busy machine; then it has to earn it anew
+    if shown.calm_steps >= CALM_STEPS and not has_stalled:
+        assert len(times) < CALM_STEPS / 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"calm": 1}', '{"calm_steps": "x"}'])
@@ -99,11 +102,26 @@ def test_images_per_s_is_what_a_stopwatch_beside_the_loop_says(tmp_path: Path, s
 
 
 @BOTH_MODES
-def test_a_pipeline_of_a_known_rate_gives_that_rate(tmp_path: Path, steps: dict[str, object]) -> None:
+@pytest.mark.parametrize(("decode_s", "compute_s"), [("0.05", "0"), ("0.1", "0.085")], ids=["far", "hardly"])
+def test_a_pipeline_of_a_known_rate_that_is_too_slow_gives_that_rate(
+    tmp_path: Path, decode_s: str, compute_s: str, steps: dict[str, object]
+) -> None:
+    """What it had made while the first step was built would last for 60 steps and more that are hardly quicker."""
     known.save(str(history(tmp_path)), CALM)
-    found = measured(tmp_path, env={DECODE_S: "0.05", ENOUGH: "80"}, warmup_steps=2 * BATCHES_AHEAD, **steps)
+    found = measured(tmp_path, env={DECODE_S: decode_s, COMPUTE_S: compute_s, ENOUGH: "80"}, **steps)
     assert stopped_by(found) == ("steps" if "measured_steps" in steps else "interval")
-    assert found.images_per_s == pytest.approx(2 * 8 / 0.05, rel=0.02)
+    assert found.images_per_s == pytest.approx(2 * 8 / float(decode_s), rel=0.02)
+
+
+def test_a_pipeline_that_is_fast_enough_costs_nothing_from_the_first_step_that_counts(tmp_path: Path) -> None:
+    """Though nothing is left ahead of the step before."""
+    env = {DECODE_S: "0.02", COMPUTE_S: "0.05"}
+    times = step_s(measured(tmp_path, env=env, warmup_steps=3, measured_steps=30))
+    assert statistics.median(times[:3]) == pytest.approx(statistics.median(times[3:]), rel=0.2)
+
+
+def step_s(found: Measurement) -> list[float]:
+    return [step.step_ms / 1e3 for step in found.ranks[0].steps]
 
 
 @pytest.mark.parametrize(

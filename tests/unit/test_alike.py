@@ -211,7 +211,7 @@ def test_software_that_is_on_one_side_alone_is_what_is_compared_and_what_a_side_
     assert found.unlike == {"A": "2 software fingerprints (new, old)"}
     assert not found.crossovers, "the larger batch has another program on A"
     sides.show(found, ("one", "other"), "table")
-    assert "A's cells have 2 software fingerprints (new, old): how they differ" in capsys.readouterr().out
+    assert "A's cells have 2 software fingerprints (new, old): differences among them" in capsys.readouterr().out
     whole = compare(frame(*(steady(100.0 * n, batch_size=n, software="old") for n in SIZES)), b)
     assert not whole.unlike
     assert len(whole.crossovers) == 1
@@ -234,10 +234,10 @@ def test_a_base_that_is_slower_by_its_mean_alone_is_said_to_be_no_more() -> None
         return [one for one in doubts.of_throughput(trials) if one.rule == "untuned base"]
 
     (open_,) = found([90.0, 104.0, 112.0])
-    assert open_.says.endswith("up to 1.08 times as much at another setting (by means; not shown to differ)")
+    assert open_.says.endswith("another one does up to 1.08 times as much (by means; not shown to differ)")
     assert open_.sureness == "estimated"
     (shown,) = found([99.0, 100.0, 101.0])
-    assert shown.says.endswith("up to 1.10 times as much at another setting")
+    assert shown.says.endswith("another one does up to 1.10 times as much")
     assert shown.sureness == "shown"
     (single,) = found([100.0])
     assert single.sureness == "estimated", "of a single repeat nothing is told"
@@ -347,4 +347,4 @@ def test_a_file_is_planned_for_the_nodes_that_the_sweep_was_planned_for(
     assert not told.err
     monkeypatch.setattr(query, "sweep", lambda name: {"nodes": ()})
     advice.show(file, (), "x", "csv")
-    assert "the store should tell for which nodes x was planned" in capsys.readouterr().err
+    assert "an earlier version stored x without its nodes" in capsys.readouterr().err

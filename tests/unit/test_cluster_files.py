@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import shutil
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +60,52 @@ def test_nothing_below_the_sites_part_names_a_site() -> None:
     assert "10.0.0.1" in site
     assert "10.0.0." not in rest
     assert "ubuntu" not in rest
+
+
+TERMINALS_ONLY = "# as Ubuntu has it\ncase $- in *i*) ;; *) return;; esac\nexport MINE=kept\n"
+SAID = 'echo "$SWEEP_RESULTS $MLFLOW_TRACKING_URI"'
+
+
+@pytest.fixture(params=FILES)
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The home of a node that `ray up` has set up twice, but for packages; its Ray keeps what it is started with."""
+    there = tmp_path / "ray-sweeps"
+    shutil.copytree(ROOT / "scripts", there / "scripts")
+    programs = there / ".venv/bin"
+    programs.mkdir(parents=True)
+    (programs / "activate").write_text(f"PATH={programs}:$PATH\n")
+    for name, does in (("ray", "env > ~/of-ray"), ("setsid", "true")):
+        (programs / name).write_text(f"#!/bin/bash\n{does}\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray/auth_token").write_text("a token")
+    (tmp_path / ".bashrc").write_text(TERMINALS_ONLY)
+    up = loaded(request.param)
+    for command in [*up["initialization_commands"][-1:], *up["setup_commands"][1:]] * 2:
+        in_shell(tmp_path, "-c", command)
+    return tmp_path
+
+
+def in_shell(home: Path, *arguments: str, **variables: str) -> str:
+    """What bash says, started with nothing but its home."""
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], **variables}
+    return subprocess.run(["bash", *arguments], env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_shell_on_a_node_finds_what_the_drivers_there_write(node: Path) -> None:
+    in_shell(node, str(node / "ray-sweeps/scripts/node"), "worker", "10.0.0.10", SSH_CONNECTION="a 1 10.0.0.11 22")
+    of_ray = dict(line.split("=", 1) for line in (node / "of-ray").read_text().splitlines() if "=" in line)
+    drivers = f"{of_ray['SWEEP_RESULTS']} {of_ray['MLFLOW_TRACKING_URI']}\n"
+    assert drivers == "/shared/ray-sweeps/results http://127.0.0.1:5000\n"
+    assert in_shell(node, "-ic", SAID) == drivers, "ray attach"
+    assert in_shell(node, "-c", SAID, SSH_CLIENT="10.0.0.1 1 22") == drivers, "ssh HEAD 'sweep list'"
+    assert in_shell(node, "-ic", "command -v ray") == f"{node}/ray-sweeps/.venv/bin/ray\n"
+
+
+def test_a_shell_on_a_node_keeps_what_its_user_has_set_up(node: Path) -> None:
+    text = (node / ".bashrc").read_text()
+    assert text.endswith(TERMINALS_ONLY)
+    assert text.count("scripts/shell ]") == 1, "however often `ray up` comes by"
+    assert in_shell(node, "-ic", "echo $MINE") == "kept\n"
+    shutil.rmtree(node / "ray-sweeps")
+    assert in_shell(node, "-ic", "echo $MINE") == "kept\n", "also without the project"

@@ -38,8 +38,8 @@ def test_both_kinds_of_stop_fire_among_equals_and_the_baseline_comes_to_its_targ
     for gpus in (1, 4):
         low, slow, good = (ended[gpus, part] for part in (LOW, SLOW, GOOD))
         assert (good.outcome.status, low.outcome.status, slow.outcome.status) == ("completed", "pruned", "pruned")
-        assert f"with gpus {gpus}, placement pack the best 1 go on" in low.outcome.message
-        assert f"with gpus {gpus}, placement pack a trial may take 2 times" in slow.outcome.message
+        assert f"with gpus {gpus}, placement pack, the best 1 go on" in low.outcome.message
+        assert f"with gpus {gpus}, placement pack, a trial may take 2 times" in slow.outcome.message
         assert good.config.trial in slow.outcome.message
     hours = [(ended[gpus, GOOD].ended_at - ended[gpus, GOOD].started_at) / 3600 for gpus in (1, 4)]
     assert hours[0] > 2 * hours[1], "compared with four GPUs, one would have been hopeless"

@@ -18,9 +18,9 @@ from sweeps.durations import Durations, Predicted, earlier
 from sweeps.ledger import TrialRecord
 from sweeps.plan import plan
 from sweeps.spec import SweepSpec
-from tests.unit.records import record
+from tests.unit.records import converged, record
 from tests.unit.simulations import outcome, trial
-from workers.contract import TrialConfig, TrialOutcome
+from workers.contract import Measurement, TrialConfig, TrialOutcome
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,6 +91,30 @@ def test_a_trial_that_was_cut_short_or_never_ran_teaches_nothing(ended: TrialOut
     known = Durations(model)
     known.learn(dataclasses.replace(took(trial(), 1.0), outcome=ended))
     assert known.predict(trial()) == Predicted(model(trial()), "model")
+
+
+def gone_on(one: TrialRecord, epochs: int) -> TrialRecord:
+    """Its last attempt has found a checkpoint of so many epochs."""
+    assert one.outcome.measurement
+    ranks = tuple(dataclasses.replace(rank, gone_on_from=epochs) for rank in one.outcome.measurement.ranks)
+    return dataclasses.replace(one, outcome=dataclasses.replace(one.outcome, measurement=Measurement(ranks=ranks)))
+
+
+@pytest.mark.parametrize("is_from_a_ledger", [False, True])
+def test_a_trial_that_went_on_from_a_checkpoint_took_only_the_rest_of_its_time_and_teaches_nothing(
+    workplace: Path, is_from_a_ledger: bool
+) -> None:
+    """The base of a search that was stopped at epoch 4 of 5, say, and is run to its end later."""
+    whole, rest = (dataclasses.replace(converged([0.5] * 5, repeat=n), started_at=0.0) for n in range(2))
+    whole, rest = dataclasses.replace(whole, ended_at=60.0), gone_on(dataclasses.replace(rest, ended_at=12.0), 4)
+    known = Durations(lambda _: 1.0)
+    ended = [whole, rest]
+    if is_from_a_ledger:
+        written("one", *ended)
+        ended = [*earlier()]
+    for one in ended:
+        known.learn(one)
+    assert known.predict(rest.config) == Predicted(60.0, "trials")
 
 
 def test_an_infeasible_trial_tells_how_soon_that_shows_and_nothing_of_others() -> None:

@@ -424,3 +424,15 @@ def test_the_base_of_what_came_to_its_end_is_run_to_its_end_and_counts_once() ->
     assert {one.outcome.status for one in counted.values()} == {"completed"}
     assert going.spared == {base.trial: many.trial}
     assert going.is_over
+
+
+def test_what_is_retried_and_comes_to_its_end_has_its_base_run_again_too() -> None:
+    """The large one was lost; its base had been stopped, since nothing needed it then."""
+    base, other, many = learning(16, 1), learning(32, 1), learning(16, 4)
+    stopped = TrialOutcome(status="pruned", kind="hopeless")
+    going = judging([many])
+    going.resumed([], kept=[dataclasses.replace(record(one, outcome=stopped), attempts=2) for one in (base, other)])
+    assert [one.config for one in played(going)] == [many, base], "that one and no other"
+    assert going.attempts[base.trial] == 3
+    assert going.spared == {base.trial: many.trial}
+    assert going.is_over

@@ -1,15 +1,14 @@
 """Parts of a step are taken away by turns, and what a turn leaves behind does not show in the next.
 
-The input is real but plain: a thread that makes batches ahead into a queue, at a rate that is known.
+Time is planted: the clock goes on where a step, a wait or a rest takes its time, and the input's threads make batches
+ahead at a rate that is known.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-import queue
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,45 +23,85 @@ from workers.ring import Solo
 STEP_S = 0.01
 
 
+class Clock:
+    """In place of `time`. The input's threads are busy for as long as it makes batches."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.busy_until_s = 0.0
+        self.input: Ahead | None = None
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def process_time(self) -> float:
+        return self.input.busy_s if self.input else min(self.now_s, self.busy_until_s)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    planted = Clock()
+    monkeypatch.setattr(explain, "time", planted)
+    return planted
+
+
 class Ahead:
-    """Batches that a thread makes ahead, so many at most, each in so long."""
+    """Batches that are made ahead, so many at most, each in so long; some of them side by side. The next are begun when
+    there was room for all that were made before."""
 
-    def __init__(self, each_s: float, buffered: int) -> None:
-        self._ready: queue.Queue[int] = queue.Queue(buffered)
-        self._each_s, self._is_over, self.taken = each_s, False, 0
-        self._thread = threading.Thread(target=self._make)
-        self._thread.start()
+    def __init__(self, clock: Clock, each_s: float, buffered: int, burst: int = 1) -> None:
+        self.burst, self.taken = burst, 0
+        self._clock, self._made_in_s, self._buffered = clock, burst * each_s, buffered
+        self._ready = self._made = 0  # in the buffer; made, and waiting for room in it
+        self._made_at_s = self._made_in_s
+        self._held_up_s = 0.0  # for want of room
+        clock.input = self
 
-    def _make(self) -> None:
-        while not self._is_over:
-            time.sleep(self._each_s)
-            self._ready.put(0)
+    @property
+    def busy_s(self) -> float:
+        self.make()
+        return self._clock.now_s - self._held_up_s - (self._clock.now_s - self._made_at_s if self._made else 0.0)
+
+    def make(self) -> None:
+        """All that is made by now."""
+        while self._made_at_s <= self._clock.now_s:
+            self._made = self.burst if not self._made else self._made
+            room = min(self._made, self._buffered - self._ready)
+            self._ready, self._made = self._ready + room, self._made - room
+            if self._made:
+                return
+            self._made_at_s += self._made_in_s
 
     def stream(self) -> Iterator[int]:
         while True:
-            batch = self._ready.get()
+            self.make()
+            if not self._ready:
+                self._clock.now_s = self._made_at_s
+                self.make()
+            if self._made == 1:  # the last of them finds room now
+                self._held_up_s += self._clock.now_s - self._made_at_s
+                self._made_at_s = self._clock.now_s + self._made_in_s
+            if self._made:
+                self._made, self._ready = self._made - 1, self._ready + 1
+            self._ready -= 1
             self.taken += 1
-            yield batch
-
-    def close(self) -> None:
-        self._is_over = True
-        while self._thread.is_alive():
-            if not self._ready.empty():
-                self._ready.get()
-            time.sleep(0.001)
+            yield 0
 
 
 class Sleeper:
     """A learner whose step takes a known time, more with its reduction."""
 
-    def __init__(self, comm_s: float = 0.0) -> None:
-        self._comm_s = comm_s
+    def __init__(self, clock: Clock, comm_s: float = 0.0) -> None:
+        self._clock, self._comm_s = clock, comm_s
 
     def take_step(self, batch: Any, is_alone: bool) -> None:
-        time.sleep(STEP_S + (0 if is_alone else self._comm_s))
+        self._clock.sleep(STEP_S + (0 if is_alone else self._comm_s))
 
     def reduce_alone(self) -> None:
-        time.sleep(self._comm_s)
+        self._clock.sleep(self._comm_s)
 
 
 class Pair(Solo):
@@ -73,14 +112,18 @@ def asked(**fields: object) -> TrialConfig:
     return dataclasses.replace(config(), **{"data": "images", "explain": True} | fields)  # type: ignore[arg-type]
 
 
-def timed(source: Ahead, ring: Solo, comm_s: float = 0.0, steps: int = 64) -> dict[Without, tuple[Any, ...]]:
-    batches = source.stream()
-    for _ in range(30):  # as in a window: the buffers are as they are while steps are whole
-        next(batches)
-        time.sleep(STEP_S + comm_s)
+def timed(
+    clock: Clock, source: Ahead, ring: Solo, comm_s: float = 0.0, steps: int = 64
+) -> dict[Without, tuple[Any, ...]]:
+    feed, step_ms = explain.Feed(source.stream()), []
+    for _ in range(steps):  # as in a window: the buffers are as they are while steps are whole
+        began = clock.now_s
+        next(feed)
+        clock.sleep(STEP_S + comm_s)
+        step_ms.append(1e3 * (clock.now_s - began))
     beats: list[int] = []
-    found = explain.timed(asked(), steps, ring, Sleeper(comm_s), batches, beats.append)  # type: ignore[arg-type]
-    source.close()
+    learner = Sleeper(clock, comm_s)
+    found = explain.timed(asked(), step_ms, ring, learner, feed, beats.append, source.burst)  # type: ignore[arg-type]
     assert beats == list(range(len(beats)))
     return found
 
@@ -92,9 +135,9 @@ def share(found: dict[Without, tuple[Any, ...]], gpus: int) -> limits.Shares:
     return made
 
 
-def test_an_input_that_is_too_slow_is_waited_for_though_its_buffers_filled_meanwhile() -> None:
+def test_an_input_that_is_too_slow_is_waited_for_though_its_buffers_filled_meanwhile(clock: Clock) -> None:
     """Batches of 20 ms and steps of 10: without its buffers emptied, the input would last for 24 steps."""
-    found = timed(Ahead(2 * STEP_S, buffered=12), Solo())
+    found = timed(clock, Ahead(clock, 2 * STEP_S, buffered=12), Solo())
     assert set(found) == {"nothing", "input"}
     assert share(found, 1).input.value == pytest.approx(0.5, abs=0.1)
     for blocks in found.values():
@@ -103,16 +146,24 @@ def test_an_input_that_is_too_slow_is_waited_for_though_its_buffers_filled_meanw
     assert {len(block) for block in found["nothing"]} == {explain.FEWEST_WAITING}
 
 
-def test_an_input_that_keeps_up_is_not_waited_for_and_none_of_it_passed_over() -> None:
-    source = Ahead(STEP_S / 4, buffered=12)
-    timed(source, Solo())
-    took = 30 + explain.OBSERVED + ROUNDS * (explain.SETTLING + explain.FEWEST)
-    assert source.taken == took
+@pytest.mark.parametrize("burst", [2, 4])
+def test_batches_that_come_several_at_a_time_do_not_lengthen_the_wait_for_them(burst: int, clock: Clock) -> None:
+    """A block that began within a burst and ended within another would count a computing step too many."""
+    found = timed(clock, Ahead(clock, 1.4 * STEP_S, buffered=4, burst=burst), Solo())
+    assert share(found, 1).input.value == pytest.approx(1 - 1 / 1.4, abs=0.05)
+    assert {len(block) % burst for block in found["nothing"]} == {0}
 
 
-def test_two_parts_and_both_have_their_shares() -> None:
+def test_an_input_that_keeps_up_is_not_waited_for_and_none_of_it_passed_over(clock: Clock) -> None:
+    source = Ahead(clock, STEP_S / 4, buffered=12)
+    timed(clock, source, Solo())
+    whole_blocks = ROUNDS * explain.FEWEST + explain.SETTLING * 4  # of six, two go on where a round turns back
+    assert source.taken == 64 + 1 + whole_blocks  # and the one at hand
+
+
+def test_two_parts_and_both_have_their_shares(clock: Clock) -> None:
     """Steps of 10 ms, 5 more for the reduction, an input of 30, behind which the reduction hides."""
-    found = timed(Ahead(3 * STEP_S, buffered=3), Pair(), comm_s=STEP_S / 2)
+    found = timed(clock, Ahead(clock, 3 * STEP_S, buffered=3), Pair(), comm_s=STEP_S / 2)
     assert set(found) == {"nothing", "comm", "input", "both", "compute"}
     shares = share(found, 2)
     told = [shares.input.value, shares.comm.value, shares.compute.value, shares.overlap.value]
@@ -121,24 +172,49 @@ def test_two_parts_and_both_have_their_shares() -> None:
 
 def test_a_trial_that_does_not_ask_or_is_too_short_takes_no_step() -> None:
     for wanted, steps in ((asked(explain=False), 100), (asked(), 15)):
-        assert explain.timed(wanted, steps, Solo(), None, iter(()), lambda _: None) == {}  # type: ignore[arg-type]
+        feed = explain.Feed(iter(()))
+        assert explain.timed(wanted, [10.0] * steps, Solo(), None, feed, lambda _: None) == {}  # type: ignore[arg-type]
 
 
-def busy(monkeypatch: pytest.MonkeyPatch, until: float) -> None:
-    """The process's clock, as if threads filled buffers until then: threads of a test may be starved of cores."""
-    monkeypatch.setattr(explain.time, "process_time", lambda: min(time.perf_counter(), until))
+class Rehearsed(Pair):
+    """A ring of two that notes when its ranks meet, and a learner that notes its steps."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def barrier(self) -> None:
+        self.done.append("|")
+
+    def take_step(self, batch: Any, is_alone: bool) -> None:
+        self.done.append("a" if is_alone else "w")
+
+    def reduce_alone(self) -> None:
+        self.done.append("r")
 
 
-def test_it_rests_until_the_threads_that_fill_buffers_have_done_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    until = time.perf_counter() + 0.3
-    busy(monkeypatch, until)
+def test_blocks_settle_after_a_barrier_but_where_a_round_turns_back() -> None:
+    """Whole, alone and reducing blocks of two counted steps: what goes on does not settle again."""
+    both = Rehearsed()
+    config = asked(data="synthetic", gpus=2)
+    feed = explain.Feed(itertools.repeat(None))
+    next(feed)
+    found = explain.timed(config, [10.0] * 64, both, both, feed, lambda _: None)  # type: ignore[arg-type]
+    there_and_back = ["|www", "|aaa", "|rrrrr", "|aaa", "|www"]
+    turned = "".join(there_and_back[:-1]) + "|wwwww" + "".join(there_and_back[1:-1])
+    assert "".join(both.done) == "ar" + turned + "|wwwww" + "".join(there_and_back[1:])
+    assert [len(block) for blocks in found.values() for block in blocks] == [2] * ROUNDS * 3
+    assert len(both.done) - both.done.count("|") - 2 == explain.cost(64, explain.parts(config, 2))
+
+
+def test_it_rests_until_the_threads_that_fill_buffers_have_done_so(clock: Clock) -> None:
+    clock.busy_until_s = 0.3
     explain.rest(30.0, lambda: None)
-    assert until <= time.perf_counter() < until + 10
+    assert 0.3 <= clock.now_s < 0.3 + 4 * explain.SLICE_S
 
 
-def test_it_does_not_rest_for_ever_and_says_meanwhile_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy(monkeypatch, math.inf)
-    began, beats = time.perf_counter(), []
-    explain.rest(0.2, lambda: beats.append(time.perf_counter()))
-    assert 0.2 <= time.perf_counter() - began < 10
+def test_it_does_not_rest_for_ever_and_says_meanwhile_that_it_is_there(clock: Clock) -> None:
+    clock.busy_until_s = math.inf
+    beats: list[float] = []
+    explain.rest(0.2, lambda: beats.append(clock.now_s))
+    assert 0.2 <= clock.now_s < 0.2 + 2 * explain.SLICE_S
     assert len(beats) >= 2

@@ -76,7 +76,7 @@ def test_a_lead_that_is_shown_is_called_the_fastest_with_how_much_it_is_at_least
 
 def test_a_lead_that_is_not_shown_says_what_is_open_and_what_would_tell() -> None:
     found = findings.of(study({8: 100.0, 16: 199.0, 32: 200.0}))
-    assert found.answer.says.startswith("Batch size 32 leads, if not clearly: ")
+    assert found.answer.says.startswith("Batch size 32 leads, but not clearly: ")
     assert found.answer.sureness == "open"
     (says,) = [one.plain for one in found.notes if one.rule == "told apart"]
     assert says.startswith("Batch size 16 can't be told from it at 95%: 3 repeats each, and its lead is −")
@@ -105,7 +105,7 @@ def test_the_soonest_to_the_target_is_named_where_its_lead_is_shown_and_left_ope
     assert "9 of 9 trials reached the target of top-1 90.0%." in [one.says for one in apart.notes]
     assert {"told apart", "target", "fewest epochs", "most accurate"} == {one.rule for one in apart.notes}
     near = findings.of(learned({8: (9.0, 10.1, 9.5), 16: (8.9, 10.2, 9.3), 32: (12.0, 12.1, 11.9)}))
-    assert "leads, if not clearly" in near.answer.says
+    assert "leads, but not clearly" in near.answer.says
 
 
 def test_a_cell_that_did_not_always_reach_the_target_is_not_the_soonest_to_it() -> None:
@@ -229,7 +229,7 @@ def test_where_all_windows_were_too_short_longer_ones_are_suggested() -> None:
 
 def test_a_simulated_sweep_is_to_be_run_for_real() -> None:
     steps = suggested(studies.simulated(FILE, "nodes=1,cpus=4"))
-    assert steps["next"] == "sweep run words.yaml --address HOST:PORT"
+    assert steps["next"] == "sweep run words.yaml --address HOST:6379"
     assert "check" not in steps
 
 

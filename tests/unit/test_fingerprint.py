@@ -98,6 +98,28 @@ def node(root: Path, disks: tuple[str, str], interface: str, link: str = "100000
     return fingerprint.hardware(f"{root}/proc", f"{root}/sys")
 
 
+def test_what_a_container_may_not_use_is_a_fact_and_no_other_machine_has_another_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "nvml", lambda: (None, "no driver"))
+    own, limit = tmp_path / "proc/self/cgroup", tmp_path / "sys/fs/cgroup/pod/cpu.max"
+    for path, told in ((own, "0::/pod/c1\n"), (limit, "max 100000\n")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(told)
+    (tmp_path / "proc/cpuinfo").write_text("\n".join(CPUINFO.format(i, 0, i) for i in range(8)))
+
+    def facts(cores: int) -> dict[str, Any]:
+        return fingerprint.hardware(f"{tmp_path}/proc", f"{tmp_path}/sys", range(cores))
+
+    whole = facts(8)
+    assert "container" not in whole
+    assert facts(6) == whole | {"container": {"usable_cores": 6}}
+    limit.write_text("250000 100000\n")
+    assert facts(8) == whole | {"container": {"usable_cores": 3, "cpu_quota": 2.5}}
+    limit.write_text("800000 100000\n")
+    assert facts(8) == whole, "a quota of all of it keeps nothing back"
+
+
 def test_equal_nodes_have_equal_digests_whatever_their_devices_are_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

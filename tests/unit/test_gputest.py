@@ -68,7 +68,7 @@ def test_a_gpu_is_told_by_its_number_and_a_link_by_both() -> None:
 def test_one_slow_gpu_among_its_peers_is_found() -> None:
     warnings, notes = judged(gputest.tests("n0", 0.0, list("0123"), measured(1, 0.97, 0.85, 1.02)))
     assert warnings == [
-        "n0 GPU 2 is slow: fp16 matrix products: 238 TFLOP/s, 15% below the median of its 3 peers (280)"
+        "n0 GPU 2 is slower: fp16 matrix products: 238 TFLOP/s, 15% below the median of its 3 peers (280)"
     ]
     assert [one["node"] for one in notes if one.get("slow")] == ["n0 GPU 2"]
 
@@ -81,7 +81,7 @@ def test_a_link_that_is_slower_than_the_same_link_of_other_nodes_is_found() -> N
     slower = measured(1, 1, 1, 1, links=(25.0, 20.0, 250.0, 20.0))
     rounds = [gputest.tests(f"n{n}", 0.0, list("0123"), one) for n, one in enumerate([measured(1, 1, 1, 1), slower])]
     (warning,) = judged(*rounds)[0]
-    assert warning.startswith("n1 GPU 0→1 is slow: copying from GPU to GPU: 25 GiB/s, 90% below")
+    assert warning.startswith("n1 GPU 0→1 is slower: copying from GPU to GPU: 25 GiB/s, 90% below")
 
 
 def test_another_model_is_no_peer() -> None:
@@ -95,7 +95,7 @@ def test_a_node_is_still_judged_beside_nodes_and_not_beside_gpus() -> None:
 
     gpus = gputest.tests("n0", 0.0, list("01"), measured(1, 1))
     (warning,) = judged([node("n0", 100.0), *gpus, node("n1", 50.0)])[0]
-    assert warning.startswith("n1 is slow: matrix products on one core")
+    assert warning.startswith("n1 is slower: matrix products on one core")
 
 
 def test_gpus_that_cannot_be_tested_are_named_and_the_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,30 @@
-"""What may import what. Reads the imports; runs nothing but one bare `import sweeps`."""
+"""What may import what, and who may use what Ray keeps to itself. Reads the files; runs nothing but one bare
+`import sweeps`."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from sweeps import private_ray
 
 ROOT = Path(__file__).parents[2]
 
 # Each heavy library has named homes; nobody else imports it.
 HOMES = {
-    "ray.tune": {"sweeps.runner"},
+    "ray.tune": {"sweeps.private_tune", "sweeps.runner"},
     "ray": {
         "sweeps.checkup",
         "sweeps.cluster",
         "sweeps.metering",
+        "sweeps.private_ray",
+        "sweeps.private_tune",
         "sweeps.service",
         "sweeps.runner",
         "sweeps.steward",
@@ -34,6 +41,7 @@ SWEEPS_MAY_USE = {
     "workers.datafiles",
     "workers.group",
     "workers.paths",
+    "workers.quota",
     "workers.redact",
     "workers.schedules",
     "workers.sentinel",
@@ -41,6 +49,41 @@ SWEEPS_MAY_USE = {
     "workers.toolkit",
     "workers.usage",
 }
+
+# What Ray keeps to itself has these homes, and tests/integration/test_private_names.py. All else uses public Ray: these
+# of its modules, and these variables of the environment, each with the page of its documentation that names it.
+PRIVATE = {"sweeps.private_ray", "sweeps.private_tune"}
+PUBLIC = {
+    "ray",
+    "ray.autoscaler.sdk",
+    "ray.job_submission",
+    "ray.tune",
+    "ray.tune.schedulers",
+    "ray.tune.search",
+    "ray.util.metrics",
+    "ray.util.placement_group",
+    "ray.util.scheduling_strategies",
+}
+DOCUMENTED = {
+    "RAY_ADDRESS": "ray-core/starting-ray",
+    "RAY_AIR_NEW_OUTPUT": "tune/api/doc/ray.tune.RunConfig (verbose)",
+    "RAY_API_SERVER_ADDRESS": "cluster/running-applications/job-submission/quickstart",
+    "RAY_AUTH_MODE": "ray-security/token-auth",
+    "RAY_DEDUP_LOGS": "ray-observability/user-guides/configure-logging",
+    "RAY_HEAD_IP": "cluster/vms/references/ray-cluster-configuration",
+    "RAY_ROTATION_BACKUP_COUNT": "ray-observability/user-guides/configure-logging",
+    "RAY_ROTATION_MAX_BYTES": "ray-observability/user-guides/configure-logging",
+    "RAY_USAGE_STATS_ENABLED": "cluster/usage-stats",
+    "RAY_enable_autoscaler_v2": "cluster/kubernetes/user-guides/configuring-autoscaling",
+    "RAY_memory_monitor_refresh_ms": "ray-core/scheduling/ray-oom-prevention",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "tune/api/env",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "tune/api/env",
+    "TUNE_GLOBAL_CHECKPOINT_S": "tune/api/env",
+    "TUNE_MAX_PENDING_TRIALS_PG": "tune/api/env",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "tune/api/env",
+}
+VARIABLE = re.compile(r"\b(?:RAY|TUNE)_\w+")
+ON_NODES = ("scripts/node", "scripts/setup", "scripts/loopback/sitecustomize.py", "cluster.yaml", "clusters/aws.yaml")
 
 SIMULATOR_MAY_USE = {  # what judges a real rank's steps, so that it judges simulated ones too; none needs TensorFlow
     "workers.explain",
@@ -97,6 +140,7 @@ def test_what_both_sides_use_needs_only_the_standard_library() -> None:
         "workers.contract",
         "workers.datafiles",
         "workers.paths",
+        "workers.quota",
         "workers.redact",
         "workers.schedules",
         "workers.knobs",
@@ -114,3 +158,83 @@ def test_planning_loads_no_heavy_library(command: list[str]) -> None:
     loaded = {line.rsplit("|", 1)[-1].strip() for line in ran.stderr.splitlines() if line.startswith("import time:")}
     assert loaded
     assert not loaded & {"ray", "tensorflow", "mlflow", "pandas", "horovod", "numpy", "optuna"}
+
+
+def from_ray(tree: ast.Module) -> set[str]:
+    """Every module of Ray's that a file imports, or imports from; `from ray import _raylet` is one too."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            packages = ("ray", "ray.tune", "ray.util", "ray.autoscaler")  # of which modules are taken by name
+            found |= {
+                f"{node.module}.{name.name}"
+                if name.name.startswith("_") or (node.module in packages and name.name.islower())
+                else node.module
+                for name in node.names
+            }
+    return {name for name in found if is_within(name, "ray")}
+
+
+def of_others(tree: ast.Module) -> Iterator[str]:
+    """Underscored names that a file takes of what it has not made itself, or gives as an argument."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                yield node.attr
+        elif isinstance(node, ast.keyword) and (node.arg or "").startswith("_"):
+            yield str(node.arg)
+
+
+def texts(tree: ast.Module) -> set[str]:
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def private_uses(source: str) -> list[str]:
+    """What a file of ours takes of Ray that Ray keeps to itself."""
+    tree = ast.parse(source)
+    found = sorted(from_ray(tree) - PUBLIC)
+    said = texts(tree)
+    if from_ray(tree):
+        found += [*of_others(tree), *(text for text in said if re.fullmatch(r"_[a-z]\w+", text))]
+    named = {name for text in said for name in VARIABLE.findall(text)} - DOCUMENTED.keys()
+    hidden = {text for text in said if re.search(r"\bray(\.\w+)*\._|\b_raylet\b|__internal_", text)}
+    undocumented = private_ray.VARIABLES & said
+    return [*found, *sorted(named | hidden | undocumented)]
+
+
+@pytest.mark.parametrize("module", sorted(set(modules()) - PRIVATE))
+def test_what_ray_keeps_to_itself_stays_in_its_files(module: str) -> None:
+    path = ROOT.joinpath(*module.split("."))
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    found = private_uses(source.read_text())
+    assert not found, f"{', '.join(found)}: these belong in sweeps/private_ray.py or private_tune.py"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("from ray import _raylet", "ray._raylet"),
+        ("import ray._private.worker", "ray._private.worker"),
+        ("def f():\n    from ray._private import state", "ray._private"),
+        ("from ray.tune.execution.tune_controller import TuneController", "ray.tune.execution.tune_controller"),
+        ("from ray.tune import tune as tune_module", "ray.tune.tune"),
+        ("from ray.tune.experiment import Trial", "ray.tune.experiment"),
+        ("import ray\nray.init(_temp_dir='/x')", "_temp_dir"),
+        ("import ray\nray.init(**{'_temp_dir': '/x'})", "_temp_dir"),
+        ("from ray.job_submission import Client\nprint(client._server_ray_version)", "_server_ray_version"),
+        ("name = 'RAY_event_stats'", "RAY_event_stats"),
+        ("name = 'REPORTER_UPDATE_INTERVAL_MS'", "REPORTER_UPDATE_INTERVAL_MS"),
+        ("head = {'node:__internal_head__': 1}", "node:__internal_head__"),
+        ("importlib.import_module('ray._private.state')", "ray._private.state"),
+    ],
+)
+def test_a_private_use_is_seen(source: str, name: str) -> None:
+    assert any(name in found for found in private_uses(source))
+
+
+@pytest.mark.parametrize("file", ON_NODES)
+def test_a_node_is_told_variables_that_are_documented_or_watched(file: str) -> None:
+    named = set(VARIABLE.findall((ROOT / file).read_text()))
+    assert named <= DOCUMENTED.keys() | private_ray.VARIABLES

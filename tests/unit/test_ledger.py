@@ -146,9 +146,30 @@ def test_a_ledger_has_one_driver_at_a_time_and_goes_on_behind_its_last_whole_lin
     assert len(ledger.read("study").trials) == 2
 
 
-def test_only_a_new_ledger_may_be_discarded() -> None:
-    _, book = fresh()
-    assert book.is_new
+def test_only_a_sweep_of_which_nothing_has_begun_may_be_discarded() -> None:
+    made, book = fresh()
+    book.note("node", {"node": "n0"})
+    assert book.is_blank
+    book.start(made.trials[0], at=1.0)
+    assert not book.is_blank, "it has held GPUs"
     book.end("stopped")
     book.close()
-    assert not ledger.reopen("study").is_new
+    assert not ledger.reopen("study").is_blank
+
+
+def test_a_sweep_of_which_only_results_were_used_again_is_not_blank() -> None:
+    made, book = fresh()
+    book.write(record(made.trials[0]))
+    assert not book.is_blank
+
+
+def test_a_full_disk_is_told_with_the_cure_that_keeps_what_was_measured() -> None:
+    made, book = fresh()
+    book._file = open("/dev/full", "w")  # noqa: SIM115
+    with pytest.raises(RefusedError, match="then run again"):
+        book.end("stopped")
+    _, other = fresh()
+    other.write(record(made.trials[0]))
+    other._file = open("/dev/full", "w")  # noqa: SIM115
+    with pytest.raises(RefusedError, match="then sweep resume study-2"):
+        other.end("stopped")

@@ -1,4 +1,4 @@
-"""Only what can be had again goes, and only when it is meant."""
+"""Only what can be made again is deleted, and only when it is meant."""
 
 from __future__ import annotations
 

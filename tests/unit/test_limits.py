@@ -17,7 +17,7 @@ from sweeps import analysis, limits, overview, rows
 from sweeps.limits import Part, Share, Shares
 from tests.unit import planted
 from tests.unit.records import config, record, report
-from workers import contract, explain
+from workers import contract, explain, student
 from workers.contract import ROUNDS, Measurement, TrialConfig, Without
 
 NOTHING = Share(0.0, 0.0)
@@ -186,14 +186,19 @@ def test_rounds_survive_their_json() -> None:
 @pytest.mark.parametrize(
     ("found", "part", "words"),
     [
-        # a wait that leaves zero and the other behind is named
+        # a wait that is above a twentieth for sure, and leaves the other behind, is named
         (shares((0.41, 0.03), (0.05, 0.03), (0.54, 0.03)), "input",
-         "input-bound: 41% ± 3% of a step waits for 4 decode threads; 7 would do"),
+         "input-bound: 41% ± 3% of a step waits for 4 decode threads; 7 to 8 would do"),
         (shares((0.2, 0.03), (0.35, 0.03), (0.45, 0.03)), "comm",
          "communication-bound: 35% ± 3% of a step is reduction over 8 ranks"),
         # its interval may be wide, as long as it leaves both
-        (shares((0.5, 0.4), (0.0, 0.1), (0.5, 0.4)), "input",
-         "input-bound: 50% ± 40% of a step waits for 4 decode threads; 8 would do"),
+        (shares((0.5, 0.35), (0.0, 0.1), (0.5, 0.35)), "input",
+         "input-bound: 50% ± 35% of a step waits for 4 decode threads; 5 to 27 would do"),
+        # one number where both ends come to the same, and no most where it may be nearly all
+        (shares((0.41, 0.01), (0.05, 0.03), (0.54, 0.01)), "input",
+         "input-bound: 41% ± 1% of a step waits for 4 decode threads; 7 would do"),
+        (shares((0.8, 0.2), (0.0, 0.1), (0.2, 0.2)), "input",
+         "input-bound: 80% ± 20% of a step waits for 4 decode threads; 10 or more would do"),
         # computing is named where no wait can be a tenth
         (shares((0.02, 0.03), (0.04, 0.03), (0.94, 0.03)), "compute",
          "compute-bound: 94% ± 3% of a step is computing"),
@@ -211,6 +216,12 @@ def test_rounds_survive_their_json() -> None:
          "open: input 30% ± 4%, communication 28% ± 4%; more repeats or steps would tell"),
         (shares((0.3, 0.04), (0.3, 0.04), (0.4, 0.04)), None,
          "open: input 30% ± 4%, communication 30% ± 4%; more repeats or steps would tell"),
+        # an interval that touches the other's is not clear of it, whatever the two have in common
+        (shares((0.34, 0.04), (0.27, 0.04), (0.39, 0.04)), None,
+         "open: input 34% ± 4%, communication 27% ± 4%; more repeats or steps would tell"),
+        # computing must leave both waits behind, and not only the larger one
+        (shares((0.01, 0.0), (0.0, 0.095), (0.1, 0.05)), None,
+         "open: computing 10% ± 5%, input 1%, communication 0% ± 10%; more repeats or steps would tell"),
         # a wait that may be a tenth keeps computing from being named, and one below it from being named itself
         (shares((0.08, 0.04), (0.0, 0.01), (0.92, 0.04)), None,
          "open: input 8% ± 4%; more repeats or steps would tell"),
@@ -222,9 +233,16 @@ def test_rounds_survive_their_json() -> None:
         # without an interval nothing is sure
         (shares((0.6, math.nan), (0.1, math.nan), (0.3, math.nan)), None,
          "open: input 60%, communication 10%; more repeats or steps would tell"),
+        # leaving zero is not enough to have something changed for: the whole interval is above a twentieth
+        (shares((0.11, 0.105), (0.0, 0.0), (0.89, 0.105)), None,
+         "open: input 11% ± 10%; more repeats or steps would tell"),
         # rounding must not make an interval touch zero that does not
-        (shares((0.112, 0.108), (0.0, 0.0), (0.888, 0.108)), "input",
-         "input-bound: 11.2% ± 10.8% of a step waits for 4 decode threads; 5 would do"),
+        (shares((0.112, 0.108), (0.0, 0.0), (0.888, 0.108)), None,
+         "open: input 11.2% ± 10.8%; more repeats or steps would tell"),
+        (shares((0.11, 0.061), (0.0, 0.0), (0.89, 0.061)), None,
+         "open: input 11% ± 6%; more repeats or steps would tell"),
+        (shares((0.11, 0.059), (0.0, 0.0), (0.89, 0.059)), "input",
+         "input-bound: 11% ± 6% of a step waits for 4 decode threads; 5 would do"),
     ],
 )  # fmt: skip
 def test_a_part_is_named_only_when_its_interval_says_so(found: Shares, part: Part | None, words: str) -> None:
@@ -238,7 +256,7 @@ SHARES = st.builds(Shares, input=SHARE, comm=SHARE, compute=SHARE)
 
 
 @given(SHARES)
-def test_what_is_named_leaves_zero_and_the_next_part_behind(found: Shares) -> None:
+def test_what_is_named_is_some_of_a_step_for_sure_and_leaves_the_next_part_behind(found: Shares) -> None:
     verdict = limits.verdict(found)
     waits: dict[Part, Share] = {"input": found.input, "comm": found.comm}
     if verdict.part is None:
@@ -247,10 +265,28 @@ def test_what_is_named_leaves_zero_and_the_next_part_behind(found: Shares) -> No
     elif verdict.part == "compute":
         assert max(wait.value + wait.half_width for wait in waits.values()) < limits.CLEARLY
         assert found.compute.value - found.compute.half_width > 0
+        assert all(found.compute.low > wait.high for wait in waits.values())
     else:
         named, other = waits.pop(verdict.part), *waits.values()
-        assert named.value - named.half_width > 0
-        assert named.value - other.value > max(named.half_width, other.half_width)
+        assert named.value - named.half_width >= limits.CLEARLY / 2
+        assert named.low > other.high
+
+
+@pytest.mark.parametrize("correlation", [-1.0, 0.0, 0.9])
+@pytest.mark.parametrize("repeats", [3, 6])
+def test_of_two_waits_that_are_equal_one_is_seldom_named_however_they_go_together(
+    repeats: int, correlation: float
+) -> None:
+    """Repeats wait now for input and now for reduction, or for both alike: 1 in 20 is named at most. Taken for
+    independent, 1 in 8 of those that go against each other would be."""
+    rng, half = np.random.default_rng(6), student.quantile(repeats - 1) / math.sqrt(repeats)
+    one, other = rng.standard_normal((2, 5_000, repeats))
+    input_, comm = 0.3 + 0.02 * np.array([one, correlation * one + math.sqrt(1 - correlation**2) * other])
+    named = 0
+    for i, c in zip(input_, comm, strict=True):
+        waits = [Share(float(of.mean()), float(half * of.std(ddof=1))) for of in (i, c)]
+        named += limits.verdict(Shares(input=waits[0], comm=waits[1], compute=Share(0.4, 0.0))).part is not None
+    assert named / len(input_) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / len(input_))
 
 
 @given(SHARES, st.floats(1.01, 100))
@@ -289,9 +325,9 @@ def test_a_cell_of_one_trial_says_what_the_trial_says() -> None:
 
 
 def test_repeats_that_agree_say_more_than_one_trial() -> None:
-    one = ((0.12, 0.13), (0.0, 0.05), (0.88, 0.13))
-    assert verdict_of(cell(one)) == "open: input 12% ± 13%"
-    assert verdict_of(cell(one, one, one)) == "input 12% ± 8%"  # 13 / √3: that they are equal to the digit is luck
+    one = ((0.13, 0.13), (0.0, 0.05), (0.87, 0.13))
+    assert verdict_of(cell(one)) == "open: input 13% ± 13%"
+    assert verdict_of(cell(one, one, one)) == "input 13% ± 8%"  # 13 / √3: that they are equal to the digit is luck
 
 
 def test_repeats_that_differ_more_than_their_rounds_say_less() -> None:
@@ -372,7 +408,7 @@ def test_console_tag_and_report_say_the_same_of_a_trial() -> None:
 
 @given(st.integers(0, 2000), st.sampled_from([["comm"], ["input"], ["comm", "input", "both"]]))
 def test_looking_costs_a_quarter_of_the_steps_or_the_shortest_rounds(steps: int, parts: list[Without]) -> None:
-    shortest = {1: 44, 3: 80}[len(parts)]
+    shortest = {1: 31, 3: 67}[len(parts)]
     cost = explain.cost(steps, parts)
     assert cost <= max(steps / 4, shortest)
     assert (cost == 0) == (steps < 16 * len(parts))

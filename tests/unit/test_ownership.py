@@ -125,6 +125,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_site", soon)
     monkeypatch.setattr(driver, "_conduct", measured)
     monkeypatch.setattr(driver, "_told", lambda *_: 0)
+    monkeypatch.setattr(tracking, "sync", lambda *_, **__: None)
 
 
 @pytest.mark.usefixtures("planted")
@@ -322,5 +323,5 @@ def test_a_ledger_that_may_not_be_written_is_refused_in_words(monkeypatch: pytes
 
     stopped("study")
     monkeypatch.setattr(ledger, "_locked", locked)
-    with pytest.raises(RefusedError, match="must be able to write its ledger, but the system says: Permission denied"):
+    with pytest.raises(RefusedError, match="must be writable to go on, but the system says: Permission denied"):
         ledger.reopen("study")

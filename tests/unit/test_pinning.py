@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from tests.unit.records import config
 from workers import pinning
 from workers.pinning import NO_SIBLINGS, Decision
 from workers.rank import Seat
+from workers.seats import Bench, seated
 from workers.topology import Core, Topology
 
 THREADS_OF_A_CORE = st.sampled_from([1, 2, 4])
@@ -224,6 +226,25 @@ def test_trials_that_share_a_node_are_not_pinned() -> None:
     pins, note = pinning.of_rank(trial, seat(0, ("",)), flat(8), 0)
     assert pins is None
     assert "isolation is shared" in note
+
+
+def test_where_the_quota_is_less_than_the_cores_none_is_a_rank_s_own() -> None:
+    """A container with the time of 4 of 64 cores: to each of two ranks it may show all 64."""
+    for quota, is_pinned in [(4.0, False), (63.5, False), (64.0, True), (math.inf, True)]:
+        decided = pinning.of_rank(config(), seat(0, ("", "")), flat(64), 0, quota=quota)
+        assert (decided.pins is not None) == is_pinned
+        assert decided.note == ("" if is_pinned else f"the container's quota is the time of {quota:g} of its 64 cores")
+
+
+def test_ranks_on_one_machine_s_several_ray_nodes_do_not_take_the_same_cores_for_their_own() -> None:
+    """Each of Ray's nodes has a nursery of its own, which knows its own ranks."""
+    here = [Bench(node="a", address="10.0.0.1", interface="eth0", gpu="", nursery=name) for name in ("n1", "n1", "n2")]
+    why = "another of Ray's nodes is on the same machine: its ranks may run on these cores"
+    assert [pinning.of_rank(config(), one, flat(8), 0) for one in seated(here)] == [Decision(None, why)] * 3
+    two = [dataclasses.replace(bench, address=f"10.0.0.{bench.nursery}") for bench in here]
+    assert all(pinning.of_rank(config(), one, flat(8), 0).pins for one in seated(two))
+    alone = dataclasses.replace(here[0], shares_machine=True)  # with the ranks of another trial
+    assert pinning.of_rank(config(), seated([alone])[0], flat(8), 0) == Decision(None, why)
 
 
 def test_auto_leaves_four_cores_to_each_rank_and_at_least_one_to_decoding() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import socket
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ import pytest
 from sweeps import cli, place, service
 
 URL, RAY = "http://head:8265", "head:6379"
-WORDS = {  # of each command, beside its name
+OWN_CALL = {"plan", "reproduce", "doctor"}  # of which more than the address is looked at
+OF_THE_HEAD = {"--address", "auto", "--cluster"}  # what a command for the head may get beside its words
+WORDS = {  # of each command, beside its name; what changes where it happens is part of the name here
     "plan": ["x.yaml"],
     "run": ["x.yaml"],
     "submit": ["x.yaml"],
@@ -26,20 +29,29 @@ WORDS = {  # of each command, beside its name
     "list": [],
     "diff": ["x", "y"],
     "reproduce": ["x"],
+    "reproduce --measured": ["y", "x"],  # what y has measured, of table x
     "report": ["x"],
     "sync": ["x"],
     "gc": [],
-    "doctor": ["--cluster"],
+    "doctor": [],
+    "doctor --cluster": [],
+    "ui": ["x"],
+    "backup": ["x"],
+    "restore": ["x"],
 }
-DRIVES = {
+DRIVES = {  # trials, or asks nodes: in the cluster of this machine
     "plan",
     "run",
     "resume",
     "retry",
     "reproduce",
+    "reproduce --measured",
     "doctor",
-}  # trials, or asks nodes: in the cluster of this machine
-NOT_AFAR = {"plan", "run"}
+    "doctor --cluster",
+}
+AT_THE_STORE = {"backup", "restore"}
+NOT_AFAR = {"run", "reproduce", *AT_THE_STORE}
+BY_SSH_ALONE = {"ui"}
 ALWAYS_AFAR = {"submit"}
 
 # By the form of the address: who has it done.
@@ -49,9 +61,13 @@ FORMS = {
     "auto": "ray",
     RAY: "ray",
     "[fe80::1]:6379": "ray",
-    URL: "afar",
-    "https://head": "afar",
+    URL: "http",
+    "https://head": "http",
+    "cluster.yaml": "ssh",
+    "our sites/one.yml": "ssh",
     "head": "nonsense",
+    "head:8265": "nonsense",  # http:// was forgotten
+    "127.0.0.1:8265": "nonsense",
     "ray://head:10001": "nonsense",
     "head:port": "nonsense",
 }
@@ -59,35 +75,52 @@ FORMS = {
 
 def expected(command: str, kind: str) -> str:
     can = {
-        "here": command not in ALWAYS_AFAR,
+        "here": command not in ALWAYS_AFAR | {"doctor --cluster"},
         "ray": command in DRIVES,
-        "afar": command not in NOT_AFAR,
+        "ssh": command not in NOT_AFAR,
+        "http": command not in NOT_AFAR | BY_SSH_ALONE,
         "nonsense": False,
     }
     return kind if can[kind] else "refused"
 
 
+CURES = {  # of a refusal, by command; of all others it names the form that goes everywhere
+    "ui": "must be cluster.yaml",
+    "backup": "ray attach cluster.yaml",
+    "restore": "ray attach cluster.yaml",
+    "reproduce": "sweep submit table.yaml",
+}
+
+
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
-    """Where what was asked for has been done, and with which address or which words."""
+    """Where what was asked for has been done, and with which address or which words. What may refuse an address
+    is not replaced."""
     found: list[tuple[str, object]] = []
 
     def here(args: Any) -> int:
         found.append(("ray" if args.address else "here", args.address))
         return 0
 
-    def afar(args: Any, command: Sequence[str], url: str) -> int:
+    def afar(_: Any, command: Sequence[str], url: str) -> int:
         found.append(("afar", (url, list(command))))
         return 0
+
+    def relay(command: Sequence[str], url: str, _: object = None) -> int:
+        return afar(None, [part for part in command if part not in OF_THE_HEAD], url)
 
     for variable in (place.JOB_SERVER, place.RAY):
         monkeypatch.delenv(variable, raising=False)
     for name in vars(cli).copy():
-        if name.startswith("_") and name.removeprefix("_") in WORDS.keys() - {"plan"}:
-            monkeypatch.setattr(cli, name, here)
-        elif name.endswith("_afar") or name == "_relay":
+        if name in ("_submit_afar", "_drive_afar", "_status_afar", "_report_afar", "_ui_afar"):
             monkeypatch.setattr(cli, name, afar)
+        elif name.startswith("_") and name.removeprefix("_") in WORDS.keys() - OWN_CALL:
+            monkeypatch.setattr(cli, name, here)
+    monkeypatch.setattr(service, "relay", relay)
     monkeypatch.setattr("sweeps.driver.preview", lambda *given: here(given[2]))
+    monkeypatch.setattr("sweeps.reproduce.answer", lambda _, terms: here(terms))
+    monkeypatch.setattr("sweeps.doctor.examine", lambda _: here(argparse.Namespace(address=None)) or [])
+    monkeypatch.setattr("sweeps.checkup.examine", lambda address, _: here(argparse.Namespace(address=address)) or [])
     return found
 
 
@@ -102,25 +135,26 @@ def test_an_address_means_the_same_to_every_command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = [command, *WORDS[command]]
+    words = [*command.split(), *WORDS[command]]
     option = {"--address": ["--address", form], "--address=": [f"--address={form}"]}.get(told_by, [])
     if not option:
         monkeypatch.setenv(told_by, form)
     kind = FORMS[form]
-    if told_by == place.RAY and kind != "afar" and command not in DRIVES:
+    if told_by == place.RAY and kind not in place.AFAR and command not in DRIVES:
         kind = "here"  # on a cluster's own machines it is set; who only asks for results finds them there
-    if told_by == place.JOB_SERVER and command == "plan":
-        kind = "here"  # it starts nothing
+    if command == "doctor --cluster" and not form:
+        form, kind = "auto", "ray"
     code = cli.main([*words[:1], *option, *words[1:]])
     if expected(command, kind) == "refused":
         assert (code, done) == (2, [])
         told = capsys.readouterr().err
         assert told_by.removesuffix("=") in told or (told_by == place.RAY and command in ALWAYS_AFAR)
-        assert "http://HEAD:8265" in told
+        assert CURES.get(command, "http://HEAD:8265") in told or (kind == "nonsense" and "http://HEAD:8265" in told)
         return
     ((where, what),) = done
-    assert (code, where) == (0, kind)
-    assert what == {"here": None, "ray": form, "afar": (form, words)}[kind]
+    assert (code, where) == (0, "afar" if kind in place.AFAR else kind)
+    asked = [word for word in words if word not in OF_THE_HEAD]
+    assert what == {"here": None, "ray": form}.get(kind, (form, asked))
 
 
 def test_what_is_given_counts_before_the_environment(
@@ -137,9 +171,10 @@ def test_what_is_given_counts_before_the_environment(
 def test_a_simulated_sweep_needs_no_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(place.JOB_SERVER, URL)
-    assert cli.main(["run", str(tmp_path / "none.yaml"), "--simulate", "nodes=1,gpus=1,gpu=v100"]) == 2
-    assert "none.yaml" in capsys.readouterr().err
+    for variable, address in ((place.RAY, RAY), (place.RAY, URL), (place.JOB_SERVER, URL)):
+        monkeypatch.setenv(variable, address)
+        assert cli.main(["run", str(tmp_path / "none.yaml"), "--simulate", "nodes=1,gpus=1,gpu=v100"]) == 2
+        assert "none.yaml" in capsys.readouterr().err
     assert cli.main(["run", str(tmp_path / "none.yaml")]) == 2
     told = capsys.readouterr().err
     assert f"{place.JOB_SERVER}" in told
@@ -155,7 +190,7 @@ def test_what_comes_through_a_job_s_log_is_text(
     assert "--format: must be table, csv or json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["ui"], ["ui", "--cluster", "my cluster.yaml"], ["ui", "x", "--cluster", "c.yaml"]])
+@pytest.mark.parametrize("words", [["ui"], ["ui", "--address", "my cluster.yaml"], ["ui", "x", "--address", "c.yaml"]])
 def test_where_a_port_is_taken_the_same_command_is_proposed_with_another(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,3 +198,64 @@ def test_where_a_port_is_taken_the_same_command_is_proposed_with_another(
         port = taken.getsockname()[1]
         assert cli.main([*words, "--port", str(port)]) == 3
     assert f"{shlex.join(words)} --port {port + 1}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", [place.JOB_SERVER, place.RAY])
+@pytest.mark.parametrize("words", [[], ["a-table-5", "--plan"], ["x", "--export", "x.csv"]])
+def test_a_table_is_listed_planned_and_exported_here_whatever_the_environment_says(
+    words: list[str], variable: str, done: list[tuple[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "cluster.yaml")
+    assert cli.main(["reproduce", *words]) == 0
+    assert done == [("here", None)]
+
+
+@pytest.mark.parametrize("where", [["--address", URL], []])
+def test_the_way_to_reproduce_a_table_afar_keeps_what_was_asked_and_its_steps_are_accepted(
+    where: list[str],
+    done: list[tuple[str, object]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if not where:
+        monkeypatch.setenv(place.JOB_SERVER, URL)
+    asked = [*where, "a-table-5", "--system", "C4140 K", "--repeats", "5", "--set", "batch_size=[8, 16]", "device=cpu"]
+    assert cli.main(["reproduce", *asked]) == 2
+    told = capsys.readouterr().err.split("from elsewhere: ")[1].split("; --address")[0].split(", but got")[0]
+    steps = [shlex.split(step) for step in told.replace("and ", "").split(", sweep ")]
+    plans, submits, compares = ([word for word in step if word != "sweep"] for step in steps)
+    table = ["reproduce", "a-table-5", "--system", "C4140 K"]
+    assert plans == [*table, "--repeats", "5", "--plan", ">", "table.yaml"]
+    assert submits == ["submit", "table.yaml", "--set", "batch_size=[8, 16]", "device=cpu", *where]
+    assert compares == [*table, "--measured", "NAME", *where]
+    assert [cli.main(step) for step in (plans[: plans.index(">")], submits, compares)] == [0, 0, 0]
+    assert [where for where, _ in done] == ["here", "afar", "afar"]
+
+
+def test_a_table_of_ones_own_goes_to_the_head_with_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+
+    def relay(_: object, __: object, file: object) -> int:
+        sent.append(file)
+        return 0
+
+    monkeypatch.setattr(service, "relay", relay)
+    monkeypatch.chdir(tmp_path)
+    for table in ("mine.csv", "a-table-5"):
+        assert cli.main(["reproduce", table, "--measured", "x", "--address", URL]) == 0
+        Path("mine.csv").write_text("model,batch_size,gpus,images_per_s\ntiny,8,1,10\n")
+    assert cli.main(["reproduce", "mine.csv", "--measured", "x", "--address", URL]) == 0
+    assert sent == [None, None, Path("mine.csv")]
+
+
+@pytest.mark.parametrize(("words", "is_refused"), [(["resume", "x"], False), (["run", "x.yaml"], True)])
+def test_where_http_was_forgotten_the_cure_is_one_that_the_command_takes(
+    words: list[str], is_refused: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not Ray's 20 s of waiting for a head at the port of its dashboard."""
+    assert cli.main([*words, "--address", "head:8265"]) == 2
+    told = capsys.readouterr().err
+    assert ("must begin with http://" in told) is not is_refused
+    assert ("submit FILE" in told) is is_refused

@@ -136,3 +136,11 @@ def test_one_rank_reduces_nothing_so_its_settings_make_no_cells() -> None:
     content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": axes}
     made = plan.plan(spec.SweepSpec.model_validate(content)).trials
     assert sorted(trial.gpus for trial in made) == [1, 2, 2, 2, 2]
+
+
+def test_what_xla_compiles_is_reduced_in_one_way_so_reduction_makes_no_cells() -> None:
+    axes = {"batch_size": 8, "gpus": 2, "xla": [False, True], "reduction": ["overlapped", "grouped"]}
+    content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": axes}
+    made = plan.plan(spec.SweepSpec.model_validate(content)).trials
+    found = sorted((trial.xla, trial.reduction) for trial in made)
+    assert found == [(False, "grouped"), (False, "overlapped"), (True, "overlapped")]

@@ -68,7 +68,7 @@ def test_the_first_screen_answers_in_words_and_four_numbers(study: Study) -> Non
 def test_a_lead_within_the_intervals_is_not_called_the_fastest() -> None:
     noisy = studies.planted(BATCHES, lambda config: abs(rate(config)) * (1 + 0.4 * config.repeat))
     said = answer.of(noisy)
-    assert "leads, if not clearly" in said.headline
+    assert "leads, but not clearly" in said.headline
     assert any("can't be told from it" in line for line in said.lines)
 
 
@@ -89,7 +89,7 @@ def test_ranks_without_cores_of_their_own_are_told_of_with_the_reason() -> None:
 def test_a_single_repeat_is_marked() -> None:
     once = studies.planted(BATCHES.replace("repeats: 3", "repeats: 1"), rate)
     said = answer.of(once)
-    assert "leads, if not clearly" in said.headline
+    assert "leads, but not clearly" in said.headline
     assert any("single repeat" in care for care in said.cares)
 
 
@@ -124,8 +124,8 @@ def test_what_nothing_measured_foretells_is_said_and_not_guessed() -> None:
         return made.lead
 
     assert of(2).startswith("Step times of up to 4 ranks")
-    assert "Nothing is foretold" not in of(2)
-    assert of(4).startswith("Nothing is foretold of 3 cells of more than 4 ranks: they depend on links between nodes")
+    assert "Nothing is predicted" not in of(2)
+    assert of(4).startswith("Nothing is predicted of 3 cells of more than 4 ranks: they depend on links between nodes")
 
 
 def test_time_to_target_is_drawn_as_throughput_times_statistical_efficiency() -> None:
@@ -166,8 +166,19 @@ def test_energy_is_drawn_where_power_was_read(study: Study) -> None:
     assert isinstance(drawn, Chart)
     assert isinstance(table, Table)
     assert {round(mark.y, 4) for mark in drawn.panels[0].series[0].marks} == {0.6406, 1.2812}
-    assert "of 15 cells have no reading of power" in drawn.note
+    assert "of 15 cells have no such reading of every node" in drawn.note
     assert table.columns[-1] == "MJ an epoch"
+
+
+def test_energy_of_gpus_alone_is_drawn_under_its_own_name(study: Study) -> None:
+    trials = study.trials.assign(gpu_joules_per_image=study.trials["gpus"] * 0.5)
+    read = dataclasses.replace(study, records=(), stored=trials[[*query.frame([])]])
+    drawn, table = blocks(read)["cost-joules"], blocks(read)["cost-table"]
+    assert isinstance(drawn, Chart)
+    assert isinstance(table, Table)
+    assert drawn.title == "Speed against energy of GPUs alone"
+    assert drawn.y.label.endswith("of GPUs alone")
+    assert table.columns[-1] == "MJ of GPUs"
 
 
 def test_nothing_measured_is_an_honest_page() -> None:

@@ -35,7 +35,7 @@ from sweeps.driver import Terms
 from sweeps.errors import InputError
 from sweeps.ledger import TrialRecord
 from sweeps.publication import Table
-from sweeps.reproduction import Held, Spread
+from sweeps.reproduction import Held
 from sweeps.shape import Node
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup
@@ -141,7 +141,7 @@ def test_any_table_is_a_file_that_plans_its_rows_alone_and_met_exactly_all_hold(
     asked = sweep_of(found)
     cells = [reproduction.cell_of(row.settings, asked) for row in found.rows]
     assert {trial.cell for trial in plan.plan(asked).trials} == {getattr(cell, "cell", cell) for cell in cells}
-    judged = held(found, {row.line: 1.0 for row in found.rows}, tolerance=0.0, noise=0.002)
+    judged = held(found, {row.line: 1.0 for row in found.rows}, noise=0.002)
     assert {one.rate.verdict for one in judged if one.rate} == {"holds"}
     assert {one.relative.verdict for one in judged if one.relative} <= {"holds"}
 
@@ -165,7 +165,7 @@ def test_a_speed_up_holds_on_a_machine_whose_rates_do_not() -> None:
     }
 
 
-def test_the_tolerance_and_the_print_s_rounding_widen_the_interval_and_no_more() -> None:
+def test_the_tolerance_and_the_print_s_rounding_are_allowed_and_no_more() -> None:
     text = "model,device,batch_size,gpus,images_per_s\ntiny,cpu,8,1,{}\n"
     for printed, factor, tolerance, verdict in [
         ("1000", 1.03, 0.05, "holds"),
@@ -173,16 +173,55 @@ def test_the_tolerance_and_the_print_s_rounding_widen_the_interval_and_no_more()
         ("1e3", 1.3, 0.0, "holds"),  # 500 to 1500, as it is printed
         ("1000", 1.3, 0.0, "differs"),
         ("1000", 0.94, 0.05, "differs"),
+        ("1000", 0.95, 0.05, "open"),
+        ("1000", 1.0, 0.0, "open"),
     ]:
         (one,) = held(table(text.format(printed)), {2: factor}, tolerance, noise=0.001)
         assert one.rate
         assert one.rate.verdict == verdict, (printed, factor, tolerance)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.79, 0.953, "open"),  # 13% off, and only not refuted
+        (0.79, 0.949, "differs"),
+        (0.949, 1.0, "open"),
+        (0.951, 1.049, "holds"),
+        (0.951, 1.051, "open"),
+        (1.051, 1.06, "differs"),
+        (0.5, 2.0, "open"),
+    ],
+)
+def test_a_row_holds_where_its_whole_interval_is_allowed_and_differs_where_none_of_it_is(
+    low: float, high: float, verdict: str
+) -> None:
+    assert reproduction.judge(low, high, 0.05, 0.0) == verdict
+
+
+def test_what_is_13_percent_off_is_open_and_says_what_would_tell() -> None:
+    (one,) = held(table("model,device,batch_size,gpus,images_per_s\ntiny,cpu,8,1,1000\n"), {2: 0.87}, noise=0.0367)
+    assert one.rate
+    assert (one.rate.low, one.rate.high) == pytest.approx((0.794, 0.953), abs=0.001)
+    assert one.rate.verdict == "open"
+    assert one.rate.why == f"{one.rate.low - 1:+.1%} to {one.rate.high - 1:+.1%} reaches over ±5.05%: more repeats"
+
+
+def test_a_quiet_print_does_not_make_noisy_repeats_sure() -> None:
+    """Ten repeats that agree to a thousandth, and three here of 5%: the interval is that of the three."""
+    text = "model,device,batch_size,gpus,images_per_s,images_per_s_ci,repeats\ntiny,cpu,8,1,1000,{},10\n"
+    (own,), (beside,) = (held(table(text.format(ci)), {2: 1.0}, noise=0.05) for ci in ("0.001", "1"))
+    assert own.rate
+    assert beside.rate
+    alone, both = (math.log(claim.high / claim.low) / 2 for claim in (own.rate, beside.rate))
+    assert alone == pytest.approx(4.3027 * 0.05 / math.sqrt(3), rel=0.01)
+    assert both == pytest.approx(math.hypot(alone, 0.001), rel=1e-6)
+
+
 def test_an_interval_too_wide_to_tell_and_a_single_repeat_are_open() -> None:
     (one, *_) = held(table(), {2: 1.0, 3: 1.0, 4: 1.0}, noise=0.3)
     assert one.rate
-    assert (one.rate.verdict, "too wide" in one.rate.why) == ("open", True)
+    assert one.rate.verdict == "open"
     found, asked = table(), sweep_of(table())
     config = reproduction.cell_of(found.rows[0].settings, asked)
     assert isinstance(config, TrialConfig)
@@ -207,7 +246,7 @@ def test_the_table_s_own_interval_counts_as_well() -> None:
     unsure = held(table(OWN.replace("1000,10,5", "1000,50,5")), {2: 1.05, 3: 1.05, 4: 1.05}, 0.0, 0.001)[0].rate
     assert sure
     assert unsure
-    assert (sure.verdict, unsure.verdict) == ("differs", "holds")
+    assert (sure.verdict, unsure.verdict) == ("differs", "open")
     assert unsure.high - unsure.low > 2 * (sure.high - sure.low)
 
 
@@ -235,7 +274,7 @@ def test_a_relative_figure_is_over_a_cell_that_was_measured_alike(column: str) -
         judged = reproduction.reproduce(found, asked, trials, set(), 0.05)
         return [one.relative.why for one in judged if one.relative]
 
-    words = f"what it is over was measured with other {column.replace('_', ' ')}"
+    words = f"its base was measured with other {column.replace('_', ' ')}"
     assert words in relatives("old", "new", "new")
     assert words not in relatives("new", "new", "new")
 
@@ -263,18 +302,14 @@ def test_another_batch_stands_in_and_another_network_or_number_of_gpus_does_not(
 
 
 @given(st.floats(0.5, 2.0), st.floats(0.0, 0.2), st.floats(0.0, 0.3), st.floats(0.0, 0.01))
-def test_a_wider_tolerance_never_makes_a_row_differ(ratio: float, half: float, tolerance: float, u: float) -> None:
+def test_a_wider_tolerance_never_makes_a_row_differ_nor_one_that_holds_open(
+    ratio: float, half: float, tolerance: float, u: float
+) -> None:
     low, high = ratio * math.exp(-half), ratio * math.exp(half)
     strict, loose = (reproduction.judge(low, high, one, u) for one in (tolerance, tolerance + 0.1))
     assert not (loose == "differs" and strict != "differs")
+    assert not (strict == "holds" and loose != "holds")
     assert (strict == "differs") == (low > 1 + tolerance + u or high < 1 - tolerance - u)
-
-
-@given(st.floats(1e-8, 1.0), st.floats(1, 50), st.integers(1, 6))
-def test_equal_spreads_combine_to_as_many_variances_and_degrees(variance: float, df: float, n: int) -> None:
-    found = reproduction.combined([Spread(variance, df)] * n + [Spread()])
-    assert found.variance == pytest.approx(n * variance)
-    assert found.df == pytest.approx(n * df)
 
 
 def test_what_differs_is_one_line_each() -> None:
@@ -484,7 +519,7 @@ def test_a_simulated_run_says_so_and_that_the_simulator_was_fitted_to_these_rows
     reproduce._show(found, judged, unlike, fit, departed, "x-simulated", where, 0.05)
     out = capsys.readouterr().out
     assert out.startswith(f"a-table-5 against x-simulated SIMULATED on {where}: nothing was measured\n")
-    assert "images/s: of 14, 7 hold, 7 not measured" in out
+    assert "images/s: of 14, 6 hold, 1 open, 7 not measured" in out
     assert "the simulator was fitted to 14 of these 14 rows" in out
     assert "missed by 2.1% (median), 7.9% (worst): 6 of 7 within 5%" in out
     assert "SIMULATED: PowerEdge C4140-K" in out
@@ -696,7 +731,7 @@ def test_an_earlier_sweep_whose_variable_had_a_condition_is_asked_again_cell_by_
     for name in ("small", "mine.csv"):
         assert {trial.cell for trial in plan.plan(sweep_of(reproduce.find(name))).trials} == cells
     capsys.readouterr()
-    assert cli.main(["reproduce", "mine.csv", "--measured", "small", "--tolerance", "0%", "--format", "json"]) == 0
+    assert cli.main(["reproduce", "mine.csv", "--measured", "small", "--tolerance", "10%", "--format", "json"]) == 0
     assert {row["rate_verdict"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"holds"}
 
 
@@ -717,7 +752,7 @@ def test_a_sweep_that_set_a_variable_to_nothing_is_refused_by_its_name(
         (1.005, "2%", "holds", ""),
         (0.995, "2%", "holds", ""),
         (1.005, "0%", "differs", "+0.5%"),
-        (1.0, "0%", "holds", ""),
+        (1.0, "0%", "open", "more repeats"),
         (1.05, "10%", "holds", ""),
     ],
 )
@@ -739,9 +774,11 @@ def test_records_that_are_off_by_so_much_have_the_verdict_and_the_difference_tha
     asked = ["reproduce", "own.csv", "--measured", "reproduce-own", "--tolerance", tolerance]
     assert cli.main([*asked, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["rate_verdict"] for row in found] == ["holds", verdict, "holds"]
+    met = "open" if tolerance == "0%" else "holds"  # repeats differ by more than the print's rounding
+    assert [row["rate_verdict"] for row in found] == [met, verdict, met]
     assert [row["relative_verdict"] for row in found][1] == verdict, "over its own row of one GPU"
-    assert (found[1]["rate_why"], found[1]["relative_why"]) == (why, why)
+    for told in (found[1]["rate_why"], found[1]["relative_why"]):
+        assert (bool(told), told.endswith(why)) == (bool(why), True)
     assert found[1]["rate_ratio"] == pytest.approx(factor, abs=1e-6)
     assert found[1]["rate_low"] < factor < found[1]["rate_high"]
     assert found[1]["rate_high"] - found[1]["rate_low"] < 0.004
@@ -787,7 +824,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ledger.SweepRecord
 def test_an_earlier_sweep_against_its_own_trials_holds_in_every_row(
     small: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["reproduce", "small", "--measured", "small", "--tolerance", "0%", "--format", "json"]) == 0
+    assert cli.main(["reproduce", "small", "--measured", "small", "--tolerance", "10%", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["rows"]) == 6
     assert {row["rate_verdict"] for row in found["rows"]} == {"holds"}
@@ -932,7 +969,7 @@ def test_a_run_is_a_sweep_measured_anew_whose_exit_code_is_kept(
     found = json.loads(printed.out)
     assert "what was found" in printed.err
     assert (found["table"], found["sweep"], found["tolerance"]) == ("own", "reproduce-own", 0.05)
-    assert [row["rate_verdict"] for row in found["rows"]] == ["holds", "holds", "differs"]
+    assert [row["rate_verdict"] for row in found["rows"]] == ["holds", "open", "differs"]
     assert found["rows"][1]["rate_ratio"] == pytest.approx(2.002 / 1.9), "5.4% off, but both sides have intervals"
     assert [row["rate_published"] for row in found["rows"]] == [1000, 1900, 1200]
     assert [(terms.is_fresh, terms.skips_impossible) for terms in asked] == [(True, True)]

@@ -67,8 +67,8 @@ def test_one_in_three_goes_on_from_a_rung_and_the_words_say_rule_values_and_riva
     assert judged(made, first, 1, 0.50) == ""
     why = judged(made, second, 1, 0.40)
     assert why == (
-        "of the 2 cells that have come to epoch 1 with gpus 1, placement pack the best 1 go on (reduction: 3), but its "
-        f"top-1 of 40.00% is number 2, behind 50.00% of {first.trial}"
+        "of the 2 cells that have come to epoch 1 with gpus 1, placement pack, the best 1 go on (reduction: 3), but "
+        f"its top-1 of 40.00% is number 2, behind 50.00% of {first.trial}"
     )
     assert judged(made, third, 1, 0.60) == ""
     assert judged(made, cell(64), 1, 0.55) == ""  # of four the best two
@@ -175,7 +175,7 @@ def test_who_takes_longer_than_three_times_the_best_to_the_target_is_stopped() -
     ended, why = course(made, slow, [0.6] * 27, train_s=12.0)
     assert ended == 6  # the first after which 60 s are over
     assert why == (
-        "with gpus 1, placement pack a trial may take 3 times (reduction) the 20.0 s that "
+        "with gpus 1, placement pack, a trial may take 3 times (reduction) the 20.0 s that "
         f"{quick.trial} took to the target, but its epochs took 72.0 s and it is not there"
     )
 

@@ -31,12 +31,13 @@ SECRETS = [
     *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "RAY_AUTH_TOKEN", "HTTP_AUTH", "GOOGLE_CREDENTIALS"),
     *("HOROVOD_SECRET_KEY", "OPENAI_APIKEY", "db.password", "apiKey"),
     *("DB_PASS", "API_KEYS", "APP_SECRETS", "HF_TOKEN1", "PASSWORD2", "KEY_PASSCODE", "AccountKey"),
-    *("GITHUB_PAT", "SESSION_COOKIE", "JWT"),
+    *("GITHUB_PAT", "SESSION_COOKIE", "JWT", "X_BEARER", "SSHPASS", "SMTPPASS", "LDAP_BINDPW", "DB_PW"),
 ]
 SETTINGS = [
     *("TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "SSH_AUTH_SOCK", "PWD"),
     *("AWS_SHARED_CREDENTIALS_FILE", "KEYBOARD", "AUTHOR", "MAX_TOKENS", "TF_XLA_FLAGS", "HOROVOD_CYCLE_TIME", "_"),
-    *("xla_dump_hlo_pass_re", "PASSES", "SORT_KEY", "PAD_TOKEN", "PATH", "COMPAT"),
+    *("xla_dump_hlo_pass_re", "PASSES", "SORT_KEY", "PAD_TOKEN", "PATH", "COMPAT", "NCCL_BYPASS", "COMPASS"),
+    *("STEP_W", "TOP_W"),
 ]
 
 
@@ -59,10 +60,19 @@ def test_a_number_or_a_switch_is_no_key(name: str, value: str) -> None:
     assert redact.is_secret("PASSWORD", value)
 
 
+@pytest.mark.parametrize(("name", "value"), [("DB_PASS", "482910"), ("API_KEY", "1234567"), ("SSHPASS", "2024")])
+def test_a_password_may_be_a_number_and_a_switch_is_none(name: str, value: str) -> None:
+    assert redact.is_secret(name, value)
+    assert not redact.is_secret("TWO_PASS", "1")
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
         (f"postgresql://me:{VALUE}@db/x?sslmode=on", "postgresql://me:***@db/x?sslmode=on"),
+        ("postgresql://me:it's@db/x", "postgresql://me:***@db/x"),
+        ("postgresql://me:p/4@n+t=@db/x and u@v", "postgresql://me:***@db/x and u@v"),
+        ('{"a": "mysql://root:a+b/c=@h/db", "b": "u@v"}', '{"a": "mysql://root:***@h/db", "b": "u@v"}'),
         (f"postgresql://db/x?user=me&password={VALUE}&a=b", "postgresql://db/x?user=me&password=***&a=b"),
         (f"curl -H 'Authorization=Bearer {VALUE}'", "curl -H 'Authorization=***'"),
         (f"curl -H 'Authorization: Bearer {VALUE}' h", "curl -H 'Authorization: Bearer ***' h"),

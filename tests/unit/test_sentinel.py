@@ -30,6 +30,12 @@ def test_a_figure_below_its_own_earlier_ones_is_named() -> None:
     assert found == ["copying memory on one core: 10 GiB/s, 50% below the median of its 2 earlier tests (20)"]
 
 
+def test_beside_one_peer_a_node_is_held_against_that_one() -> None:
+    """Two that differ don't tell which of them is unusual."""
+    found = sentinel.slow({**USUAL, "core_gflops": 80.0}, [USUAL], [])
+    assert found == ["matrix products on one core: 80 GFLOP/s, 20% below its one peer (100)"]
+
+
 def test_a_node_that_fell_behind_both_is_named_for_both() -> None:
     assert len(sentinel.slow({"core_gflops": 50.0}, [USUAL], [USUAL])) == 2
 

@@ -7,17 +7,20 @@ import http.server
 import io
 import itertools
 import json
+import math
+import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+import types
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from sweeps import checkup, ledger, pack, plan, relayed, service, spec, status
+from sweeps import checkup, cli, cluster, ledger, pack, place, plan, private_ray, relayed, service, spec, status
 from sweeps.cache import Cache
 from sweeps.durations import Durations
 from sweeps.engine import Engine
@@ -225,8 +228,17 @@ NODE: dict[str, Any] = {
     "mismatches": [],
     "has_nccl": True,
     "missing": [],
-    "is_named": True,
+    "name_leads_to": "10.0.0.1",
     "promised": 2,
+    "runs_trials": True,
+}
+HEAD = NODE | {
+    "host": "head",
+    "address": "10.0.0.9",
+    "gpus": [],
+    "promised": 0,
+    "has_nccl": False,
+    "runs_trials": False,
 }
 
 
@@ -235,12 +247,13 @@ def test_a_check_up_says_what_is_wrong_with_which_node() -> None:
         NODE,
         NODE,
         NODE | {"host": "old", "versions": {"ray": "2.59.0", "horovod": "0.28.1"}},
-        NODE | {"host": "bad", "has_nccl": False, "missing": ["/data"], "is_named": False},
+        NODE | {"host": "bad", "has_nccl": False, "missing": ["/data"], "name_leads_to": ""},
         NODE | {"host": "fewer", "gpus": ["V100"]},
         NODE | {"host": "blind", "gpus": [], "promised": 0},
+        NODE | {"host": "elsewhere", "name_leads_to": "192.168.0.1"},
         NODE | {"host": "13", "mismatches": ["CUDA 13.0 compiles for 7.5 and later, but V100 has 7.0: CUDA 12"]},
     ]
-    rows = checkup.rows(nodes, [0.0, 0.49, 0.0, -0.7, 0.0, 0.0, 0.0], [1000.0, 990.0, 100.0, 1000.0, *[980.0] * 3])
+    rows = checkup.rows(nodes, [0.0, 0.49, 0.0, -0.7, *[0.0] * 4], [1000.0, 990.0, 100.0, 1000.0, *[980.0] * 4])
     wrong = {n: row["wrong"] for n, row in enumerate(rows)}
     assert wrong[0] == wrong[1] == ""
     assert wrong[2] == "ray 2.59.0, others 2.60.0; a slow link"
@@ -248,14 +261,48 @@ def test_a_check_up_says_what_is_wrong_with_which_node() -> None:
         assert words in wrong[3]
     assert wrong[4] == "Ray promises 2 GPUs, TensorFlow sees 1"
     assert wrong[5] == "TensorFlow sees no GPU"
-    assert wrong[6] == "CUDA 13.0 compiles for 7.5 and later, but V100 has 7.0: CUDA 12"
-    assert [row[""] for row in rows] == ["✓", "✓", "✗", "✗", "✗", "✗", "✗"]
+    assert wrong[6] == "its name leads to 192.168.0.1, not 10.0.0.1 (/etc/hosts)"
+    assert wrong[7] == "CUDA 13.0 compiles for 7.5 and later, but V100 has 7.0: CUDA 12"
+    assert [row[""] for row in rows] == ["✓", "✓", *["✗"] * 6]
     assert rows[0]["GPUs"] == "2 V100"
 
 
 def test_a_check_up_of_one_node_has_no_link() -> None:
     (row,) = checkup.rows([NODE], [0.0], [None])
     assert (row["wrong"], row["to the next"]) == ("", "")
+
+
+def test_a_check_up_asks_the_head_too_but_for_what_trials_need() -> None:
+    head, node = checkup.rows([HEAD | {"name_leads_to": "127.0.1.1"}, NODE], [0.0, 0.0], [None, None])
+    assert (head["node"], head["GPUs"], head["wrong"]) == ("head", "runs no trials", "")
+    assert node["GPUs"] == "2 V100"
+    older = HEAD | {"versions": {"ray": "2.60.0", "horovod": "0.27.0"}, "missing": ["/shared"]}
+    wrong = checkup.rows([older, NODE, NODE], [0.9, 0.0, 0.0], [None, 900.0, 900.0])[0]["wrong"]
+    assert wrong == "horovod 0.27.0, others 0.28.1; clock +0.9 s; can't read /shared"
+
+
+def test_right_after_ray_up_a_check_up_names_the_nodes_that_have_not_come() -> None:
+    (head,) = checkup.rows([HEAD], [0.0], [None])
+    assert (head[""], head["wrong"]) == ("✗", "no node that runs trials has joined it")
+    launched = {"provider": {"head_ip": "10.0.0.9", "worker_ips": ["10.0.0.1", "10.0.0.2"]}}
+    named = checkup.expected({"10.0.0.9", "10.0.0.1"}, launched, str)
+    assert named == {"10.0.0.9": True, "10.0.0.1": True, "10.0.0.2": False}
+    (late,) = checkup.absent(named)
+    assert (late[""], late["address"]) == ("✗", "10.0.0.2")
+    assert "has not joined" in late["wrong"]
+    assert list(late) == list(head)  # one table
+    assert checkup.absent(checkup.expected({"10.0.0.9", "10.0.0.1", "10.0.0.2"}, launched, str)) == []
+    assert checkup.expected({"127.0.0.1"}, launched, str) == {}  # the file is of another cluster
+    assert checkup.expected({"10.0.0.9"}, {"provider": {"type": "aws"}}, str) == {}
+
+
+def test_a_launcher_file_may_name_its_nodes() -> None:
+    addresses = {"head.site": "10.0.0.9", "one.site": "10.0.0.1"}
+    launched = {"provider": {"head_ip": "head.site", "worker_ips": ["one.site", "two.site"]}}
+    named = checkup.expected({"10.0.0.9", "10.0.0.1"}, launched, lambda name: addresses.get(name, name))
+    assert named == {"head.site": True, "one.site": True, "two.site": False}
+    assert checkup._resolved("localhost") == "127.0.0.1"
+    assert checkup._resolved("no-such-host.invalid") == "no-such-host.invalid"
 
 
 class Older(http.server.BaseHTTPRequestHandler):
@@ -287,3 +334,219 @@ def test_a_cluster_of_another_ray_is_named_with_the_cure(older: str, monkeypatch
         service.relay(["list"], older)
     assert "there 2.41.0" in str(refused.value)
     assert "make setup" in str(refused.value)
+
+
+class Jobs:
+    """A cluster that takes a job: its driver names its sweep after a while, and ends soon after it was told to. At one
+    of the calls the user presses Ctrl-C, before the cluster has heard of it, or while it does as it was asked."""
+
+    def __init__(self, pressed_at: Sequence[int], is_heard: bool, names_it_after: int = 3) -> None:
+        self._pressed_at, self._is_heard, self._names_it_after = pressed_at, is_heard, names_it_after
+        self._calls = 0
+        self._arrives_at = self._ends_at = math.inf
+        self.job = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self._arrives_at <= self._calls < self._ends_at
+
+    def _called(self) -> None:
+        if self._calls in self._pressed_at:
+            raise KeyboardInterrupt
+
+    def _asked_of(self, job: str) -> None:
+        self._calls += 1
+        if job != self.job or self._calls < self._arrives_at:
+            raise RuntimeError(f"Request failed with status code 404: Job {job} does not exist")
+
+    def submit_job(self, submission_id: str, **_: object) -> str:
+        self._calls += 1
+        if self._calls in self._pressed_at:
+            if self._is_heard:  # it arrives though nobody waits for the answer
+                self.job, self._arrives_at = submission_id, self._calls + 2
+            raise KeyboardInterrupt
+        self.job, self._arrives_at = submission_id, self._calls
+        return submission_id
+
+    def get_job_status(self, job: str) -> str:
+        self._asked_of(job)
+        self._called()
+        return "RUNNING" if self.is_running else "STOPPED"
+
+    def get_job_logs(self, job: str) -> str:
+        self._asked_of(job)
+        self._called()
+        return "results in /shared/results/study\n" if self._calls > self._names_it_after else "starting Ray\n"
+
+    def stop_job(self, job: str) -> bool:
+        self._asked_of(job)
+        if self._calls not in self._pressed_at or self._is_heard:
+            self._ends_at = min(self._ends_at, self._calls + 3)
+        self._called()
+        return True
+
+
+def submitted(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    @contextlib.contextmanager
+    def client(_: str) -> Iterator[Jobs]:
+        yield jobs
+
+    monkeypatch.setattr(service, "_client", client)
+    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(service, "ARRIVES_WITHIN_S", 0.05)
+    (tmp_path / "x.yaml").write_text(TEXT)
+    return service.submit(tmp_path / "x.yaml", (), "http://127.0.0.1:1", (), "sweep")
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+@pytest.mark.parametrize("call", range(1, 7))
+def test_a_ctrl_c_while_a_sweep_is_submitted_ends_it_or_comes_after_its_name_was_told(
+    call: int, is_heard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = Jobs([call], is_heard, names_it_after=6)
+    with pytest.raises(KeyboardInterrupt):
+        submitted(jobs, tmp_path, monkeypatch)
+    assert not jobs.is_running
+    told = capsys.readouterr()
+    assert not told.out, "no name of a sweep that has been ended"
+    assert f"{jobs.job} has ended: nothing has begun" in told.err or "study is stopped; to go on" in told.err
+
+
+def test_without_a_ctrl_c_a_sweep_that_is_submitted_goes_on_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = Jobs([], is_heard=True)
+    assert submitted(jobs, tmp_path, monkeypatch) == 0
+    assert jobs.is_running
+    assert capsys.readouterr().out.startswith("study\n")
+
+
+def test_a_second_ctrl_c_leaves_the_job_and_says_how_to_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = Jobs([3, 4], is_heard=False)
+    with pytest.raises(KeyboardInterrupt):
+        submitted(jobs, tmp_path, monkeypatch)
+    assert jobs.is_running
+    assert f"on the head RAY_AUTH_MODE=token ray job stop {jobs.job} ends it" in capsys.readouterr().err
+
+
+def test_of_a_driver_that_does_not_begin_both_commands_for_the_head_are_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "TOLD_WITHIN_S", 0.0)
+    with pytest.raises(RefusedError) as refused:
+        service._named(Jobs([], is_heard=True), "job-1")  # type: ignore[arg-type]
+    for does in ("stop", "logs"):
+        assert f"`RAY_AUTH_MODE=token ray job {does} job-1`" in str(refused.value)
+
+
+class Asked:
+    """A cluster that runs one job at once; what was sent with it, as paths and their text."""
+
+    def __init__(self) -> None:
+        self.command, self.sent = "", dict[str, str]()
+
+    def submit_job(self, entrypoint: str, runtime_env: dict[str, Any], **_: object) -> None:
+        self.command = entrypoint
+        folder = Path(runtime_env["working_dir"])
+        self.sent = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+    def get_job_status(self, _: str) -> str:
+        return "SUCCEEDED"
+
+    def get_job_logs(self, _: str) -> str:
+        return "sweep|o|a plan\nsweep|x|0\n"
+
+    def delete_job(self, _: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("words", "sent", "asked"),
+    [
+        (["plan", "./x.yaml"], "x.yaml", "plan x.yaml --address auto"),
+        (["plan", "--next", "study", "my/x.yaml"], "my/x.yaml", "plan --next study my/x.yaml"),
+        (["plan", "sweeps/x.yaml", "--format", "csv"], "sweep.yaml", "plan sweep.yaml --format csv --address auto"),
+    ],
+)
+def test_a_plan_for_a_cluster_elsewhere_takes_its_file_along_and_nothing_else(
+    words: list[str],
+    sent: str,
+    asked: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = Asked()
+    monkeypatch.setattr(service, "_client", lambda _: contextlib.nullcontext(cluster))
+    monkeypatch.chdir(tmp_path)
+    file = next(Path(word) for word in words if word.endswith(".yaml"))
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(TEXT)
+    assert cli.main([*words, "--address", "http://127.0.0.1:1"]) == 0
+    assert capsys.readouterr().out == "a plan\n"
+    assert (cluster.command, cluster.sent) == (f"python -m sweeps.relayed {asked}", {sent: TEXT})
+
+
+def test_a_file_that_is_not_there_is_said_before_a_cluster_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(service, "_client", lambda _: pytest.fail("it was asked"))
+    assert cli.main(["plan", "none.yaml", "--address", "http://127.0.0.1:1"]) == 2
+    assert "none.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("refusals", "said", "is_taken"), [(3, private_ray.NO_AGENT_YET, True), (1, "no space", False)]
+)
+def test_a_head_that_has_just_been_started_is_given_time_to_take_jobs(
+    refusals: int, said: str, is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [RuntimeError(f"Request failed with status code 500: {said}, please try again later..")] * refusals
+    taken: list[object] = []
+
+    def submit_job(**about: object) -> None:
+        if answers:
+            raise answers.pop()
+        taken.append(about)
+
+    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.0)
+    with contextlib.nullcontext() if is_taken else pytest.raises(RuntimeError, match="no space"):
+        service._start(types.SimpleNamespace(submit_job=submit_job), "job", ["true"], {})  # type: ignore[arg-type]
+    assert bool(taken) is is_taken
+
+
+@pytest.mark.parametrize("kind", [Exception, ConnectionError, TypeError])
+def test_a_ray_that_does_not_start_in_time_is_told_in_a_line_and_a_mistake_of_ours_is_not_hidden(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(**_: object) -> None:
+        raise kind("The current node timed out during startup.\nThis could happen")
+
+    monkeypatch.setattr(cluster.ray, "init", late)
+    with (
+        pytest.raises(TypeError if kind is TypeError else RefusedError, match="The current node timed out") as told,
+        cluster.connected(None),
+    ):
+        pass
+    assert kind is TypeError or "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("is_a_job", [True, False])
+def test_auto_is_this_machines_cluster_whatever_variable_ray_would_rather_heed(
+    is_a_job: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But in a job, where the variable is Ray's own."""
+    seen: list[str | None] = []
+
+    def init(**_: object) -> None:
+        seen.append(os.environ.get(place.RAY))
+        raise ConnectionError("none here")
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setenv(place.RAY, "other:6379")
+    monkeypatch.setenv(ledger.JOB, "job") if is_a_job else monkeypatch.delenv(ledger.JOB, raising=False)
+    with pytest.raises(RefusedError, match="none here"), cluster.connected("auto"):
+        pass
+    assert seen == ["other:6379" if is_a_job else None]
+    assert os.environ[place.RAY] == "other:6379"

@@ -218,3 +218,9 @@ def test_a_rank_knows_the_gpus_of_its_node_in_the_order_of_its_ranks() -> None:
 
 def test_a_gang_on_one_node_talks_over_loopback() -> None:
     assert {seat.interface for seat in seated([bench("1")] * 2)} == {"lo"}
+
+
+def test_so_does_a_gang_on_several_of_rays_nodes_that_are_one_machine() -> None:
+    """Else it would want the machine's name to lead to its address, which it needs not."""
+    benches = [dataclasses.replace(bench(node), address="10.0.0.1") for node in "12"]
+    assert [(seat.interface, seat.cross_size) for seat in seated(benches)] == [("lo", 2)] * 2

@@ -198,6 +198,16 @@ def test_what_is_reduced_after_the_backward_pass_hides_behind_nothing() -> None:
     assert late > 1.5 * step(overlapped, KINDS["v100"], [4, 4]).exposed_ms
 
 
+@pytest.mark.parametrize("model", ["resnet50", "vgg16"])
+def test_what_xla_compiles_hides_no_reduction_however_that_is_asked_for(model: Model) -> None:
+    """Horovod's timeline of real ranks says so (test_reduction)."""
+    overlapped = trial(model, 128, 8, xla=True)
+    grouped = dataclasses.replace(overlapped, reduction="grouped")
+    assert step(overlapped, KINDS["v100"], [4, 4]) == step(grouped, KINDS["v100"], [4, 4])
+    whole_ms = reduction_ms(4e6 * parameters_m(grouped), grouped, KINDS["v100"], [4, 4])
+    assert step(overlapped, KINDS["v100"], [4, 4]).exposed_ms == pytest.approx(whole_ms + grouped.cycle_ms / 2)
+
+
 def test_a_large_network_whose_last_layers_hold_its_parameters_hides_their_reduction_behind_the_others() -> None:
     config = trial("vgg16", 128, 8)
     whole_ms = reduction_ms(4e6 * parameters_m(config), config, KINDS["v100"], [4, 4])

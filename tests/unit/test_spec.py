@@ -64,6 +64,7 @@ def with_keys(**keys: object) -> str:
         (with_space(env={"HOROVOD_AUTOTUNE": 1}), "space.env.HOROVOD_AUTOTUNE: must be left out: Horovod would change fusion_mib and cycle_ms while steps are measured, but got HOROVOD_AUTOTUNE"),
         (with_space(env={"HOROVOD_TORUS_ALLREDUCE": 1}), "space.env.HOROVOD_TORUS_ALLREDUCE: has no effect on device: cpu: only NCCL reduces so, but got HOROVOD_TORUS_ALLREDUCE"),
         (with_space(reduction="later"), "space.reduction: must be one of overlapped, grouped, but got later"),
+        (with_space(xla=True, reduction=["overlapped", "grouped"]), "space.reduction: has no effect with xla: on alone, whose one operation gives all gradients at once, but got overlapped, grouped"),
         (with_keys(data="/data", labels_from=2), "labels_from: must be at most 1, but got 2"),
         (with_keys(data="/data", labels_from=True), "labels_from: must be a whole number, but got true"),
         (with_keys(labels_from=0), "labels_from: has no effect where no file is read: data must be a folder, but got synthetic"),

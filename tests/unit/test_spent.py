@@ -8,6 +8,8 @@ import dataclasses
 import functools
 import heapq
 import json
+import math
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from sweeps.engine import Engine
 from sweeps.errors import InputError
 from sweeps.feasibility import Feasibility
 from sweeps.findings import next_steps
-from sweeps.hours import Hours
+from sweeps.hours import UNHEARD_S, Hours, heard_until
 from sweeps.ledger import TrialRecord
 from sweeps.observer import Spent
 from sweeps.packing import Start
@@ -119,22 +121,56 @@ def test_hours_begin_when_gpus_are_held_not_when_ranks_start() -> None:
     assert of_before.gpu_hours == pytest.approx(2 * (HOUR - 1) / HOUR)
 
 
-def test_what_ran_when_a_driver_was_killed_counts_until_it_was_last_heard_and_no_longer() -> None:
+def test_what_ran_when_a_driver_was_killed_counts_until_it_was_last_heard_and_seconds_more() -> None:
     book = begun()
     first, second, _ = book.facts.trials
+    unheard = 4 * UNHEARD_S / HOUR  # of each
     book.start(first, 1000.0)
     book.start(second, 1000.0 + HOUR)  # the last line
-    assert ledger.read("study").spent == 4
+    assert ledger.read("study").spent == pytest.approx(4 + 2 * unheard)
     book.paths.status.write_text(json.dumps({"at": 1000.0 + 2 * HOUR}))  # the driver's last bulletin
     before = ledger.read("study").spent
-    assert before == 8 + 4
+    assert before == pytest.approx(8 + 4 + 2 * unheard)
     book.close()
     again = ledger.reopen("study")
     again.paths.status.write_text(json.dumps({"at": 1000.0 + 50 * HOUR}))  # the next driver's
     assert again.before.spent == ledger.read("study").spent == before
     again.start(first, 1000.0 + 50 * HOUR)
     again.write(held(first, 1000.0 + 50 * HOUR, 1000.0 + 51 * HOUR))
-    assert ledger.read("study").spent == before + 4
+    assert ledger.read("study").spent == pytest.approx(before + 4)
+
+
+def test_a_start_whose_driver_was_killed_before_it_said_a_word_is_paid_for_once() -> None:
+    book = begun()
+    first = book.facts.trials[0]
+    for number in range(3):  # killed again and again, always at once
+        book.start(first, 1000.0 * (number + 1))
+        assert ledger.read("study").spent == pytest.approx((number + 1) * 4 * UNHEARD_S / HOUR)
+        book.close()
+        book = ledger.reopen("study")
+        assert book.before.spent == ledger.read("study").spent
+    book.close()
+
+
+def test_a_driver_that_goes_on_is_never_ahead_of_the_clock() -> None:
+    book = begun()
+    since = time.time()
+    book.start(book.facts.trials[0], since)
+    spent = ledger.read("study").spent
+    assert 0 < spent <= 4 * (time.time() - since) / HOUR
+    book.close()
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e3))
+def test_who_is_heard_counts_longer_the_later_one_looks_and_for_seconds_at_most(
+    last: float, now: float, later_s: float
+) -> None:
+    assert last <= heard_until(last, now) <= heard_until(last, now + later_s) <= last + UNHEARD_S
+    assert heard_until(last, now) <= max(last, now)
+
+
+def test_a_driver_is_heard_more_often_than_is_counted_unheard() -> None:
+    assert UNHEARD_S >= status.EVERY_S + 1.0, "it looks whether a bulletin is due once a second"
 
 
 @pytest.mark.parametrize("version", ledger.READ)
@@ -215,7 +251,7 @@ def test_what_fits_in_the_budget_runs_and_what_does_not_is_told() -> None:
     assert made.spent().expected == 36, "what a larger budget would have to hold"
     assert made.spent().part_left == 0, "of what runs"
     first, second = driver._beyond(made, spec.parse(TEXT, "x"))
-    assert first == "not run, for these need more than what the budget has left, 6 of 10 rank-hours:"
+    assert first == "not run, since each of these needs more than the budget has left, 6 of 10 rank-hours:"
     assert second.endswith("1 × about 32 rank-hours")
 
 
@@ -254,18 +290,71 @@ def test_nor_are_they_where_an_earlier_sweep_has_measured_another_cell() -> None
     assert made.beyond == [large]
 
 
-def test_a_result_that_can_be_used_again_costs_nothing_whatever_the_budget() -> None:
+def known(trial: TrialConfig, hardware: str = "hw") -> dict[str, object]:
+    """What an earlier sweep has measured of a trial, on one kind of nodes."""
+    row = {"hardware": hardware, "software": "sw", "limited_by": "", "sweep": "earlier", "started_at": 1.7e9}
+    return row | {"arrangement": "", "data_files": "", "trial": trial.trial, "figures": {"images_per_s": 123.0}}
+
+
+UNLIKE = {"n0": Made("hw", "sw"), **{node.name: Made("other", "sw") for node in FOUR[1:]}}
+
+
+@pytest.mark.parametrize("spent", [0.0, 1.0, 50.0])
+def test_a_result_that_can_be_used_again_costs_nothing_and_is_used_also_where_the_budget_is_spent(spent: float) -> None:
     trial = config(batch_size=8, gpus=4)
-    rows = {"hardware": "hw", "software": "sw", "limited_by": "", "sweep": "earlier", "started_at": 1.7e9}
-    rows |= {"arrangement": "", "data_files": "", "trial": trial.trial, "figures": {"images_per_s": 123.0}}
-    made = engine([trial], {trial.cell: 9.0}, budget=1.0, cache=Cache([rows]))
-    made.nodes_are(FOUR, {"n0": Made("hw", "sw"), **{node.name: Made("other", "sw") for node in FOUR[1:]}})
+    made = engine([trial], {trial.cell: 9.0}, budget=1.0, cache=Cache([known(trial)]))
+    made.resumed([], spent=spent)
+    made.nodes_are(FOUR, UNLIKE)
     ended = made.next(0.0)
     assert isinstance(ended, TrialRecord)
     assert ended.outcome.cached
+    assert ended.gpu_hours == 0
     assert made.is_over
     assert not made.beyond
-    assert made.spent().gpu_hours == 0
+    assert made.spent().gpu_hours == spent
+
+
+def test_of_unlike_nodes_a_result_is_used_where_it_was_measured_and_elsewhere_the_trial_is_run() -> None:
+    trial = config(batch_size=8, gpus=4)
+    for busy, is_cached in (([], True), (["n0"], False)):
+        made = engine([trial], {trial.cell: 1.0}, budget=math.inf, cache=Cache([known(trial)]))
+        made.nodes_are(FOUR, UNLIKE)
+        made.others_have(dict.fromkeys(busy, 60.0))
+        found = made.next(0.0)
+        assert isinstance(found, TrialRecord) == is_cached
+        assert is_cached or found.seats[0][0] != "n0"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("place", ["n0", "n3"])
+def test_what_the_budget_does_not_hold_is_used_again_from_whichever_nodes_of_the_cluster_have_measured_it(
+    place: str,
+) -> None:
+    """Also where the ones that it would run on now are others, or all are in use: a result takes no seat."""
+    running, trial = config(batch_size=16, gpus=16), config(batch_size=8, gpus=4)
+    hours = {running.cell: 0.1, trial.cell: 9.0}
+    made = engine([running, trial], hours, budget=2.0, cache=Cache([known(trial)]))
+    made.nodes_are(FOUR, {node.name: Made("hw" if node.name == place else "other", "sw") for node in FOUR})
+    first = made.next(0.0)
+    while not isinstance(first, Start):  # the result may come first
+        assert isinstance(first, TrialRecord)
+        assert first.outcome.cached
+        first = made.next(0.0)
+    assert first.trial == running
+    made.next(0.0)
+    made.ended(held(running, 0.0, 360.0), 360.0)
+    while made.next(360.0):
+        ...
+    assert not made.beyond
+    assert made.is_over
+    assert made.spent().gpu_hours == pytest.approx(1.6)
+
+
+def test_no_result_of_other_nodes_than_the_cluster_s_is_used_where_the_budget_is_spent() -> None:
+    trial = config(batch_size=8, gpus=4)
+    made = engine([trial], {trial.cell: 9.0}, budget=1.0, cache=Cache([known(trial, "elsewhere")]))
+    made.nodes_are(FOUR, UNLIKE)
+    assert made.next(0.0) is None
+    assert made.beyond == [trial]
 
 
 def test_what_did_not_fit_runs_once_others_have_taken_less_than_predicted() -> None:

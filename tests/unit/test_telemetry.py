@@ -334,7 +334,6 @@ def test_energy_is_what_meters_say_and_else_power_over_time() -> None:
     told = usage.summary(known, 1000, 1002)
     assert told["cpu_energy_j"] == 30
     assert told["gpu_energy_j"] == 250 + 600
-    assert told["energy_j"] == 880
     assert told["gpu_power_w"] == 400
 
 
@@ -343,11 +342,29 @@ def test_a_trial_on_some_gpus_is_told_of_those() -> None:
     told = usage.summary(known, 1000, 1001, gpus=("1",))
     assert told["gpu_percent"] == 90
     assert told["cpu_percent"] == 100
+    of_none = usage.summary(known, 1000, 1001, gpus=())
+    assert not [name for name in of_none if name.startswith("gpu_")], "a trial without GPUs has none of the node's"
+
+
+def test_a_gpu_that_was_not_seen_takes_the_figures_of_its_trial_s_gpus_along() -> None:
+    """300 J of one GPU are not the energy of two."""
+    lines = [line(1000 + i, gpu_energy_j={"0": 300 * i}, gpu_power_w={"0": 300}, cpu_busy_s=i) for i in range(2)]
+    assert usage.summary(sampled(*lines), 1000, 1001, gpus=("0",))["gpu_energy_j"] == 300
+    told = usage.summary(sampled(*lines), 1000, 1001, gpus=("0", "1"))
+    assert not [name for name in told if name.startswith("gpu_")]
+    assert told["cpu_percent"] == 100
 
 
 def test_nodes_add_up_what_they_move_and_keep_the_worst() -> None:
     nodes = [
-        {"samples": 9, "sampled_s": 9, "cpu_percent": 20, "disk_read_mib": 3, "gpu_temperature_c": 60, "energy_j": 7},
+        {
+            "samples": 9,
+            "sampled_s": 9,
+            "cpu_percent": 20,
+            "disk_read_mib": 3,
+            "gpu_temperature_c": 60,
+            "cpu_energy_j": 7,
+        },
         {"samples": 8, "sampled_s": 8, "cpu_percent": 40, "disk_read_mib": 4, "gpu_temperature_c": 80},
     ]
     assert usage.combine(nodes) == {
@@ -360,11 +377,23 @@ def test_nodes_add_up_what_they_move_and_keep_the_worst() -> None:
     assert usage.combine([]) == {}
 
 
-def test_energy_of_a_trial_is_of_what_each_node_can_tell() -> None:
-    both = {"cpu_energy_j": 1.0, "gpu_energy_j": 10.0, "energy_j": 11.0}
-    assert usage.combine([both, both])["energy_j"] == 22
-    one_blind = usage.combine([both, {"gpu_energy_j": 20.0, "energy_j": 20.0}])
-    assert one_blind == {"gpu_energy_j": 30, "energy_j": 30}
+def test_energy_of_a_trial_is_of_what_every_node_can_tell() -> None:
+    both = {"cpu_energy_j": 1.0, "gpu_energy_j": 10.0}
+    assert usage.combine([both, both]) == {"cpu_energy_j": 2, "gpu_energy_j": 20}
+    assert usage.combine([both, {"gpu_energy_j": 20.0}]) == {"gpu_energy_j": 30}
+    assert usage.combine([both, {}]) == {}
+
+
+def test_a_machine_that_is_several_of_ray_s_nodes_counts_once() -> None:
+    """Both read the same processors and disks; each has GPUs of its own."""
+    one = {"cpu_energy_j": 50.0, "disk_read_mib": 3.0, "cpu_percent": 20.0, "gpu_energy_j": 300.0, "gpu_power_w": 150.0}
+    other = one | {"gpu_energy_j": 200.0, "gpu_power_w": 100.0}
+    apart = {"cpu_energy_j": 50.0, "disk_read_mib": 3.0, "cpu_percent": 20.0}
+    assert usage.combine([one, other], ["a", "a"]) == apart | {"gpu_energy_j": 500.0, "gpu_power_w": 250.0}
+    assert usage.combine([one, other], ["a", "b"])["cpu_energy_j"] == 100.0
+    assert usage.combine([one, other], ["", ""])["cpu_energy_j"] == 100.0, "nobody knows which machines"
+    assert usage.combine([one, other, one], ["a", "a", "b"])["cpu_energy_j"] == 100.0
+    assert usage.combine([{}, one], ["a", "a"]) == apart, "GPUs of a node that saw nothing are not known"
 
 
 def test_a_node_by_itself_combines_to_itself() -> None:

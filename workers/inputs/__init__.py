@@ -11,13 +11,15 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from workers import pinning, topology
+from workers import pinning, quota, topology
 from workers.contract import WITHOUT_JPEGS, Phase, TrialConfig
 from workers.inputs.threads import Decoders
 from workers.ring import Ring
 
 MEAN_RGB = (123.675, 116.28, 103.53)
 STDDEV_RGB = (58.395, 57.12, 57.375)
+
+GROUP = 16  # records that are decoded one after the other by one thread
 
 Batch = tuple[Any, Any, Any]
 
@@ -35,6 +37,10 @@ class Source(Protocol):
     @property
     def decoders(self) -> Decoders:
         """The threads that decode for this rank: none where nothing is decoded."""
+
+    @property
+    def ahead(self) -> int:
+        """Batches that it may have made before they are taken: none where nothing is decoded."""
 
     @property
     def train_images(self) -> int:
@@ -73,7 +79,7 @@ class Cores:
 
 def cores_here(config: TrialConfig, local_size: int, found: topology.Topology | None = None) -> Cores:
     """What a rank has before it is pinned."""
-    physical = len((found or topology.here()).cores)
+    physical = min(len((found or topology.here()).cores), quota.cores())
     of_node = pinning.decode_threads(config.decode_threads, physical, local_size)
     return Cores(0 if config.data in WITHOUT_JPEGS else of_node // local_size)
 

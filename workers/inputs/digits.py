@@ -26,7 +26,7 @@ SIDE_PX, WHITE = 8, 16
 
 
 class Digits:
-    skipped = 0
+    skipped = ahead = 0
     decoders = Decoders()
 
     def __init__(self, config: TrialConfig, ring: Ring) -> None:

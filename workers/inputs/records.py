@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from workers import labels
 from workers.contract import TrialConfig
-from workers.inputs import Batch, Cores, counting, images, padding, shards
+from workers.inputs import GROUP, Batch, Cores, counting, images, padding, shards
 from workers.inputs.tally import Place, Tally, number_of
 from workers.inputs.threads import Decoders
 from workers.rank import Fault, Infeasible
@@ -29,7 +29,6 @@ SPLITS: tuple[shards.Split, ...] = ("train", "validation")
 FILES = {split: f"{split}-00000-of-00008" for split in SPLITS}
 FILES_AT_ONCE = 8
 SHUFFLED = 1024  # records that the next one is drawn from
-GROUP = 16  # records that are decoded one after the other by one thread
 TOLERATED = 1e-3  # part of the images, that may be impossible to decode
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 
@@ -58,6 +57,15 @@ class Records:
         if config.protocol == "convergence":
             for split in SPLITS:
                 self._count(split)
+
+    @property
+    def _in_flight(self) -> int:
+        """Records that may be between the files and a batch that is taken."""
+        return 4 * GROUP * (self._decode_threads + 2) + 2 * self._config.batch_size
+
+    @property
+    def ahead(self) -> int:
+        return -(-self._in_flight // self._config.batch_size)
 
     @property
     def train_images(self) -> int:
@@ -141,7 +149,7 @@ class Records:
     def _run(self, split: shards.Split, records: Any, weights: Any, transform: Transform) -> Iterator[Batch]:
         """Batches of endless records, as many as there are weights."""
         size, decoders = self._config.batch_size, self._decode_threads + 1  # one more, so that no thread waits for work
-        tally = Tally(split, self._labels, in_flight=4 * GROUP * (decoders + 1) + 2 * size)
+        tally = Tally(split, self._labels, self._in_flight)
         self._tallies.append(tally)
 
         def decode(record: Any, position: Any, number: Any) -> tuple[Any, ...]:

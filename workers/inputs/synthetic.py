@@ -18,7 +18,7 @@ from workers.ring import Ring
 class Synthetic:
     """One batch, made once and already on the device, over and over. There is nothing to learn from it."""
 
-    train_images = validation_images = skipped = 0
+    train_images = validation_images = skipped = ahead = 0
     decoders = Decoders()
 
     def __init__(self, config: TrialConfig, ring: Ring) -> None:

@@ -1,0 +1,88 @@
+"""Ray's private names, but for Tune's: what Ray has no public way to. The rest of the project uses public Ray only.
+
+tests/integration/test_private_names.py goes through them on the Ray that is installed, and says in words what breaks
+where one has changed. What Tune keeps to itself is in `private_tune`, which loads Tune: a cluster's check-up and the
+actor on its head need none of it. What Ray's own servers on a node are changed by is in scripts/loopback.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+HEAD = "node:__internal_head__"  # a resource that no other node has
+# What Ray adds to a job's log.
+OWN_LINES = re.compile(r"^(\S+ \S+\s+INFO job_manager\.py|Running entrypoint for job).*\n", re.MULTILINE)
+NO_AGENT_YET = "No available agent to submit job"  # in its refusal of a job, while its head is starting
+NO_SUCH_JOB = "does not exist"  # in its answer about a job that there is not
+
+# Variables of the environment that Ray reads and its documentation does not name. Of every driver:
+QUIET = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_worker_niceness": "0",  # else ranks yield to everything: Ray starts its workers at 15
+}
+# A Ray of our own shares its cores with the ranks that it measures: it reports what nobody reads less often.
+SELDOM = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+    "RAY_raylet_report_resources_period_milliseconds": "1000",
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
+    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "5",
+    "REPORTER_UPDATE_INTERVAL_MS": "3600000",
+    "LOG_NAME_UPDATE_INTERVAL_S": "3600",  # nobody reads what workers print
+}
+JOB_ENDS_WITHIN_S = "RAY_JOB_STOP_WAIT_TIME_S"
+VARIABLES = {*QUIET, *SELDOM, JOB_ENDS_WITHIN_S}
+
+
+def files_in(folder: str) -> dict[str, str]:
+    """Return what to tell `ray.init` so that a Ray of our own keeps all its files in this folder."""
+    return {"_temp_dir": folder}
+
+
+def identity(head: str) -> object:
+    """Return what tells the cluster with this head from any other; raises `OSError` where none answers."""
+    import ray
+    from ray import _raylet
+
+    try:
+        return _raylet.GcsClient(address=head).cluster_id  # type: ignore[attr-defined]
+    except ray.exceptions.RpcError as error:
+        raise OSError(str(error)) from None
+
+
+def ended_drivers() -> set[str]:
+    """Return the jobs whose drivers have ended, on the cluster that this process is connected to: Ray knows of a driver
+    that was killed at once."""
+    from ray._private import state
+
+    return {job["JobID"] for job in state.jobs() if job["IsDead"]}
+
+
+def print_no_news() -> None:
+    """Keep Ray from printing its news of nodes and retries in this process."""
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda *_, **__: None
+
+
+def end_what_nobody_asks() -> None:
+    """End those processes of a Ray of our own that publish log files, scale nodes and serve pages: they take a
+    hundredth of a core, and nobody hears them here."""
+    from ray._private import worker
+
+    node = worker._global_node
+    for end in (node.kill_log_monitor, node.kill_monitor, node.kill_dashboard):
+        end(check_alive=False)
+
+
+def version_there(client: JobSubmissionClient) -> str | None:
+    """Return the version of Ray on a client's cluster."""
+    theirs: str | None = client._server_ray_version
+    return theirs

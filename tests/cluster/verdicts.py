@@ -1,0 +1,252 @@
+"""What a soak must come to, from what was gathered at its end: a line for each thing, with pass or fail. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from tests.cluster.schedule import Fault
+
+Verdict = Literal["pass", "fail", "not judged"]
+AGAIN = ("lost", "cancelled")  # ends after which a resumed sweep runs a trial again
+OPEN = ("RUNNING", "SCHEDULED")  # states of MLflow's runs
+NAMED = 3  # examples in a line
+SHELLS = ("sh", "bash", "python", "python3", "python3.11")  # that run something else
+POOLED = ("ray::IDLE", "postgres:")  # Ray's workers and servers of connections are kept, now more and now fewer
+RUNNING_BY_THE_WAY = ("sleep", "timeout", "sshd: root@notty", "sshd: root")  # of a script that waits; who looks
+WARM_S = 120.0  # after a process was first seen: it still loads what it needs
+APART_S = 300.0  # two readings that say something of growth
+WATCHED_S = 600.0  # in all, before a growth can be trusted
+FLAT_MIB_PER_H = 30.0  # a choice, not a measurement: 20 MiB in forty minutes
+POWER_CUT_S = 60.0  # what was made in the shared /tmp so shortly before a host's end may be of its ranks
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    what: str
+    verdict: Verdict
+    told: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict:<10}  {self.what}: {self.told}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Swept:
+    """A sweep as its ledger has it."""
+
+    name: str
+    planned: Collection[str]
+    ended: Sequence[tuple[str, str]]  # every trial that stands there with how it ended, in their order
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One of MLflow's."""
+
+    sweep: str
+    trial: str  # empty for a sweep's own
+    status: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A process on a host."""
+
+    pid: int
+    kind: str
+    ports: tuple[int, ...] = ()  # that it listens at
+
+
+@dataclasses.dataclass(frozen=True)
+class Stray:
+    """A file that nobody needs any more."""
+
+    path: str
+    made_at: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How much memory a process has for itself."""
+
+    at_s: float
+    role: str
+    host: str
+    pid: int
+    mib: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    mib_per_h: float
+    watched_s: float
+    mib: float  # in the end
+
+
+def has_failed(lines: Iterable[Line]) -> bool:
+    return any(line.verdict == "fail" for line in lines)
+
+
+def none_of(what: str, found: Sequence[object], otherwise: str) -> Line:
+    """Return a line that fails if there is anything."""
+    return Line(what, "fail" if found else "pass", some(found) if found else otherwise)
+
+
+def some(found: Sequence[object]) -> str:
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return ", ".join(map(str, found[:NAMED])) + more
+
+
+def of_ledgers(sweeps: Sequence[Swept]) -> Iterator[Line]:
+    wrong, outcomes, trials = [], Counter[str](), 0
+    for sweep in sweeps:
+        ends: dict[str, list[str]] = defaultdict(list)
+        for trial, status in sweep.ended:
+            ends[trial].append(status)
+        trials += len(ends)
+        outcomes.update(each[-1] for each in ends.values())
+        missing = sorted({*sweep.planned} - ends.keys())
+        unplanned = sorted(ends.keys() - {*sweep.planned})
+        twice = sorted(trial for trial, each in ends.items() if any(status not in AGAIN for status in each[:-1]))
+        for which, those in (("missing", missing), ("not planned", unplanned), ("twice", twice)):
+            wrong += [f"{sweep.name}/{trial} {which}" for trial in those]
+    if not trials:
+        wrong.append("there is no trial")
+    yield none_of("every trial once in the ledger", wrong, f"{trials} trials in {len(sweeps)} sweeps")
+    bad = [f"{count} {status}" for status, count in sorted(outcomes.items()) if status != "completed"]
+    yield none_of("every trial completed", bad, f"{outcomes['completed']}")
+
+
+def of_mlflow(sweeps: Sequence[Swept], runs: Sequence[Run]) -> Iterator[Line]:
+    planned = {(sweep.name, trial) for sweep in sweeps for trial in (*sweep.planned, "")}
+    there = Counter((run.sweep, run.trial) for run in runs)
+    wrong = [f"{_of(one)} missing" for one in sorted(planned - there.keys())]
+    wrong += [f"{_of(one)} {count} times" for one, count in sorted(there.items()) if one in planned and count > 1]
+    wrong += [f"{_of(one)} of no sweep" for one in sorted(there.keys() - planned)]
+    yield none_of("every trial once in MLflow", wrong, f"{len(runs)} runs, of them {len(sweeps)} of the sweeps' own")
+    still = [f"{_of((run.sweep, run.trial))} {run.status}" for run in runs if run.status in OPEN]
+    yield none_of("no run is left open", still, "none")
+
+
+def _of(run: tuple[str, str]) -> str:
+    return "/".join(run) if run[1] else f"{run[0]}'s own run"
+
+
+def kind(command: Sequence[str], name: str = "") -> str:
+    """Return what a process is, whatever its ports, ids and folders are: `python mlflow`, `raylet`, `ray::IDLE`."""
+    words = [word for word in " ".join(command).split() if not word.startswith("-")]
+    if not words:  # a zombie has no command any more
+        return f"dead {name}"
+    if words[0] == "sshd:":
+        return "sshd" if "[listener]" in words else " ".join(words[:2])
+    what = words[0] if words[0].startswith("ray::") else Path(words[0]).name
+    return f"{what} {Path(words[1]).name}" if what in SHELLS and len(words) > 1 else what
+
+
+def settled(first: Collection[Seen], then: Collection[Seen]) -> list[Seen]:
+    """Return those that were there at both looks: what only passes through is none that was left."""
+    before = {(one.pid, one.kind) for one in first}
+    passing = POOLED + RUNNING_BY_THE_WAY
+    return [one for one in then if (one.pid, one.kind) in before and not one.kind.startswith(passing)]
+
+
+def of_processes(before: Mapping[str, Sequence[Seen]], after: Mapping[str, Sequence[Seen]]) -> Iterator[Line]:
+    """By host, before the first sweep and after the last. A host that was started again has others of each kind, with
+    other ports: what counts is how many."""
+    for what, weigh in (("process", lambda one: 1), ("port", lambda one: len(one.ports))):
+        more = [
+            f"{count} {kind} on {host}" + (_ports(after[host], kind) if what == "port" else "")
+            for host, kinds in _more(before, after, weigh).items()
+            for kind, count in sorted(kinds.items())
+        ]
+        count = sum(weigh(one) for those in after.values() for one in those)
+        yield none_of(f"no {what} is left", more, f"{count} are there, none that is new in kind or number")
+
+
+def _ports(seen: Iterable[Seen], kind: str) -> str:
+    """Those of a kind: which of them is new only who knows them can say."""
+    return f", of {', '.join(str(port) for one in seen if one.kind == kind for port in one.ports)}"
+
+
+def _more(
+    before: Mapping[str, Sequence[Seen]], after: Mapping[str, Sequence[Seen]], weigh: Callable[[Seen], int]
+) -> dict[str, Counter[str]]:
+    def counted(those: Sequence[Seen]) -> Counter[str]:
+        count: Counter[str] = Counter()
+        for one in those:
+            count[one.kind] += weigh(one)
+        return count
+
+    return {host: counted(after[host]) - counted(before.get(host, ())) for host in sorted(after)}
+
+
+def of_groups(states: Sequence[str]) -> Line:
+    held = [state for state in states if state != "REMOVED"]
+    return none_of("no placement group is left", held, f"{len(states)} were made, all are removed")
+
+
+def of_files(strays: Sequence[Stray], power_cuts: Sequence[float]) -> Line:
+    """The hosts share this machine's /tmp: a real one would find its own empty, or its owner would clear it."""
+    cut = [one for one in strays if any(0 <= at - one.made_at <= POWER_CUT_S for at in power_cuts)]
+    left = [one.path for one in strays if one not in cut]
+    return none_of("no file is left", left, f"none, but for {len(cut)} of hosts whose power went" if cut else "none")
+
+
+def growth(readings: Iterable[Reading]) -> Growth | None:
+    """Return how the memory of a role on a host grows: the median over all pairs of readings of one process that are
+    far enough apart. So neither the start of a process nor another that comes after it counts as growth, and a single
+    reading that is off moves nothing. None if no process lived long enough."""
+    lives: dict[int, list[Reading]] = defaultdict(list)
+    for one in sorted(readings, key=lambda reading: reading.at_s):
+        lives[one.pid].append(one)
+    slopes: list[float] = []
+    watched_s, last = 0.0, 0.0
+    for life in lives.values():
+        warm = [one for one in life if one.at_s - life[0].at_s >= WARM_S]
+        pairs = [(a, b) for a, b in itertools.combinations(warm, 2) if b.at_s - a.at_s >= APART_S]
+        if pairs:
+            slopes += [(b.mib - a.mib) / (b.at_s - a.at_s) * 3600 for a, b in pairs]
+            watched_s += warm[-1].at_s - warm[0].at_s
+            last = warm[-1].mib
+    return Growth(statistics.median(slopes), watched_s, last) if slopes else None
+
+
+def of_memory(role: str, readings: Iterable[Reading], is_judged: bool) -> Line:
+    """By the host on which it grows most. What keeps a history by its nature is told, and not judged."""
+    hosts: dict[str, list[Reading]] = defaultdict(list)
+    for one in readings:
+        if one.role == role:
+            hosts[one.host].append(one)
+    found = {host: grown for host, those in sorted(hosts.items()) if (grown := growth(those))}
+    what = f"memory of {role} is flat"
+    known = {host: grown for host, grown in found.items() if grown.watched_s >= WATCHED_S}
+    if not known:
+        longest_s = max((grown.watched_s for grown in found.values()), default=0.0)
+        rule = f"must be watched for {WATCHED_S / 60:.0f} minutes beyond its start"
+        return Line(what, "not judged", f"{rule}, but was for {longest_s / 60:.1f}")
+    host, grown = max(known.items(), key=lambda one: one[1].mib_per_h)
+    told = f"{grown.mib_per_h:+.1f} MiB/h on {host}, at {grown.mib:.0f} MiB after {grown.watched_s / 60:.0f} min"
+    if not is_judged:
+        return Line(what, "not judged", f"{told}; it keeps a history")
+    is_flat = grown.mib_per_h <= FLAT_MIB_PER_H
+    return Line(what, "pass" if is_flat else "fail", f"{told}; at most {FLAT_MIB_PER_H:.0f}")
+
+
+def of_faults(planned: Sequence[Fault], happened: Sequence[Fault]) -> Line:
+    lacking = [str(one) for one in planned if one not in happened]
+    return none_of("every fault happened", lacking, f"{len(planned)}")
+
+
+def of_drivers(ended_by: Sequence[str]) -> Line:
+    """What ended each that was resumed; empty where no fault accounts for it."""
+    alone = [one for one in ended_by if not one]
+    told = f"{len(ended_by)} were resumed" + (f" ({', '.join(ended_by)})" if ended_by else "")
+    if alone:
+        return Line("no driver ends but by its fault", "fail", f"{len(alone)} of {len(ended_by)} that were resumed")
+    return Line("no driver ends but by its fault", "pass", told)

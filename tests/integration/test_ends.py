@@ -1,0 +1,176 @@
+"""However a driver ends, what has held a GPU stays, and MLflow comes to hold what the ledger does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from sweeps import cluster, driver, ledger, plan, query, runner, spec, tracking
+from sweeps.driver import Terms
+from sweeps.errors import RefusedError
+from sweeps.shape import Node
+from tests.integration.test_sweep import sweep
+from tests.unit.records import record
+
+NAME = "small"
+TEXT = f"{{name: {NAME}, model: tiny, device: cpu, repeats: 1, space: {{batch_size: [8, 16, 32], gpus: 1}}}}"
+WIDE = "nodes=1,gpus=4,gpu=v100"
+
+
+@pytest.fixture(autouse=True)
+def file(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sweep on a cluster of one node, on which nothing is run but what a test puts in the place of it."""
+
+    @contextlib.contextmanager
+    def site(*_: object) -> Iterator[cluster.Simulated]:
+        yield cluster.Simulated([Node("here", 8, 0)])
+
+    monkeypatch.setattr(driver, "_site", site)
+    (workplace / "small.yaml").write_text(TEXT)
+    return workplace / "small.yaml"
+
+
+def runs() -> Counter[str]:
+    """The status of each run in MLflow."""
+    client = MlflowClient()
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    return Counter(run.info.status for run in client.search_runs(experiments))
+
+
+def test_a_sweep_that_was_stopped_and_then_killed_at_its_very_end_is_finished_in_mlflow() -> None:
+    book = ledger.create(plan.plan(spec.parse(TEXT, "x")), TEXT)
+    ended = [record(config, 100.0) for config in book.facts.trials]
+    for one in ended:
+        book.write(one)
+    book.close()
+    store = tracking.Store(book.facts)
+    store.log(ended)
+    store.close("KILLED")
+    assert driver.resume(NAME, Terms()) == 0
+    assert runs() == {"FINISHED": 4}
+
+
+@pytest.mark.parametrize("has_said_so", [True, False])
+def test_what_a_driver_that_was_killed_had_not_brought_to_mlflow_comes_with_the_next_one(has_said_so: bool) -> None:
+    book = ledger.create(plan.plan(spec.parse(TEXT, "x")), TEXT)
+    first, *others = [record(config, 100.0) for config in book.facts.trials]
+    for one in (first, *others):
+        book.write(one)
+    if has_said_so:
+        book.end("complete")
+    book.close()
+    tracking.Store(book.facts).log([first])  # and here its tracker was killed
+    assert runs() == {"FINISHED": 1, "RUNNING": 1}
+    assert driver.resume(NAME, Terms()) == 0
+    assert runs() == {"FINISHED": 4}
+    assert len(query.trials(NAME)) == 3
+    assert ledger.read(NAME).is_complete
+
+
+def interrupted(does_begin: bool) -> Callable[..., bool]:
+    """In place of running: a trial gets its GPUs, or none does, and the user presses Ctrl-C."""
+
+    def run(_: object, __: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
+        if does_begin:
+            book.start(book.facts.trials[0], at=1.0)
+        raise KeyboardInterrupt
+
+    return run
+
+
+@pytest.mark.parametrize("does_begin", [True, False])
+def test_a_sweep_that_has_held_a_gpu_is_kept_though_no_trial_of_it_has_ended(
+    does_begin: bool, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "run", interrupted(does_begin))
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(file, (), Terms())
+    assert ledger.names() == [NAME] * does_begin
+    assert runs() == ({"KILLED": 1} if does_begin else {})
+    if does_begin:
+        assert ledger.read(NAME).spent > 0
+
+
+def test_a_disk_that_fills_before_the_first_trial_has_ended_leaves_what_was_begun(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: object, __: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
+        book.start(book.facts.trials[0], at=1.0)
+        book._file = open("/dev/full", "w")  # noqa: SIM115
+        book.note("rung", {})
+        return True
+
+    monkeypatch.setattr(runner, "run", run)
+    with pytest.raises(RefusedError, match="then sweep resume small"):
+        driver.drive(file, (), Terms())
+    assert ledger.names() == [NAME]
+
+
+@pytest.mark.parametrize(("answers_after_s", "is_named_first"), [(0.0, False), (1.0, True)])
+def test_a_sweep_has_its_name_though_the_store_takes_its_time(
+    answers_after_s: float, is_named_first: bool, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def finished(cells: Any) -> list[dict[str, Any]]:
+        if cells:
+            time.sleep(answers_after_s)
+            told.append("the store")
+            raise RefusedError("the tracking store must answer")
+        return []
+
+    monkeypatch.setattr(driver, "STORE_ANSWERS_WITHIN_S", 0.3)
+    monkeypatch.setattr(query, "finished", finished)
+    with pytest.raises(RefusedError, match="the tracking store must answer"):
+        driver.drive(file, (), Terms(), told.append)
+    assert told == ([NAME, "the store"] if is_named_first else ["the store"])
+    assert not ledger.names(), "it is refused, and leaves nothing"
+
+
+def test_nodes_that_did_not_come_in_time_are_wanted_no_more(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[dict[str, float]]] = []
+
+    class Growing(cluster.Simulated):
+        def ask_for(self, bundles: Any) -> None:
+            asked.append(bundles)
+
+    @contextlib.contextmanager
+    def site(*_: object) -> Iterator[cluster.Simulated]:
+        yield Growing([Node("here", 2, 0)])
+
+    monkeypatch.setattr(driver, "_site", site)
+    monkeypatch.setattr(runner, "run", lambda *_, **__: True)
+    file.write_text(TEXT.replace("gpus: 1", "gpus: [1, 2, 16]").replace("repeats", "wait_for_nodes_min: 0.01, repeats"))
+    assert driver.drive(file, (), Terms(skips_impossible=True)) == 0
+    assert asked[0] == [{"CPU": 1.0}] * 16
+    assert asked[-1] == [{"CPU": 1.0}] * 2
+
+
+def test_a_retry_leaves_a_sweep_unfinished_that_others_of_its_trials_have_not_run_in(workplace: Path) -> None:
+    Path("many.yaml").write_text(
+        "{name: many, model: resnet50_v1.5, device: gpu, repeats: 1, space: {batch_size: [8, 16, 32, 64], gpus: 1}}"
+    )
+    assert sweep("run", "many.yaml", "--simulate", WIDE).returncode == 0
+    name = "many-simulated"
+    book = ledger.paths(name).ledger
+    lines = [json.loads(line) for line in book.read_text().splitlines()]
+    first, *others = [n for n, line in enumerate(lines) if line["kind"] == "trial"]
+    lines[first]["outcome"] = {"status": "failed", "kind": "killed"}
+    kept = [line for n, line in enumerate(lines) if n not in others[1:] and line["kind"] != "end"]
+    book.write_text("".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in kept))
+    ran = sweep("retry", name)
+    assert ran.returncode == 0, ran.stderr
+    assert "others of its trials have not run yet" in ran.stderr
+    assert not ledger.read(name).is_complete
+    assert len(ledger.read(name).trials) == 2
+    assert sweep("resume", name).returncode == 0
+    assert ledger.read(name).is_complete
+    assert len(ledger.read(name).trials) == 4

@@ -1,0 +1,106 @@
+"""What the steward asks of the autoscaler, on a stand-in for Ray: the sum of what lives, from whatever state it starts
+in. `test_nodes` has the same on a cluster that grows."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sweeps import steward
+
+ONE, TWO = [{"GPU": 1.0}], [{"GPU": 1.0}] * 2
+
+
+class Ray:
+    """Its jobs, its clock, and the one request that its autoscaler has."""
+
+    def __init__(self) -> None:
+        self.request: list[dict[str, float]] = []
+        self.ended: set[str] = set()
+        self.now = 1000.0
+        self.is_back = False
+
+    def steward(self, is_back: bool = False) -> steward.Steward:
+        self.is_back = is_back
+        return steward.Steward()
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ray]:
+    made = Ray()
+
+    def request_resources(bundles: list[dict[str, float]]) -> None:
+        made.request = bundles
+
+    def context() -> Any:
+        return types.SimpleNamespace(was_current_actor_reconstructed=made.is_back)
+
+    monkeypatch.setattr(steward.ray, "get_runtime_context", context)
+    monkeypatch.setattr(steward.sdk, "request_resources", request_resources)
+    monkeypatch.setattr(steward.private_ray, "ended_drivers", lambda: made.ended)
+    monkeypatch.setattr(steward.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(steward, "_look_after", lambda: None)
+    return made
+
+
+def asked(of: steward.Steward, job: str) -> None:
+    """By a driver whose nodes are there."""
+    of.ask(job, (1.0, None), {}, [[["n0"]]], {"n0": 4})
+
+
+def test_a_request_of_somebody_who_has_gone_does_not_outlive_the_next_sweep_s_first_seconds(ray: Ray) -> None:
+    """Of a driver of an earlier version, say, or of one whose steward went with it: its nodes cost."""
+    ray.request = TWO
+    made = ray.steward()
+    asked(made, "a")
+    assert made.review(), "somebody is there"
+    assert ray.request == []
+
+
+def test_what_is_wanted_is_the_sum_of_those_that_live(ray: Ray) -> None:
+    made = ray.steward()
+    made.want("a", ONE)
+    made.want("b", TWO)
+    assert ray.request == ONE + TWO
+    made.want("a", TWO)
+    assert ray.request == TWO + TWO
+    ray.ended = {"a"}
+    assert made.review()
+    assert ray.request == TWO
+    assert not made.release("b")
+    assert ray.request == []
+
+
+def test_one_that_was_lost_leaves_the_request_as_it_is_until_the_living_have_told_what_they_want(ray: Ray) -> None:
+    first = ray.steward()
+    first.want("a", ONE)
+    first.want("gone", TWO)
+    back = ray.steward(is_back=True)
+    assert back.review(), "whoever is there has not spoken yet"
+    ray.now += steward.TOLD_WITHIN_S / 2
+    back.want("a", ONE)
+    assert ray.request == ONE + TWO, "others may want them still: no node goes for a steward that was lost"
+    ray.now += steward.TOLD_WITHIN_S
+    assert back.review()
+    assert ray.request == ONE, "the one that died meanwhile has not told it"
+    ray.ended = {"a"}
+    assert not back.review()
+    assert ray.request == []
+
+
+def test_a_request_that_the_head_did_not_take_is_made_again(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ray.steward()
+    taken = steward.sdk.request_resources
+
+    def refuses(bundles: object) -> None:
+        raise ConnectionError("the head is busy")
+
+    monkeypatch.setattr(steward.sdk, "request_resources", refuses)
+    with pytest.raises(ConnectionError):
+        made.want("a", ONE)
+    monkeypatch.setattr(steward.sdk, "request_resources", taken)
+    made.review()
+    assert ray.request == ONE

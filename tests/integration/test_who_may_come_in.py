@@ -1,0 +1,177 @@
+"""Real ranks and strangers: while a gang joins, while it trains, and at every port of the Ray that it runs on."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import queue
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sweeps import status
+from tests.cluster import strangers
+from tests.integration import bad_ranks, gangs
+from tests.integration.clusters import Cluster, eventually, said
+from tests.integration.gangs import gang
+from tests.integration.joining_ranks import listening
+from workers import contract, rendezvous, verdict
+from workers.rendezvous import Rendezvous
+
+ROOT = Path(__file__).parents[2]
+
+PATIENT = contract.Deadlines(nursery_s=60, ring_s=20, build_s=60, step_s=20)
+NODE = "a"
+SWEEP = """
+name: small
+model: tiny
+device: cpu
+image_size: 32
+classes: 10
+repeats: 1
+space: {batch_size: 8, gpus: 2}
+steps: {warmup: 1, measured: 100000}
+explain: false
+probe_every_min: 0
+"""
+
+
+@pytest.fixture
+def meetings(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[Rendezvous]:
+    """Where gangs meet, as they are opened."""
+    made: queue.SimpleQueue[Rendezvous] = queue.SimpleQueue()
+
+    class Seen(Rendezvous):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.put(self)
+
+    monkeypatch.setattr(gangs, "Rendezvous", Seen)
+    return made
+
+
+def by_the_word(meeting: Rendezvous, method: str, path: str) -> tuple[int, bytes]:
+    """What one of the gang gets."""
+    line = http.client.HTTPConnection(*rendezvous.place(meeting.address), timeout=10)
+    word, port = meeting.address.partition("/")[2], rendezvous.place(meeting.address)[1]
+    with contextlib.closing(line):
+        line.request(method, f"/{word}:{port}/{path}")
+        answer = line.getresponse()
+        return answer.status, answer.read()
+
+
+def answers(meeting: Rendezvous, by: str) -> bool:
+    """Whether somebody at this address is told anything, though they have the word."""
+    host, port = rendezvous.place(meeting.address)
+    line = http.client.HTTPConnection(host, port, timeout=10, source_address=(by, 0))
+    with contextlib.closing(line), contextlib.suppress(OSError, http.client.HTTPException):
+        line.request("GET", f"/{meeting.address.partition('/')[2]}:{port}/global/0")
+        return bool(line.getresponse().status)
+    return False
+
+
+def test_while_a_gang_joins_a_stranger_gets_nothing_and_changes_nothing(
+    nursery: subprocess.Popen[bytes], tmp_path: Path, meetings: queue.SimpleQueue[Rendezvous]
+) -> None:
+    """Rank 0 has come and left its address; rank 1 never comes, and a stranger would take its seat."""
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(gang, 2, tmp_path, batch_size=bad_ranks.NEVER_JOINS, deadlines=PATIENT)
+        meeting = meetings.get(timeout=60)
+        assert eventually(lambda: by_the_word(meeting, "GET", "global/0")[0] == 200, patience_s=60)
+        found = strangers.complaints(*rendezvous.place(meeting.address))
+        absent = by_the_word(meeting, "GET", "global/rank_1")[0]
+        told = {by: answers(meeting, by) for by in ("127.0.0.1", "127.0.0.2")}
+        bound = listening(psutil.Process(nursery.pid).children())
+        outcome = verdict.outcome(running.result(), ())
+    assert not found
+    assert absent == 404
+    assert told == {"127.0.0.1": True, "127.0.0.2": False}
+    word = meeting.address.partition("/")[2]
+    assert not [log.name for log in tmp_path.glob("*.log") if word in log.read_text()]
+    assert bound  # Gloo, for the rank that does not come
+    assert {address for address, _ in bound} == {"127.0.0.1"}
+    assert (outcome.rank, outcome.kind) == (bad_ranks.BAD_RANK, "no rendezvous")
+
+
+def test_a_stranger_in_a_ranks_place_learns_nothing_and_costs_the_trial_at_most(
+    nursery: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """Gloo asks nobody who they are: docs/cluster.md says so."""
+    ranks = psutil.Process(nursery.pid).children
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(
+            gang,
+            2,
+            tmp_path,
+            "tests.integration.joining_ranks:late",
+            deadlines=PATIENT,
+        )
+        assert eventually(lambda: bool(listening(ranks())), patience_s=60)
+        with strangers.in_the_way(*listening(ranks())[0]) as heard:
+            ends = running.result()
+    assert len(b"".join(heard)) < 1024
+    assert {end.message for end in ends if end.kind == "checked"} <= {"3"}  # nobody has added the stranger up
+    assert eventually(lambda: not ranks(), patience_s=15)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_nobody_of_a_gang_listens_once_all_have_joined(
+    nursery: subprocess.Popen[bytes], size: int, tmp_path: Path
+) -> None:
+    ends = gang(size, tmp_path, "tests.integration.joining_ranks:look_around")
+    assert [(end.kind, end.message) for end in ends] == [("checked", "[], the rendezvous closed")] * size
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One that asks for a token."""
+    made = Cluster(cpus=0)
+    made.join(NODE, cpus=2)
+    yield made
+    made.close()
+
+
+def is_stepping() -> bool:
+    running = status.look("small").get("running", ()) if Path("results/small/status.json").exists() else ()
+    return any(one["stage"].startswith("step ") for one in running)
+
+
+def test_ray_still_dies_of_the_call_that_the_docs_name() -> None:
+    """Once it does not, docs/cluster.md need not say so."""
+    assert "`RaySyncer/StartSync`" in (ROOT / "docs/cluster.md").read_text()
+    assert strangers.DEADLY.endswith("RaySyncer/StartSync")
+    made = Cluster(cpus=1)
+    try:
+        host, _, port = made.address.partition(":")
+        assert strangers.heard(host, int(port), b"")  # it greets whoever comes
+        strangers.deadly(host, int(port))
+        assert eventually(lambda: not strangers.heard(host, int(port), b""), patience_s=20)
+    finally:
+        made.close()
+
+
+@pytest.mark.timeout(600)
+def test_no_port_of_a_cluster_lets_a_stranger_in_while_a_trial_runs(cluster: Cluster, workplace: Path) -> None:
+    """Ray's own metrics aside: on a cluster `scripts/node` has them listen on loopback, here nothing does."""
+    Path("small.yaml").write_text(SWEEP)
+    driver = cluster.driver("run", "small.yaml")
+    try:
+        assert eventually(is_stepping), said()
+        ranks = cluster.ranks(NODE)
+        assert len(ranks) == 2
+        ours = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
+        doors = [("127.0.0.1", port) for _, port in listening([*cluster.processes(), *ours])]
+        found = strangers.opened(doors)
+        assert cluster.ranks(NODE) == ranks  # strangers have ended no trial
+        assert not listening(ranks)
+    finally:
+        driver.terminate()
+        driver.wait(120)
+    assert len(doors) > 5, doors
+    opened = {door: named for door, saw in found.items() if (named := [one for one in saw if "# HELP" not in one])}
+    assert not opened, opened

@@ -1,0 +1,213 @@
+"""What set-up asks for, and that it asks once. The commands that it calls are scripts here, which note their calls."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+PATH = "/usr/bin:/bin"  # what set-up itself needs of the system
+STANDS_IN = {  # for a Python: its version, whether it has pip, what pip does
+    "python": """
+case "$*" in
+  *version_info*) case {version} in 3.11.*|3.12.*) exit 0 ;; *) exit 1 ;; esac ;;
+  *realpath*) echo "$0" ;;
+  --version) echo Python {version} ;;
+  '-m pip --version') exit {without_pip} ;;
+  '-m pip install'*) mkdir -p .tools/bin && cp "$(dirname "$0")/uv-that-pip-brings" .tools/bin/uv ;;
+esac
+""",
+    "uv": """
+case "$1 $2" in
+  '--version ') echo uv {version} ;;
+  'python install') exit {cannot_bring} ;;
+  'python find') echo /brought/python3.11 ;;
+  'sync '*) mkdir -p .venv ;;
+esac
+""",
+}
+
+
+class Machine:
+    """A copy of what set-up reads, and a folder of commands, each of which notes how it was called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tree, self._commands, self._noted = folder / "tree", folder / "bin", folder / "noted"
+        for path in (self.tree / "scripts", self._commands):
+            path.mkdir(parents=True)
+        for name in ("Makefile", "pyproject.toml", "scripts/setup"):
+            (self.tree / name).write_text((ROOT / name).read_text())
+        (self.tree / "scripts/setup").chmod(0o755)
+        for name in ("g++", "python3", "python3.11", "python3.12", "python", "uv"):
+            self.command(name, "exit 127" if name != "g++" else "")
+        self._noted.write_text("")
+
+    def command(self, name: str, does: str) -> None:
+        script = self._commands / name
+        script.parent.mkdir(parents=True, exist_ok=True)
+        note = f'echo "$(basename "$0") $*" >> {self._noted}\n'
+        certificates = f'[ "$1" != sync ] || env | grep ^UV_ >> {self._noted}\n'
+        script.write_text(f"#!/bin/sh\n{note}{certificates}{does}")
+        script.chmod(0o755)
+
+    def python(self, name: str, version: str, without_pip: int = 0) -> None:
+        self.command(name, STANDS_IN["python"].format(version=version, without_pip=without_pip))
+
+    def uv(self, name: str = "uv", version: str = "0.13.9", cannot_bring: int = 0) -> None:
+        self.command(name, STANDS_IN["uv"].format(version=version, cannot_bring=cannot_bring))
+
+    def made(self, *goals: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """`make` of these goals with HOME and PATH alone, and what more is given."""
+        environment = {"HOME": str(self.tree), "PATH": f"{self._commands}:{PATH}", "GPU": "0", **variables}
+        return subprocess.run(
+            ["make", *goals], cwd=self.tree, env=environment, capture_output=True, text=True, check=False
+        )
+
+    def noted(self) -> list[str]:
+        """The calls since this was asked last."""
+        lines = self._noted.read_text().splitlines()
+        self._noted.write_text("")
+        return lines
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [("python3.11", "3.11.2"), ("python3.12", "3.12.3"), ("python3", "3.12.3")]
+)
+def test_set_up_takes_the_python_that_is_there(machine: Machine, name: str, version: str) -> None:
+    machine.python(name, version)
+    machine.uv()
+    ran = machine.made("setup")
+    assert ran.returncode == 0, ran.stderr
+    (python,) = (line for line in machine.noted() if line.startswith("UV_PYTHON="))
+    assert Path(python).name == name
+
+
+def test_the_pythons_that_set_up_takes_are_those_of_the_package() -> None:
+    allowed = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+    assert [minor for minor in range(8, 15) if f"3.{minor}.1" in allowed] == [11, 12]
+    assert "((3, 11), (3, 12))" in (ROOT / "scripts/setup").read_text()
+
+
+def test_elsewhere_uv_brings_a_python(machine: Machine) -> None:
+    machine.python("python3", "3.9.2")
+    machine.uv()
+    assert machine.made("setup").returncode == 0
+    noted = machine.noted()
+    assert "uv python install --quiet 3.11" in noted
+    assert "UV_PYTHON=/brought/python3.11" in noted
+
+
+def test_where_none_can_be_brought_the_cure_is_named(machine: Machine) -> None:
+    machine.python("python3", "3.9.2")
+    machine.uv(cannot_bring=1)
+    ran = machine.made("setup")
+    assert ran.returncode
+    assert "must find Python 3.11 or 3.12, but got Python 3.9.2" in ran.stderr
+    assert "PYTHON=/path/to/python3.11" in ran.stderr
+    assert not [line for line in machine.noted() if line.startswith("uv sync")]
+
+
+def test_a_python_that_is_named_is_the_one_or_is_refused(machine: Machine) -> None:
+    machine.python("python3.11", "3.11.2")
+    machine.python("mine", "3.12.1")
+    machine.python("old", "3.9.2")
+    machine.uv()
+    assert machine.made("setup", PYTHON="mine").returncode == 0
+    assert next(line for line in machine.noted() if line.startswith("UV_PYTHON=")).endswith("/mine")
+    ran = machine.made("setup", "-B", PYTHON="old")
+    assert ran.returncode
+    assert "PYTHON must be Python 3.11 or 3.12, but old is Python 3.9.2" in ran.stderr
+
+
+@pytest.mark.parametrize("theirs", ["", "0.8.22"])
+def test_uv_comes_by_pip_where_there_is_none_or_an_old_one(machine: Machine, theirs: str) -> None:
+    machine.python("python3.11", "3.11.2", without_pip=1)  # another Python has it
+    machine.python("python3", "3.9.2")
+    machine.uv("uv-that-pip-brings")
+    if theirs:
+        machine.uv(version=theirs)
+    else:
+        (machine.tree.parent / "bin/uv").unlink()
+    ran = machine.made("setup")
+    assert ran.returncode == 0, ran.stderr
+    assert next(line for line in machine.noted() if "pip install" in line).startswith("python3 -m pip install")
+
+
+def test_why_pip_could_not_bring_uv_is_said_by_pip(machine: Machine) -> None:
+    """On Debian 12 another call of pip would fail for another reason."""
+    machine.python("python3.11", "3.11.2")
+    (machine.tree.parent / "bin/uv").unlink()
+    fails = """case "$*" in *'pip install'*) echo "ERROR: no route to the registry" >&2; exit 1 ;; esac"""
+    works = STANDS_IN["python"].format(version="3.11.2", without_pip=0)
+    machine.command("python3.11", f"{fails}\n{works}")
+    ran = machine.made("setup")
+    assert ran.returncode
+    assert "ERROR: no route to the registry" in ran.stderr
+    assert "setup: pip must bring uv, but could not" in ran.stderr
+
+
+def test_the_systems_certificates_count_whatever_uv_calls_them(machine: Machine) -> None:
+    """A company's proxy may sign TLS itself. Newer versions of uv know the first name, older ones only the second."""
+    machine.python("python3.11", "3.11.2")
+    machine.uv()
+    machine.made("setup")
+    assert {"UV_SYSTEM_CERTS=1", "UV_NATIVE_TLS=1"} <= {*machine.noted()}
+    machine.made("setup", "-B", UV_SYSTEM_CERTS="0", UV_NATIVE_TLS="0")  # who wants uv's own has them
+    assert {"UV_SYSTEM_CERTS=0", "UV_NATIVE_TLS=0"} <= {*machine.noted()}
+
+
+def test_a_second_demo_sets_nothing_up_and_goes_straight_to_the_sweep(machine: Machine) -> None:
+    machine.python("python3.11", "3.11.2")
+    machine.uv()
+    machine.made("setup")
+    machine.command("../tree/.venv/bin/sweep", "")
+    machine.noted()
+    for _ in range(2):
+        ran = machine.made("demo")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert [line.split()[1] for line in machine.noted()] == ["data", "run"]  # no pip, no uv, no Python
+
+
+@pytest.mark.parametrize("changed", ["pyproject.toml", "scripts/setup"])
+def test_set_up_is_done_again_when_what_it_was_made_from_changes(machine: Machine, changed: str) -> None:
+    machine.python("python3.11", "3.11.2")
+    machine.uv()
+    machine.made("setup")
+    ready = machine.tree / ".venv/ready"
+    machine.noted()
+    assert machine.made("setup").returncode == 0
+    assert machine.noted() == []
+    os.utime(machine.tree / changed, (ready.stat().st_atime, ready.stat().st_mtime + 1))
+    machine.made("setup")
+    assert [line for line in machine.noted() if line.startswith("uv sync")]
+
+
+def test_a_set_up_that_fails_is_not_taken_for_one_that_is_done(machine: Machine) -> None:
+    machine.python("python3.11", "3.11.2")
+    machine.command("uv", STANDS_IN["uv"].format(version="0.13.9", cannot_bring=0) + '[ "$1" != sync ]')
+    ran = machine.made("setup")
+    assert ran.returncode
+    assert "could not be installed" in ran.stderr
+    assert not (machine.tree / ".venv/ready").exists()
+
+
+def test_the_demo_says_how_its_images_are_made() -> None:
+    demo = (ROOT / "search_spaces/demo.yaml").read_text()
+    (said,) = re.findall(r"# made by: sweep (data make .*)", demo)
+    (done,) = re.findall(r"bin/sweep (data make .*)", (ROOT / "Makefile").read_text())
+    assert said == done
+    assert f"--classes {yaml.safe_load(demo)['classes']}" in said

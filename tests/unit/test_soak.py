@@ -1,0 +1,397 @@
+"""A soak's parts that need no hosts: which fault when, what its verdicts find in planted data, a clock that is off."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps import ledger, plan, spec
+from tests.cluster import clocks, soak, verdicts
+from tests.cluster.schedule import EVERY_S, KINDS, SHORTEST_MIN, Fault, schedule
+from tests.cluster.verdicts import FLAT_MIB_PER_H, Line, Reading, Run, Seen, Stray, Swept
+from tests.unit.records import record
+from workers.contract import TrialOutcome
+
+MINUTES = st.floats(SHORTEST_MIN, 600)
+SEEDS = st.integers(0, 2**32)
+
+# ── Which fault when ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(MINUTES, SEEDS, st.sets(st.sampled_from(KINDS), min_size=1))
+def test_every_fault_happens_once_before_any_happens_again(minutes: float, seed: int, kinds: set[Any]) -> None:
+    drawn = [fault.kind for fault in schedule(minutes, sorted(kinds), 2, seed)]
+    assert len(drawn) >= len(kinds)
+    for first in range(0, len(drawn), len(kinds)):
+        round_ = drawn[first : first + len(kinds)]
+        assert len({*round_}) == len(round_)
+    assert {*drawn} == kinds
+
+
+@given(MINUTES, SEEDS)
+def test_a_fault_is_over_before_the_next_and_before_the_end(minutes: float, seed: int) -> None:
+    faults = schedule(minutes, KINDS, 2, seed)
+    ends = [*(fault.at_s for fault in faults[1:]), minutes * 60 + EVERY_S / 3]
+    assert all(fault.at_s + fault.lasts_s < end for fault, end in zip(faults, ends, strict=True))
+    assert all(0 < fault.at_s < minutes * 60 and fault.worker in (0, 1) for fault in faults)
+
+
+def test_forty_minutes_have_a_fault_every_three_and_four_have_each_once() -> None:
+    faults = schedule(40, KINDS, 2, seed=1)
+    assert [fault.at_s for fault in faults] == [180.0 * n for n in range(1, 14)]
+    assert {fault.lasts_s for fault in faults if fault.kind in ("disk full", "clock off")} == {60.0}
+    assert sorted(fault.kind for fault in schedule(4, KINDS, 2, seed=1)) == sorted(KINDS)
+
+
+def test_a_seed_is_an_order_and_others_are_others() -> None:
+    assert schedule(40, KINDS, 2, seed=3) == schedule(40, KINDS, 2, seed=3)
+    assert len({tuple(fault.kind for fault in schedule(40, KINDS, 2, seed)) for seed in range(20)}) > 15
+
+
+# ── What is found in what was gathered ───────────────────────────────────────────────────────────────────────────────
+
+TRIALS = ("a-0", "a-1", "b-0", "b-1")
+ON_A_HOST = (
+    *(Seen(1, "sshd", (22,)), Seen(7, "raylet", (40001, 40002))),
+    *(Seen(8, "ray::DashboardAgent", (40003, 40004, 40005)), Seen(9, "bash node")),
+)
+FAULTS = schedule(40, KINDS, 2, seed=1)
+
+
+@dataclasses.dataclass
+class Gathered:
+    """At the end of a soak in which all went well."""
+
+    ended: list[tuple[str, str]] = dataclasses.field(default_factory=lambda: [(one, "completed") for one in TRIALS])
+    runs: list[Run] = dataclasses.field(default_factory=lambda: [Run("soak", one, "FINISHED") for one in ("", *TRIALS)])
+    processes: list[Seen] = dataclasses.field(default_factory=lambda: [*ON_A_HOST])
+    groups: list[str] = dataclasses.field(default_factory=lambda: ["REMOVED"] * len(TRIALS))
+    strays: list[Stray] = dataclasses.field(default_factory=list)
+    power_cuts: list[float] = dataclasses.field(default_factory=lambda: [1000.0])
+    happened: list[Fault] = dataclasses.field(default_factory=lambda: [*FAULTS])
+    ended_by: list[str] = dataclasses.field(default_factory=lambda: ["driver killed", "disk full"])
+
+    def lines(self) -> list[Line]:
+        sweeps = [Swept("soak", TRIALS, self.ended)]
+        return [
+            *verdicts.of_ledgers(sweeps),
+            *verdicts.of_mlflow(sweeps, self.runs),
+            *verdicts.of_processes({"node1": ON_A_HOST}, {"node1": self.processes}),
+            verdicts.of_groups(self.groups),
+            verdicts.of_files(self.strays, self.power_cuts),
+            verdicts.of_faults(FAULTS, self.happened),
+            verdicts.of_drivers(self.ended_by),
+        ]
+
+
+def failed(gathered: Gathered) -> dict[str, str]:
+    return {line.what: line.told for line in gathered.lines() if line.verdict == "fail"}
+
+
+def test_where_all_went_well_every_line_passes() -> None:
+    lines = Gathered().lines()
+    assert {line.verdict for line in lines} == {"pass"}
+    assert not verdicts.has_failed(lines)
+    assert len({line.what for line in lines}) == len(lines) == 10
+
+
+def lose(of: Gathered) -> None:
+    of.ended.pop()
+
+
+def repeat(of: Gathered) -> None:
+    of.ended.append(("a-1", "completed"))
+
+
+def cancel_afterwards(of: Gathered) -> None:
+    of.ended.append(("a-1", "cancelled"))
+
+
+def add_another(of: Gathered) -> None:
+    of.ended.append(("c-0", "completed"))
+
+
+def fail_one(of: Gathered) -> None:
+    of.ended[2] = ("b-0", "failed")
+
+
+def lose_run(of: Gathered) -> None:
+    of.runs.pop()
+
+
+def lose_own_run(of: Gathered) -> None:
+    of.runs.pop(0)
+
+
+def double_run(of: Gathered) -> None:
+    of.runs.append(Run("soak", "a-1", "FINISHED"))
+
+
+def double_own_run(of: Gathered) -> None:
+    of.runs.append(Run("soak", "", "FINISHED"))
+
+
+def add_a_run_of_nobody(of: Gathered) -> None:
+    of.runs.append(Run("", "", "FINISHED"))
+
+
+def leave_run_open(of: Gathered) -> None:
+    of.runs[3] = Run("soak", "b-0", "RUNNING")
+
+
+def leave_rank(of: Gathered) -> None:
+    of.processes.append(Seen(99, "python workers.nursery"))
+
+
+def leave_second_agent(of: Gathered) -> None:
+    of.processes.append(Seen(99, "ray::DashboardAgent", (1, 2, 3)))
+
+
+def leave_port(of: Gathered) -> None:
+    of.processes[1] = Seen(7, "raylet", (40001, 40002, 40009))
+
+
+def leave_group(of: Gathered) -> None:
+    of.groups.append("PENDING")
+
+
+def leave_file(of: Gathered) -> None:
+    of.strays.append(Stray("/tmp/sweep-rank-x", 2000.0))
+
+
+def leave_out_a_fault(of: Gathered) -> None:
+    of.happened.pop(4)
+
+
+def end_a_driver(of: Gathered) -> None:
+    of.ended_by.append("")
+
+
+@pytest.mark.parametrize(
+    ("plant", "found", "named"),
+    [
+        (lose, {"every trial once in the ledger"}, "b-1 missing"),
+        (repeat, {"every trial once in the ledger"}, "a-1 twice"),
+        (cancel_afterwards, {"every trial once in the ledger", "every trial completed"}, "a-1 twice"),
+        (add_another, {"every trial once in the ledger"}, "c-0 not planned"),
+        (fail_one, {"every trial completed"}, "1 failed"),
+        (lose_run, {"every trial once in MLflow"}, "b-1 missing"),
+        (lose_own_run, {"every trial once in MLflow"}, "soak's own run missing"),
+        (double_run, {"every trial once in MLflow"}, "soak/a-1 2 times"),
+        (double_own_run, {"every trial once in MLflow"}, "soak's own run 2 times"),
+        (add_a_run_of_nobody, {"every trial once in MLflow"}, "of no sweep"),
+        (leave_run_open, {"no run is left open"}, "b-0 RUNNING"),
+        (leave_rank, {"no process is left"}, "1 python workers.nursery on node1"),
+        (leave_second_agent, {"no process is left", "no port is left"}, "ray::DashboardAgent"),
+        (leave_port, {"no port is left"}, "1 raylet on node1"),
+        (leave_group, {"no placement group is left"}, "PENDING"),
+        (leave_file, {"no file is left"}, "/tmp/sweep-rank-x"),
+        (leave_out_a_fault, {"every fault happened"}, str(FAULTS[4])),
+        (end_a_driver, {"no driver ends but by its fault"}, "1 of 3"),
+    ],
+)
+def test_what_is_doubled_lost_or_left_fails_its_line_and_is_named(
+    plant: Callable[[Gathered], None], found: set[str], named: str
+) -> None:
+    gathered = Gathered()
+    plant(gathered)
+    assert failed(gathered).keys() == found
+    assert any(named in told for told in failed(gathered).values())
+    assert verdicts.has_failed(gathered.lines())
+
+
+def test_a_trial_that_a_resumed_sweep_ran_again_is_once_in_the_ledger() -> None:
+    gathered = Gathered()
+    gathered.ended[:0] = [("a-1", "cancelled"), ("b-0", "lost")]
+    assert not failed(gathered)
+
+
+def test_a_host_that_was_started_again_has_left_nothing() -> None:
+    gathered = Gathered()
+    gathered.processes = [dataclasses.replace(one, pid=one.pid + 1000) for one in reversed(gathered.processes)]
+    assert not failed(gathered)
+
+
+def test_what_ranks_had_open_when_the_power_went_is_no_file_that_was_left() -> None:
+    gathered = Gathered(strays=[Stray("/tmp/sweep-rank-x", 990.0)])
+    assert not failed(gathered)
+    gathered.strays += [Stray("/tmp/sweep-rank-y", 1001.0), Stray("/tmp/sweep-rank-z", 900.0)]
+    assert failed(gathered) == {"no file is left": "/tmp/sweep-rank-y, /tmp/sweep-rank-z"}
+
+
+def test_no_trial_at_all_is_no_pass() -> None:
+    (line, _) = verdicts.of_ledgers([Swept("soak", (), ())])
+    assert line.verdict == "fail"
+
+
+def test_only_what_stays_counts_as_a_process() -> None:
+    first = [Seen(1, "raylet"), Seen(2, "sleep"), Seen(3, "python workers.nursery"), Seen(4, "ray::IDLE")]
+    then = [Seen(1, "raylet"), Seen(2, "sleep"), Seen(5, "python workers.nursery"), Seen(4, "ray::IDLE")]
+    assert verdicts.settled(first, then) == [Seen(1, "raylet")]
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "role"),
+    [
+        (["python", "-m", "sweeps.cli", "run", "soak.yaml", "--address", "auto"], "python sweeps.cli", "driver"),
+        (["/root/.venv/bin/python", "-m", "sweeps.cli", "resume", "soak"], "python sweeps.cli", "driver"),
+        (["/bin/sh", "-c", "python -m sweeps.cli run soak.yaml"], "sh python", ""),
+        (["/root/.venv/bin/python", "-m", "sweeps.tracker", "soak", "17"], "python sweeps.tracker", "tracker"),
+        (["/x/ray/core/src/ray/raylet/raylet", "--raylet_socket_name=/y"], "raylet", "Ray's raylet"),
+        (["ray::DashboardAgent"], "ray::DashboardAgent", "Ray's dashboard agent"),
+        (["ray::RuntimeEnvAgent"], "ray::RuntimeEnvAgent", "Ray's runtime environment agent"),
+        (["python", "-u", "/x/ray/_private/log_monitor.py", "--port=1"], "python log_monitor.py", "Ray's log monitor"),
+        (["/x/ray/core/src/ray/gcs/gcs_server", "--port=1"], "gcs_server", "Ray's GCS"),
+        (["python", "-m", "workers.nursery", "key"], "python workers.nursery", ""),
+        (["bash", "scripts/node", "watch", "10.77.0.10"], "bash node", ""),
+        (["sshd: /usr/sbin/sshd -D [listener] 0 of 100-100 startups"], "sshd", ""),
+        (["sshd: root@notty"], "sshd: root@notty", ""),
+        ([], "dead python", ""),
+    ],
+)  # fmt: skip
+def test_a_process_is_known_by_its_command(command: Sequence[str], kind: str, role: str) -> None:
+    assert verdicts.kind(command, "python") == kind
+    assert soak.role(" ".join(command)) == role
+
+
+# ── Memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def readings(lives: Sequence[tuple[float, float]], mib_per_h: float, host: str = "node0") -> list[Reading]:
+    """Of processes that each lived from one minute to another, loaded for a minute, and grew from there."""
+    noise = random.Random(7)
+    found = []
+    for pid, (first, last) in enumerate(lives):
+        for second in range(round(first * 60), round(last * 60), 10):
+            age_s = second - first * 60
+            mib = 100 * min(1, age_s / 60) + 40 * pid + mib_per_h * age_s / 3600 + noise.gauss(0, 0.3)
+            found.append(Reading(second, "tracker", host, pid, mib))
+    return found
+
+
+@pytest.mark.parametrize("mib_per_h", [-20.0, 0.0, 10.0, 120.0])
+@pytest.mark.parametrize("lives", [[(0, 40)], [(0, 12), (12, 25), (26, 40)]])
+def test_growth_is_that_of_a_process_not_of_its_start_nor_of_the_next(
+    lives: Sequence[tuple[float, float]], mib_per_h: float
+) -> None:
+    grown = verdicts.growth(readings(lives, mib_per_h))
+    assert grown
+    assert grown.mib_per_h == pytest.approx(mib_per_h, abs=3)
+
+
+def test_memory_that_grows_beyond_the_tolerance_fails_and_says_how_fast() -> None:
+    lives = [(0.0, 40.0)]
+    assert verdicts.of_memory("tracker", readings(lives, FLAT_MIB_PER_H - 10), True).verdict == "pass"
+    line = verdicts.of_memory("tracker", readings(lives, FLAT_MIB_PER_H + 10), True)
+    assert line.verdict == "fail"
+    assert "MiB/h on node0" in line.told
+    assert "at most 30" in line.told
+
+
+def test_a_leak_on_one_of_the_hosts_is_found() -> None:
+    lives = [(0.0, 40.0)]
+    flat = [one for host in ("node0", "node2") for one in readings(lives, 0, host)]
+    line = verdicts.of_memory("tracker", flat + readings(lives, 120, "node1"), True)
+    assert line.verdict == "fail"
+    assert "node1" in line.told
+
+
+def test_growth_that_was_not_watched_for_long_is_not_judged() -> None:
+    for lives in ([(0.0, 4.0)], [(0.0, 11.0)], [(0.0, 5.0), (5.0, 10.0), (10.0, 15.0)], []):
+        assert verdicts.of_memory("tracker", readings(lives, 500), True).verdict == "not judged"
+    assert verdicts.of_memory("tracker", readings([(0, 40)], 500), False).verdict == "not judged"
+
+
+# ── What is run, what is read, and what is moved ─────────────────────────────────────────────────────────────────────
+
+
+def test_forty_minutes_are_begun_with_five_hundred_trials_and_what_is_left_with_what_fits() -> None:
+    text = soak.SWEEP.replace("REPEATS", str(soak.repeats(2400, soak.TRIAL_S)))
+    assert plan.plan(spec.parse(text, "soak")).most == 500
+    assert [soak.repeats(left_s, 2.0) for left_s in (1200, 290, 20, -5)] == [12, 3, 1, 1]
+
+
+def test_ledgers_are_read_up_to_a_line_that_was_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
+    text = "{name: soak, model: tiny, device: cpu, repeats: 3, space: {batch_size: 8, gpus: 1}}"
+    made = plan.plan(spec.parse(text, "soak"))
+    book = ledger.create(made, text)
+    first, second, _ = made.trials
+    book.write(record(first))
+    book.write_attempt(record(second))
+    book.write(record(second, outcome=TrialOutcome(status="failed", kind="killed")))
+    book.close()
+    with book.paths.ledger.open("a") as file:
+        file.write('{"kind":"trial","trial":"torn')
+    told = soak.swept("soak")
+    assert told.planned == [trial.trial for trial in made.trials]
+    assert told.ended == [(first.trial, "completed"), (second.trial, "failed")]
+
+
+def test_parts_of_files_and_bulletins_are_left_but_not_what_a_sweep_keeps(tmp_path: Path) -> None:
+    kept = ("ledger.jsonl", "report.html", "logs/a-0/rank-0.log", "telemetry/n.jsonl", "tune/.validate_storage_marker")
+    left = ("status.json", ".status.json.17", "windows/.a.json.17", "core.17")
+    for name in (*kept, *left):
+        path = tmp_path / "soak" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert {str(path.relative_to(tmp_path / "soak")) for path in soak.strays(tmp_path)} == {*left}
+
+
+CLOCKS = """
+import ctypes, datetime, sys, time
+libc = ctypes.CDLL(None)
+class At(ctypes.Structure):
+    _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
+def waits():
+    until, began = time.time() + 0.05, time.monotonic()
+    at = At(int(until), int(until % 1 * 1e9))
+    libc.sem_timedwait(ctypes.create_string_buffer(32), ctypes.byref(at))
+    yield time.monotonic() - began
+    mutex = ctypes.create_string_buffer(40)
+    libc.pthread_mutex_lock(mutex)
+    began = time.monotonic()
+    until = time.time() + 0.05
+    at = At(int(until), int(until % 1 * 1e9))
+    libc.pthread_cond_timedwait(ctypes.create_string_buffer(48), mutex, ctypes.byref(at))
+    yield time.monotonic() - began
+for line in sys.stdin:
+    print(time.time(), datetime.datetime.now().timestamp(), time.monotonic(), *waits(), flush=True)
+"""
+
+
+@pytest.mark.skipif(not clocks.compiler(), reason="no C compiler is installed")
+def test_a_clock_is_moved_under_processes_that_run_and_no_wait_lasts_longer(tmp_path: Path) -> None:
+    library, shift = tmp_path / clocks.LIBRARY, tmp_path / clocks.SHIFT
+    clocks.build(library)
+    clocks.move(shift, 0)
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", CLOCKS],
+        env=os.environ | {"LD_PRELOAD": str(library), "SWEEP_CLOCK": str(shift)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        for by_s in (0, 30, -30.5, 0):
+            clocks.move(shift, by_s)
+            before, counted = time.time(), time.monotonic()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            *times, monotonic, semaphore, condition = map(float, process.stdout.readline().split())
+            assert all(before <= at - by_s + 1e-3 and at - by_s <= time.time() + 1e-3 for at in times), by_s
+            assert counted <= monotonic <= time.monotonic()
+            assert 0.045 < semaphore < 5, by_s
+            assert 0.045 < condition < 5, by_s

@@ -1,0 +1,79 @@
+"""Whoever asks a cluster and whoever answers there run the same code and packages, or are told that they do not."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeps import cli, ledger, pack, relayed, versions
+
+pytestmark = pytest.mark.unit
+
+SAME = {"code": "a", "ray": "2.60.0", "mlflow": "3.17.2"}
+
+
+def test_those_that_run_the_same_are_told_nothing() -> None:
+    assert versions.difference(json.dumps(SAME), json.dumps(SAME)) == ""
+    assert versions.difference(versions.here(), versions.here()) == ""
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [({"code": "b"}, "another version of the project's code"), ({"mlflow": "3.1"}, "mlflow 3.1 there, 3.17.2 here")],
+)
+def test_what_differs_is_named_with_its_cure(other: dict[str, str], words: str) -> None:
+    said = versions.difference(json.dumps(SAME), json.dumps(SAME | other))
+    assert words in said
+    assert "ray up cluster.yaml" in said
+
+
+def test_any_edit_of_the_code_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = versions.here()
+    pack.pack(tmp_path)
+    monkeypatch.setattr(pack, "ROOT", tmp_path)
+    assert versions.here() == before  # wherever it lies
+    (tmp_path / "workers/rank.py").write_text((tmp_path / "workers/rank.py").read_text() + "\n")
+    assert versions.difference(versions.here(), before)
+    assert versions.difference(before, versions.here())
+
+
+def test_a_file_that_was_removed_here_and_still_lies_there_is_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ray up` copies and deletes nothing: its cure would not help."""
+    pack.pack(tmp_path)
+    monkeypatch.setattr(pack, "ROOT", tmp_path)
+    (tmp_path / "sweeps/renamed_since.py").write_text("")
+    there = versions.here()
+    (tmp_path / "sweeps/renamed_since.py").rename(tmp_path / "sweeps/renamed.py")
+    assert versions.difference(versions.here(), there), "before the next `ray up`"
+    here = versions.here()
+    (tmp_path / "sweeps/renamed_since.py").write_text("")
+    assert versions.difference(here, versions.here()) == ""
+
+
+@pytest.mark.parametrize("is_other", [True, False])
+def test_who_asks_from_afar_hears_of_it(is_other: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_by = json.loads(versions.here()) | ({"code": "b"} if is_other else {})
+    monkeypatch.setenv(versions.ASKED_BY, json.dumps(asked_by))
+    monkeypatch.setattr(cli, "main", lambda _: 0)
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", said)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    relayed.main(["list"])
+    lines = [relayed.told(line) for line in said.getvalue().splitlines()]
+    heard = [words for line in lines if line and line[0] == relayed.ERR for words in [line[1]]]
+    assert [words.startswith(versions.DIFFERS) for words in heard] == ([True] if is_other else [])
+
+
+def test_a_submitted_driver_says_so_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ledger.JOB, "job")
+    monkeypatch.setenv(versions.ASKED_BY, json.dumps(json.loads(versions.here()) | {"mlflow": "3.1"}))
+    assert cli.main(["run", str(tmp_path / "none.yaml"), "--address", "local"]) == 2
+    assert capsys.readouterr().err.startswith(versions.DIFFERS)

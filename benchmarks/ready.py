@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from workers.contract import RankReport, StepRecord, TrialConfig
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 from workers.ring import joined
 
 

@@ -646,11 +646,11 @@ def _conclude(
     stopped: Stopped,
     expected: float,
 ) -> None:
-    from sweeps import findings, overview, query, report, rows
+    from sweeps import analysis, findings, overview, report, rows
     from sweeps.findings import next_steps
     from sweeps.report import study
 
-    trials = query.frame([rows.row(record) for record in records])
+    trials = analysis.frame([rows.row(record) for record in records])
     where = f" on a simulated cluster ({facts.simulated})" if facts.simulated else ""
     tables.show(overview.table(trials, planned), "table", f"\n{facts.name}: what was found{where}")
     if planned.spec.search.method == "frontier":

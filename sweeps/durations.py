@@ -18,7 +18,7 @@ from typing import Any, Literal
 from sweeps import ledger
 from sweeps.errors import SweepError
 from sweeps.ledger import TrialRecord
-from sweeps.simulator.cluster import SOFTWARE
+from sweeps.rows import SIMULATED
 from workers import contract
 from workers.contract import TrialConfig
 
@@ -131,4 +131,4 @@ def _record(line: bytes) -> TrialRecord | None:
 
 
 def _is_simulated(record: TrialRecord) -> bool:
-    return any(place.software == SOFTWARE for place in record.outcome.granted)
+    return any(place.software == SIMULATED for place in record.outcome.granted)

@@ -45,9 +45,9 @@ def text(name: str) -> str:
 
 
 def _rows(record: SweepRecord, axes: Sequence[str]) -> list[dict[str, Any]]:
-    from sweeps import analysis, query
+    from sweeps import analysis
 
-    cells = analysis.cells(query.frame([rows.row(trial) for trial in record.trials]))
+    cells = analysis.cells(analysis.frame([rows.row(trial) for trial in record.trials]))
     cells = cells[cells["images_per_s"] > 0]
     configs = {trial.config.cell: trial.config for trial in record.trials}
     if empty := [f"env.{axis}" for config in configs.values() for axis, at in config.env.items() if not at]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeps import analysis, arrays, database, expression, ledger, mirror, remote, rows, shape, tracking
+from sweeps.analysis.frames import CATEGORIES, WORDS, categorised
 from sweeps.errors import InputError, Mistake
 from sweeps.expression import ExpressionError
 from sweeps.tabular import TAGS
@@ -29,11 +30,7 @@ HEADLINE = (
     "launch_s",
     "trial_s",
 )
-SIMULATED = "simulated"  # begins the fingerprint of a machine that was made up
-TOLD = {
-    name: f"tag:sweep.{name}"
-    for name in ("trial", "cell", "outcome", "kind", "message", "limited_by", "why_withheld", "pinned")
-}
+TOLD = {name: f"tag:sweep.{name}" for name in WORDS}
 WHERE: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.WHERE}
 HELD = "param:batch_size"  # every trial's run has it, once its values have come
 NEEDED = {  # a run that lacks one is no trial of ours, or is not whole
@@ -41,10 +38,6 @@ NEEDED = {  # a run that lacks one is no trial of ours, or is not whole
     TOLD["outcome"]: "tag sweep.outcome",
     HELD: "parameters",
 }
-CATEGORIES = (
-    *("outcome", "kind", "protocol", "model", "device", "placement", "precision", "cache", "isolation"),
-    *("optimizer", "compression"),
-)
 ENDS = ("completed", "infeasible", "failed", "lost", "pruned", "cancelled")
 STATES = {"FINISHED": "complete", "KILLED": "stopped"}  # MLflow's words for a sweep's own run, and `sweep status`'
 OWN = ("run", "experiment", "status", "started_ms", "ended_ms", *(f"tag:{tag}" for tag in TAGS))
@@ -95,7 +88,7 @@ def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
     both = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
     variables = [name for name in both if name.startswith(rows.VARIABLE)]
     both[variables] = both[variables].fillna("")
-    return _categorised(both)
+    return categorised(both)
 
 
 def cells(of: Names | pd.DataFrame, where: str = "", *, store: Names = ()) -> pd.DataFrame:
@@ -228,7 +221,7 @@ def finished(wanted: Collection[str]) -> list[dict[str, Any]]:
     table = _in_order(_ask(uri, None, filters))
     told = {name: arrays.texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "hardware", "name")}
     is_measured = (told["outcome"] == "completed") & (told["kind"] != "cached") & np.isin(told["cell"], [*wanted])
-    is_real = np.array([not hardware.startswith(SIMULATED) for hardware in told["hardware"]], bool)
+    is_real = np.array([not hardware.startswith(rows.SIMULATED) for hardware in told["hardware"]], bool)
     has_all = arrays.texts(table, "status") == "FINISHED"  # the last that is written of a trial
     table = table.filter(is_measured & is_real & has_all)
     found = _frame(table).to_dict("records")
@@ -244,29 +237,6 @@ def _figures(row: dict[str, Any]) -> dict[str, float]:
         for name, value in row.items()
         if (name in rows.METRICS or name.startswith(rows.SYSTEM)) and not math.isnan(value)
     }
-
-
-def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Rows as a DataFrame whose columns stand in one order, present even where nothing was measured."""
-    import pandas as pd
-
-    variables = sorted({name for row in trial_rows for name in row if name.startswith(rows.VARIABLE)})
-    system = sorted({name for row in trial_rows for name in row if name.startswith(rows.SYSTEM)})
-    columns = [*TOLD, *rows.PARAMS, *variables, *WHERE, *rows.METRICS, *system, "started_at"]
-    table = pd.DataFrame(trial_rows, columns=columns)
-    table[variables] = table[variables].fillna("").astype(str)
-    table["decode_threads"] = table["decode_threads"].astype(str)
-    table[[*WHERE]] = table[[*WHERE]].fillna("").astype(str)
-    measured = [*rows.METRICS, *system]
-    table[measured] = table[measured].astype(float)
-    started_ms = [int(row["started_at"] * 1000) for row in trial_rows]  # as MLflow keeps it
-    table["started_at"] = pd.to_datetime(started_ms, unit="ms", utc=True)
-    return _categorised(table)
-
-
-def _categorised(table: pd.DataFrame) -> pd.DataFrame:
-    """Words of a closed set as categories."""
-    return table.astype({name: "category" for name in CATEGORIES if name in table})
 
 
 class _Condition:

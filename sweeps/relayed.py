@@ -1,16 +1,12 @@
-"""A command that is run on a cluster's head for somebody elsewhere.
+"""How a command on a cluster's head and whoever asked for it from afar understand each other.
 
-    python -m sweeps.relayed ARGUMENTS of sweep
-
-A job's log has one stream, so each line says which of a process it was of, and the last one its exit code. `told` is
-the other side of it.
+A job's log has one stream, so each line says which of a process it was of, and the last one its exit code.
 """
 
 from __future__ import annotations
 
 import io
 import re
-import sys
 from typing import TextIO
 
 OUT, ERR, CODE = "o", "e", "x"
@@ -39,25 +35,3 @@ class Marked(io.TextIOBase):
     def close(self) -> None:
         if self._rest:
             self.write("\n")
-
-
-def main(arguments: list[str]) -> None:
-    from sweeps import cli, versions
-
-    to = sys.stdout
-    streams = Marked(OUT, to), Marked(ERR, to)
-    sys.stdout, sys.stderr = streams
-    if differs := versions.told():
-        print(differs, file=sys.stderr)
-    try:
-        code: object = cli.main(arguments)
-    except SystemExit as end:  # argparse
-        code = end.code
-    for stream in streams:
-        stream.close()
-    to.write(f"sweep|{CODE}|{code if isinstance(code, int) else 1}\n")
-    to.flush()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

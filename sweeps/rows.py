@@ -68,6 +68,7 @@ PARAMS = {f.name: str(f.type) for f in dataclasses.fields(TrialConfig) if f.name
 Side = Literal["hardware", "software"]
 SIDES: tuple[Side, ...] = get_args(Side)  # of a fingerprint
 WHERE = (*SIDES, "data_files", "arrangement")  # what trials must share to be pooled, beside their cell
+SIMULATED = "simulated"  # in place of digests, where nodes are
 UNKNOWN = "unknown"  # in place of the digest of a node that has not said it, beside others'
 NOT_PINNED = "not: "  # begins the words on ranks that may run anywhere
 SYSTEM = "system/"  # begins the name of a reading of the nodes

@@ -234,7 +234,7 @@ def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tupl
     """What a command says on the head, line by line, and its exit code as the last."""
     job = f"ask-{uuid.uuid4().hex[:12]}"
     with _client(url) as client:
-        _start(client, job, ["python", "-m", "sweeps.relayed", *arguments], {}, folder)
+        _start(client, job, ["python", "-m", "sweeps.onhead", *arguments], {}, folder)
         try:
             is_followed = not {"-f", "--follow"}.isdisjoint(arguments)
             for line in (_tailed if is_followed else _lines)(client, job):

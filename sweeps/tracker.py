@@ -9,7 +9,6 @@ memory. The driver says a line whenever there is news, and how the sweep ended a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import math
 import os
@@ -25,10 +24,10 @@ from typing import Any
 from sweeps import ledger, tracking
 from sweeps.ledger import SweepFacts, Tail, TrialRecord
 from sweeps.observer import Observer
+from workers.libc import die_with_parent
 
 RETRY_S = 2.0
 PATIENCE_S = 60.0  # with a store that does not answer, once the sweep is over
-PR_SET_PDEATHSIG = 1
 NICENESS = 10  # it can wait; trials are being measured
 PART_OF_A_CORE = 0.1  # at most, while they are
 LONGEST_REST_S = 1.0
@@ -190,9 +189,7 @@ class Scribe:
 
 
 def main(name: str, driver: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != driver:
-        return
+    die_with_parent(driver)
     for stop in (signal.SIGINT, signal.SIGTERM):  # which reach all of a job's processes: its driver tells it
         signal.signal(stop, signal.SIG_IGN)
     os.nice(NICENESS)

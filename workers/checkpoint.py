@@ -21,7 +21,7 @@ import numpy as np
 from workers import contract
 from workers.contract import EpochRecord
 from workers.paths import written_whole
-from workers.rank import Fault
+from workers.ranks import Fault
 from workers.ring import Ring, gathered
 
 Made = Mapping[str, str]

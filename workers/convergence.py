@@ -22,7 +22,7 @@ import numpy as np
 
 from workers import checkpoint, memory, storage
 from workers.contract import EpochRecord, RankReport, reaches_target
-from workers.rank import Seat
+from workers.ranks import Seat
 from workers.work import Work
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workers import readings
-from workers.rank import Fault
+from workers.ranks import Fault
 
 ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 NONE = "-1"  # in CUDA_VISIBLE_DEVICES

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from workers import contract, knobs, memory, paths, usage
 from workers.contract import Progress
-from workers.rank import BEAT, Beat, Seat
+from workers.ranks import BEAT, Beat, Seat
 
 LOOK_EVERY_S = 0.5
 TELL_EVERY_S = 5.0

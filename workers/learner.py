@@ -10,7 +10,7 @@ import numpy as np
 from workers import models, optimizers, precision, readback
 from workers.contract import TrialConfig
 from workers.inputs import MEAN_RGB, STDDEV_RGB
-from workers.rank import Fault
+from workers.ranks import Fault
 from workers.ring import Ring, Solo
 
 

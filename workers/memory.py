@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from workers.contract import TrialConfig
-from workers.rank import Infeasible, flush_c_output
+from workers.libc import flush_c_output
+from workers.ranks import Infeasible
 
 GIB = 1 << 30
 NEARLY_ALL = 0.9  # of a node's memory, for all its ranks

@@ -15,7 +15,6 @@ Its ranks run what it has loaded, and it tells each the fingerprint of that. So 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -30,9 +29,9 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from workers.libc import die_with_parent
+
 LARGEST_ORDER = 1 << 17
-PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def preloaded() -> dict[str, Any]:
@@ -54,12 +53,6 @@ def preloaded() -> dict[str, Any]:
     if context.context()._initialized:
         raise RuntimeError("TensorFlow has started in the nursery; a fork of it would not be clean")
     return facts
-
-
-def die_with_parent(parent: int) -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def peer_uid(connection: socket.socket) -> int:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from workers import gpus
 from workers.contract import DecodeThreads, TrialConfig
-from workers.rank import Seat
+from workers.ranks import Seat
 from workers.topology import Core, Topology, listed, parsed
 
 SPARE_CORES = 4  # a rank on a GPU: it drives the device, the network, and TensorFlow's own threads

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.contract import Precision, TrialConfig
-from workers.rank import Infeasible
+from workers.ranks import Infeasible
 
 # What a processor's flags must hold for a format to be computed by it rather than emulated.
 CPU_FLAGS: dict[Precision, set[str]] = {

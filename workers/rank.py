@@ -1,84 +1,27 @@
-"""What a forked rank does from its first instruction to its last.
-
-It speaks to its keeper in two ways. Its *voice* is a socket for the few things worth a message; its *beat* is
-sixteen bytes of shared memory that say how far it has come, written once a step without a system call, so that
-the measured loop stays clean and a rank that stands still is noticed from outside.
-"""
+"""What a forked rank does from its first instruction to its last."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import importlib
 import json
-import mmap
 import os
 import signal
 import socket
-import struct
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from workers import contract, datafiles, fingerprint, knobs, paths, preload, redact, sources
+from workers.libc import flush_c_output
+from workers.ranks import Beat, Fault, Infeasible, Seat, Voice
 
 PRECEDENCE = -10  # as a niceness
-BEAT = struct.Struct("<qq")  # index of the phase, steps done
 # How a rank hears that another has gone: from Horovod, or through TensorFlow from what carries its reductions.
 RING_BROKEN = ("HorovodInternalError", "Horovod has been shut down", "/gloo/", "ncclCommGetAsyncError")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Seat:
-    """A rank's place in its gang, and where the gang meets."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    host: str
-    interface: str = ""
-    shares_machine: bool = False  # with another of Ray's nodes, whose ranks it knows nothing of
-    gpus: tuple[str, ...] = ()  # of the gang's ranks on this node, by local rank; empty words where they have none
-    rendezvous: str = dataclasses.field(default="", repr=False)  # address:port/word
-    checkpoint: str = ""  # the file that the gang goes on from, and leaves its checkpoints in
-    made: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what says with what they were measured
-    history: str = ""  # the file in which the cell's trials leave what their windows have shown
-
-
-class Beat:
-    """How far a rank has come, readable by another process."""
-
-    def __init__(self, fd: int) -> None:
-        self._memory = mmap.mmap(fd, BEAT.size)
-
-    def write(self, phase: contract.Phase, step: int) -> None:
-        BEAT.pack_into(self._memory, 0, contract.PHASES.index(phase), step)
-
-    def read(self) -> tuple[contract.Phase, int]:
-        phase, step = BEAT.unpack_from(self._memory)
-        return contract.PHASES[phase], step
-
-
-class Infeasible(Exception):  # noqa: N818 — a finding, not an error
-    """This trial can't run here, and trying again won't change that."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-class Fault(Exception):  # noqa: N818
-    """This trial fails for a reason that its user can mend."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,33 +36,6 @@ class Made:
         now = datafiles.of_trial(config)
         files = self.data_files if now == self.data_files else f"{self.data_files}>{now}"
         return dataclasses.replace(report, software=self.software, data_files=files)
-
-
-class Voice:
-    """What a rank says while it lives."""
-
-    def __init__(self, channel: socket.socket, beat: Beat) -> None:
-        self._channel = channel
-        self._beat = beat
-        self.sign: Callable[[contract.RankReport], contract.RankReport] = lambda report: report
-
-    def beat(self, phase: contract.Phase, step: int = 0) -> None:
-        self._beat.write(phase, step)
-
-    def say(self, what: str, **facts: Any) -> None:
-        """One of `measured`, `infeasible`, `failed`, `echo`, once, as its last; before that any number of `epoch`, and
-        a `note` or none."""
-        self._channel.sendall(json.dumps({"say": what, **facts}).encode() + b"\n")
-
-    def epoch(self, record: contract.EpochRecord) -> None:
-        self.say("epoch", record=contract.to_json(record))
-
-    def note(self, words: str) -> None:
-        """What the trial's user should know at once."""
-        self.say("note", words=words)
-
-    def report(self, report: contract.RankReport) -> None:
-        self.say("measured", report=contract.to_json(self.sign(report)))
 
 
 def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
@@ -172,12 +88,6 @@ def _remembering(seat: Seat, made: Made) -> Seat:
     """Windows that other code or other data have shown say nothing of these; nor do their checkpoints."""
     history = seat.history and str(paths.history_of(Path(seat.history), made.software, made.data_files))
     return dataclasses.replace(seat, history=history, made={**seat.made, **dataclasses.asdict(made)})
-
-
-def flush_c_output() -> None:
-    """Write what C libraries still hold of standard output: NCCL tells there why it failed."""
-    libc = ctypes.CDLL(None)
-    libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))
 
 
 def _take_precedence() -> None:

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from workers.rank import Seat
+from workers.ranks import Seat
 
 WORD_BYTES = 32
 SILENCE_S = 3.0  # of who asks, at most

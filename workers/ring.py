@@ -17,7 +17,7 @@ import numpy as np
 
 from workers import rendezvous
 from workers.contract import Compression, Reduction
-from workers.rank import Fault, Seat
+from workers.ranks import Fault, Seat
 
 KNOWN_MIB = 4
 LONGEST_WORD = 256  # bytes

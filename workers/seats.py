@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
-from workers.rank import Seat
+from workers.ranks import Seat
 
 
 @dataclasses.dataclass(frozen=True)

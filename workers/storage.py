@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workers.contract import TrialConfig
-from workers.rank import Voice
+from workers.ranks import Voice
 from workers.ring import Ring
 
 CHUNK = 8 << 20

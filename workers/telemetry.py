@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 
 from workers import readings
-from workers.nursery import die_with_parent
+from workers.libc import die_with_parent
 
 
 def sample(path: str, every_s: float) -> None:

@@ -8,7 +8,7 @@ import os
 from workers import gpus, inputs, memory, pinning, precision, quota, topology
 from workers.contract import TrialConfig
 from workers.convergence import converge
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 from workers.ring import joined
 from workers.throughput import measure
 from workers.work import Work

@@ -10,7 +10,7 @@ from typing import Any
 from workers import inputs, knobs, models, pinning, readback, schedules, storage
 from workers.contract import RankReport, TrialConfig
 from workers.learner import Learner
-from workers.rank import Voice
+from workers.ranks import Voice
 from workers.ring import Ring, speed
 
 

@@ -17,6 +17,7 @@ strays     repeats that don't agree with the others, ranks that hold up theirs
 from sweeps.analysis.alike import APART, FINGERPRINTS, STUDIED_BY, apart, conditions, named, unlike
 from sweeps.analysis.axes import effects, interactions
 from sweeps.analysis.curves import batch_curve, decode_curve, knees
+from sweeps.analysis.frames import frame
 from sweeps.analysis.means import (
     CONFIDENCE,
     ENERGY,
@@ -60,6 +61,7 @@ __all__ = [
     "decode_curve",
     "effects",
     "feasible",
+    "frame",
     "frontier",
     "half_width",
     "interactions",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeps import analysis, ledger, overview, query, rows, space
+from sweeps import analysis, ledger, overview, rows, space
 from sweeps.errors import InputError
 from sweeps.ledger import SweepFacts, TrialRecord
 from sweeps.plan import Plan, namer
@@ -100,7 +100,7 @@ class Study:
                 "cached_from": cached.sweep if cached else "",
             }
             told.append(rows.row(record) | extra)
-        frame = analysis.plain(query.frame(told))
+        frame = analysis.plain(analysis.frame(told))
         extra_columns = {column: [row[column] for row in told] for column in ("name", "attempts", "cached_from")}
         return frame.copy().assign(**extra_columns)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sweeps.cache import Made
 from sweeps.errors import InputError, Mistake
+from sweeps.rows import SIMULATED
 from sweeps.shape import Node
 from sweeps.simulator.model import KINDS, Kind
 
@@ -44,12 +45,9 @@ class SimulatedCluster:
         return f"simulated:{self.gpu}{memory}"
 
 
-SOFTWARE = "simulated"
-
-
 def made(cluster: SimulatedCluster, folders: Iterable[str] = ()) -> dict[str, Made]:
     """What its nodes are made of, by name; the files in these folders are as made up as they are."""
-    same = Made(cluster.hardware, SOFTWARE, dict.fromkeys(folders, SOFTWARE))
+    same = Made(cluster.hardware, SIMULATED, dict.fromkeys(folders, SIMULATED))
     return {node.name: same for node in cluster.nodes}
 
 

@@ -10,9 +10,10 @@ import dataclasses
 import random
 from typing import TYPE_CHECKING, Any
 
+from sweeps.rows import SIMULATED
 from sweeps.shape import Seats
 from sweeps.simulator import course, unfit
-from sweeps.simulator.cluster import SOFTWARE, SimulatedCluster
+from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.simulator.measuring import Bench, Measuring
 from workers.contract import (
     WITHOUT_JPEGS,
@@ -98,8 +99,8 @@ def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: floa
             node=name,
             gpu=str(local) if on_gpu else "",
             hardware=cluster.hardware,
-            software=SOFTWARE,
-            data_files="" if config.data in WITHOUT_JPEGS else SOFTWARE,
+            software=SIMULATED,
+            data_files="" if config.data in WITHOUT_JPEGS else SIMULATED,
         )
         for rank, (name, local) in enumerate(places)
     )

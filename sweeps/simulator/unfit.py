@@ -20,7 +20,7 @@ def why(config: TrialConfig, cluster: SimulatedCluster, local: int) -> Finding |
 
 def _precision(config: TrialConfig, cluster: SimulatedCluster) -> Finding | None:
     from workers import precision
-    from workers.rank import Infeasible
+    from workers.ranks import Infeasible
 
     on_gpu = config.device == "gpu"
     native = precision.native_on_gpu(cluster.kind.capability) if on_gpu else precision.native_on_cpu(set())

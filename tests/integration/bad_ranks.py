@@ -7,7 +7,7 @@ import signal
 import time
 
 from workers import contract, train
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 from workers.ring import joined
 
 RAISES, KILLED, STOPPED, NEVER_JOINS, EXITS, NO_MEMORY = 901, 902, 903, 904, 905, 906

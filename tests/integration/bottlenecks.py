@@ -15,7 +15,7 @@ from typing import Any
 
 from workers import contract, inputs, learner, ring, steady, train
 from workers.contract import TrialConfig
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 
 INPUT_S, COMM_S, COMPUTE_S = "HOROVOD_PLANTED_INPUT_S", "HOROVOD_PLANTED_COMM_S", "HOROVOD_PLANTED_COMPUTE_S"
 DECODE_S = "HOROVOD_PLANTED_DECODE_S"  # a batch takes so long, in a pipeline beside the steps

@@ -39,7 +39,7 @@ from workers import dataset, train, verdict
 from workers.contract import TrialConfig
 from workers.inputs import images
 from workers.paths import nursery_address
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 
 DELAY_S = "HOROVOD_DELAY_AN_IMAGE_S"  # a name that a trial's environment may have
 WITHIN = 0.05

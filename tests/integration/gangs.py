@@ -16,7 +16,7 @@ from tests.unit.records import config
 from workers import contract
 from workers.keeper import Order, RankEnd, keep
 from workers.paths import history_of
-from workers.rank import Seat
+from workers.ranks import Seat
 from workers.rendezvous import Rendezvous
 
 ROOT = Path(__file__).parents[2]

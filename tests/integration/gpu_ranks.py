@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from workers import contract, memory, train
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 
 REFUSED, BROKEN, ABORTS = 911, 912, 913  # as batch sizes
 HELD = ctypes.create_string_buffer(1 << 16)  # as long as the process

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 
 from workers import contract, rendezvous
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 from workers.ring import joined
 
 LATE_S = 2.0

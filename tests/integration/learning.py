@@ -13,7 +13,7 @@ import numpy as np
 
 from workers import checkpoint, contract, inputs, train
 from workers.contract import EpochRecord, TrialConfig
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 from workers.ring import joined
 from workers.work import Work
 

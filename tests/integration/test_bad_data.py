@@ -21,7 +21,7 @@ from tests.integration.input_sets import (
     write,
 )
 from workers.inputs import shards
-from workers.rank import Fault, Infeasible
+from workers.ranks import Fault, Infeasible
 
 NOT_JPEGS = {
     "no JPEG": b"GIF89a",

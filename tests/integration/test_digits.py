@@ -16,7 +16,7 @@ from tests.integration.input_sets import (
     refusal,
 )
 from workers import inputs
-from workers.rank import Fault, Infeasible
+from workers.ranks import Fault, Infeasible
 
 
 def digits() -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pytest
 from sweeps import ledger
 from tests.integration import bad_ranks
 from tests.integration.clusters import Cluster, eventually, said
-from workers.rank import Beat
+from workers.ranks import Beat
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 

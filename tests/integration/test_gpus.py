@@ -13,7 +13,7 @@ from sweeps.ledger import TrialRecord
 from tests.integration import gpu_ranks
 from tests.integration.gangs import gang
 from workers import contract, gputest, sentinel, verdict
-from workers.rank import Seat
+from workers.ranks import Seat
 from workers.ring import environment
 
 pytestmark = pytest.mark.usefixtures("nursery")

@@ -22,7 +22,7 @@ from tests.unit.records import config
 from workers import contract
 from workers.group import Group, Nurses
 from workers.paths import SweepPaths
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 
 pytestmark = pytest.mark.alone
 

@@ -33,7 +33,7 @@ from tests.integration.input_sets import (
 )
 from workers import contract, inputs, storage, train
 from workers.inputs import padding, shards
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 from workers.ring import joined
 
 LAYOUTS = [  # ranks, batch, records in each file, records in each validation file

@@ -20,6 +20,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from sweeps import (
+    analysis,
     bulk,
     cli,
     database,
@@ -90,7 +91,7 @@ def run_of(trial: str) -> str:
 def test_what_is_read_is_what_the_ledger_holds_and_what_mlflow_says(store: str) -> None:
     small = record(_1=TrialOutcome(status="infeasible", kind="device memory", message="it's too large"))
     tracking.sync(small)
-    expected = query.frame([rows.row(trial) for trial in small.trials])
+    expected = analysis.frame([rows.row(trial) for trial in small.trials])
     for _ in ("without a copy", "with one"):
         pd.testing.assert_frame_equal(query.trials("small"), expected)
     pd.testing.assert_frame_equal(as_mlflow_says(), expected)

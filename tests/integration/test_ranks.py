@@ -20,7 +20,7 @@ from tests.unit.records import config
 from workers import contract, verdict
 from workers.keeper import Order
 from workers.paths import nursery_address
-from workers.rank import Seat
+from workers.ranks import Seat
 
 pytestmark = pytest.mark.alone
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.gangs import gang
 from workers import contract
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 from workers.ring import Ring, joined
 
 

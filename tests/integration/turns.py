@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.integration.gangs import gang
 from workers import contract, pinning
 from workers.keeper import RankEnd
-from workers.rank import BEAT, Beat, Seat, Voice
+from workers.ranks import BEAT, Beat, Seat, Voice
 
 TURN_S = 1.0
 STEPS_A_TURN = 8  # at least: a turn's ends cut steps in two

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workers import contract, inputs, train
-from workers.rank import Seat, Voice
+from workers.ranks import Seat, Voice
 
 
 def run(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:

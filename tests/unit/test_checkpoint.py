@@ -20,7 +20,7 @@ from tests.unit.records import converged
 from workers import checkpoint, contract, keeper
 from workers.checkpoint import Kept, Made
 from workers.contract import EpochRecord, Measurement
-from workers.rank import Fault
+from workers.ranks import Fault
 from workers.ring import LONGEST_WORD, Solo, gathered
 
 MADE = {"software": "sw", "data_files": "ff", "hardware": "hw", "arrangement": "2x4"}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.test_telemetry import NvmlError, line, nvml_of, sampled
 from workers import gpus, pinning, readings, usage
-from workers.rank import Fault
+from workers.ranks import Fault
 
 UUIDS = ["GPU-aaaa1111-0", "GPU-bbbb2222-1", "GPU-bbbb3333-2"]
 BUSES = ["00000000:07:00.0", "00000000:1A:00.0", "00000000:C1:00.0"]

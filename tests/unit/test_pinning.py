@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.records import config
 from workers import pinning
 from workers.pinning import NO_SIBLINGS, Decision
-from workers.rank import Seat
+from workers.ranks import Seat
 from workers.seats import Bench, seated
 from workers.topology import Core, Topology
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers import rendezvous, ring
-from workers.rank import Fault, Seat
+from workers.ranks import Fault, Seat
 from workers.rendezvous import Rendezvous
 
 HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"

@@ -19,7 +19,7 @@ from sweeps.errors import InputError
 from sweeps.report.study import Study
 from sweeps.report.trials import again
 from tests.unit.records import config, record
-from workers import checkup, contract, fingerprint, knobs, rank, redact
+from workers import checkup, contract, fingerprint, knobs, rank, ranks, redact
 
 pytestmark = pytest.mark.unit
 
@@ -243,14 +243,14 @@ def rank_of(tmp_path: Path) -> Any:
 
     def ran(named: Sequence[str], **variables: str) -> tuple[dict[str, Any], str]:
         trial = {**contract.to_json(config()), "env_from": list(named)}
-        seat = contract.to_json(rank.Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1,
+        seat = contract.to_json(ranks.Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1,
                                           host="h"))  # fmt: skip
         order = {"config": trial, "env": {}, "log": str(tmp_path / "rank.log"), "software": {"code": "c"},
                  "seat": seat, "entry": "raises:run"}  # fmt: skip
         (tmp_path / "raises.py").write_text("import os\ndef run(*_): raise OSError('no entry for', dict(os.environ))\n")
         ours, theirs = socket.socketpair()
         beat = os.memfd_create("beat")
-        os.ftruncate(beat, rank.BEAT.size)
+        os.ftruncate(beat, ranks.BEAT.size)
         (tmp_path / "order.json").write_text(json.dumps(order))
         ends = f"{theirs.fileno()}, {beat}"
         run = f"import json; from workers import rank; rank.main(json.load(open('order.json')), {ends})"

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeps import checkup, cli, cluster, ledger, pack, place, plan, private_ray, relayed, service, spec, status
+from sweeps import checkup, cli, cluster, ledger, onhead, pack, place, plan, private_ray, relayed, service, spec, status
 from sweeps.cache import Cache
 from sweeps.durations import Durations
 from sweeps.engine import Engine
@@ -91,7 +91,7 @@ def test_what_was_said_on_two_streams_is_told_apart_again() -> None:
 def test_a_relayed_command_ends_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = sys.stdout, sys.stderr
     try:
-        relayed.main(["plan", "no-such-file.yaml"])
+        onhead.main(["plan", "no-such-file.yaml"])
     finally:
         sys.stdout, sys.stderr = out, err
     lines = capsys.readouterr().out.splitlines()
@@ -485,7 +485,7 @@ def test_a_plan_for_a_cluster_elsewhere_takes_its_file_along_and_nothing_else(
     file.write_text(TEXT)
     assert cli.main([*words, "--address", "http://127.0.0.1:1"]) == 0
     assert capsys.readouterr().out == "a plan\n"
-    assert (cluster.command, cluster.sent) == (f"python -m sweeps.relayed {asked}", {sent: TEXT})
+    assert (cluster.command, cluster.sent) == (f"python -m sweeps.onhead {asked}", {sent: TEXT})
 
 
 def test_a_file_that_is_not_there_is_said_before_a_cluster_is_asked(

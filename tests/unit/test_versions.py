@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import cli, ledger, pack, relayed, versions
+from sweeps import cli, ledger, onhead, pack, relayed, versions
 
 pytestmark = pytest.mark.unit
 
@@ -64,7 +64,7 @@ def test_who_asks_from_afar_hears_of_it(is_other: bool, monkeypatch: pytest.Monk
     said = io.StringIO()
     monkeypatch.setattr(sys, "stdout", said)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
-    relayed.main(["list"])
+    onhead.main(["list"])
     lines = [relayed.told(line) for line in said.getvalue().splitlines()]
     heard = [words for line in lines if line and line[0] == relayed.ERR for words in [line[1]]]
     assert [words.startswith(versions.DIFFERS) for words in heard] == ([True] if is_other else [])

@@ -19,7 +19,7 @@ import tensorflow as tf
 from workers.contract import TrialConfig
 from workers.inputs import Batch
 from workers.inputs.threads import Decoders
-from workers.rank import Fault, Infeasible
+from workers.ranks import Fault, Infeasible
 from workers.ring import Ring
 
 SIDE_PX, WHITE = 8, 16

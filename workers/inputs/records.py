@@ -22,7 +22,7 @@ from workers.contract import TrialConfig
 from workers.inputs import GROUP, Batch, Cores, counting, images, padding, shards
 from workers.inputs.tally import Place, Tally, number_of
 from workers.inputs.threads import Decoders
-from workers.rank import Fault, Infeasible
+from workers.ranks import Fault, Infeasible
 from workers.ring import Ring
 
 SPLITS: tuple[shards.Split, ...] = ("train", "validation")

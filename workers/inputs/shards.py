@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from workers import datafiles
-from workers.rank import Fault
+from workers.ranks import Fault
 
 Split = Literal["train", "validation"]
 Way = Literal["alone", "block"]  # of reading a record's head

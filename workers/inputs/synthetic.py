@@ -11,7 +11,7 @@ import tensorflow as tf
 from workers.contract import TrialConfig
 from workers.inputs import Batch
 from workers.inputs.threads import Decoders
-from workers.rank import Fault
+from workers.ranks import Fault
 from workers.ring import Ring
 
 

@@ -1,0 +1,39 @@
+"""Trials' rows as a DataFrame: which columns there are, in which order, and of which type. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sweeps import rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WORDS = ("trial", "cell", "outcome", "kind", "message", "limited_by", "why_withheld", "pinned")
+CATEGORIES = (
+    *("outcome", "kind", "protocol", "model", "device", "placement", "precision", "cache", "isolation"),
+    *("optimizer", "compression"),
+)
+
+
+def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a DataFrame whose columns stand in one order, present even where nothing was measured."""
+    import pandas as pd
+
+    variables = sorted({name for row in trial_rows for name in row if name.startswith(rows.VARIABLE)})
+    system = sorted({name for row in trial_rows for name in row if name.startswith(rows.SYSTEM)})
+    columns = [*WORDS, *rows.PARAMS, *variables, *rows.WHERE, *rows.METRICS, *system, "started_at"]
+    table = pd.DataFrame(trial_rows, columns=columns)
+    table[variables] = table[variables].fillna("").astype(str)
+    table["decode_threads"] = table["decode_threads"].astype(str)
+    table[[*rows.WHERE]] = table[[*rows.WHERE]].fillna("").astype(str)
+    measured = [*rows.METRICS, *system]
+    table[measured] = table[measured].astype(float)
+    started_ms = [int(row["started_at"] * 1000) for row in trial_rows]  # as MLflow keeps it
+    table["started_at"] = pd.to_datetime(started_ms, unit="ms", utc=True)
+    return categorised(table)
+
+
+def categorised(table: pd.DataFrame) -> pd.DataFrame:
+    """Words of a closed set as categories."""
+    return table.astype({name: "category" for name in CATEGORIES if name in table})

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweeps import ledger, plan, query, rows, spec
+from sweeps import analysis, ledger, plan, query, rows, spec
 from tests.integration import bad_ranks
 
 pytestmark = pytest.mark.alone
@@ -62,7 +62,7 @@ def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: 
 
     # What MLflow gives back is what the ledger holds, value by value and type by type.
     table = query.trials("small")
-    expected = query.frame([rows.row(trial) for trial in record.trials])
+    expected = analysis.frame([rows.row(trial) for trial in record.trials])
     assert table.dtypes.to_dict() == expected.dtypes.to_dict()
     for column in table.columns.drop("started_at"):
         assert table[column].tolist() == pytest.approx(expected[column].tolist(), nan_ok=True), column

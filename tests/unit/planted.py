@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from sweeps import query, rows
+from sweeps import analysis, rows
 from tests.unit.records import config
 from workers.contract import TrialConfig
 
@@ -51,4 +51,4 @@ def repeats(rates: list[float], **columns: Any) -> list[dict[str, Any]]:
 def frame(*parts: Any) -> pd.DataFrame:
     """Of rows and lists of rows."""
     flat = [row for part in parts for row in (part if isinstance(part, list) else [part])]
-    return query.frame(flat)
+    return analysis.frame(flat)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, overview, query, rows
+from sweeps import analysis, overview, rows
 from sweeps.ledger import TrialRecord
 from sweeps.plan import plan
 from sweeps.spec import SweepSpec, parse
@@ -19,7 +19,7 @@ from workers.contract import Measurement, TrialOutcome
 
 
 def frame(*records: TrialRecord) -> pd.DataFrame:
-    return query.frame([rows.row(one) for one in records])
+    return analysis.frame([rows.row(one) for one in records])
 
 
 def test_a_cell_s_figure_is_the_mean_with_the_t_interval_of_its_repeats() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, predict, query, rows
+from sweeps import analysis, predict, rows
 from tests.examples import examples
 from tests.unit.planted import frame, trial
 
@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, Function] = {
 }
 ONE = frame(trial(100.0, repeat=0, straggler_ratio=1.2, joules_per_image=2.0, peak_memory_mib=700.0))
 TOO_LITTLE = {
-    "nothing": query.frame([]),
+    "nothing": analysis.frame([]),
     "a condition that nothing meets": ONE.iloc[:0],
     "one trial": ONE,
     "a failure": frame(trial(outcome="failed", kind="killed", message="killed by signal 9")),

@@ -278,12 +278,17 @@ def test_where_memory_is_not_monotone_a_check_sets_right_what_was_inferred(seed:
     assert [name for name, each in ended.items() if each.status != "completed"] == [flaky.trial]
 
 
-def test_a_question_costs_well_under_a_millisecond() -> None:
+def test_a_question_costs_no_more_where_much_is_known() -> None:
     waiting = [
         trial(batch, gpus, seed=seed) for batch in range(8, 408, 8) for gpus in (1, 2, 4, 8) for seed in range(10)
     ]
-    feasibility = learned(*(short(trial(300 + n, 2, xla=True, precision="fp16")) for n in range(20)), short(trial(200)))
-    began = time.perf_counter()
-    for at in waiting:
-        feasibility.inferred(at)
-    assert (time.perf_counter() - began) / len(waiting) < 0.001
+
+    def spent(known: int) -> float:
+        told = (short(trial(300 + n, 2, xla=True, precision="fp16")) for n in range(known))
+        feasibility = learned(*told, short(trial(200)))
+        began = time.process_time()
+        for at in waiting:
+            feasibility.inferred(at)
+        return time.process_time() - began
+
+    assert spent(200) < 5 * spent(10)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import limits, query, report, rows
+from sweeps import analysis, limits, report, rows
 from sweeps.report import answer, chart, drawing, foresight, page
 from sweeps.report.chart import Bars, Chart, Mark, Panel, Scale, Series, Table
 from sweeps.report.study import Study
@@ -161,7 +161,7 @@ def test_energy_is_drawn_where_power_was_read(study: Study) -> None:
     assert "cost-joules" not in blocks(study)
     trials = study.trials.assign(joules_per_image=study.trials["gpus"] * 0.5)
     trials.loc[trials["gpus"] == 4, "joules_per_image"] = math.nan
-    read = dataclasses.replace(study, records=(), stored=trials[[*query.frame([])]])
+    read = dataclasses.replace(study, records=(), stored=trials[[*analysis.frame([])]])
     drawn, table = blocks(read)["cost-joules"], blocks(read)["cost-table"]
     assert isinstance(drawn, Chart)
     assert isinstance(table, Table)
@@ -172,7 +172,7 @@ def test_energy_is_drawn_where_power_was_read(study: Study) -> None:
 
 def test_energy_of_gpus_alone_is_drawn_under_its_own_name(study: Study) -> None:
     trials = study.trials.assign(gpu_joules_per_image=study.trials["gpus"] * 0.5)
-    read = dataclasses.replace(study, records=(), stored=trials[[*query.frame([])]])
+    read = dataclasses.replace(study, records=(), stored=trials[[*analysis.frame([])]])
     drawn, table = blocks(read)["cost-joules"], blocks(read)["cost-table"]
     assert isinstance(drawn, Chart)
     assert isinstance(table, Table)

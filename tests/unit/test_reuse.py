@@ -484,7 +484,7 @@ def test_three_ranks_on_a_fast_node_and_one_on_a_slow_one_are_not_one_and_three(
     ]  # fmt: skip
     assert {row["arrangement"] for row in found} == {"1x3+1x1"}
     assert {row["software"] for row in found} == {"sw"}
-    assert sorted(analysis.cells(query.frame(found))["n"]) == [1, 2], "they are never averaged"
+    assert sorted(analysis.cells(analysis.frame(found))["n"]) == [1, 2], "they are never averaged"
 
 
 @pytest.mark.parametrize("hardware", ["p100*1x3+v100*1x1", "p100+v100", "v100"])

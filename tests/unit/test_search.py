@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, plan, query, rows, search
+from sweeps import analysis, plan, rows, search
 from sweeps.feasibility import Feasibility, is_inferred, outcome
 from sweeps.ledger import TrialRecord
 from sweeps.search import Strategy
@@ -297,7 +297,7 @@ def test_of_two_goals_the_front_is_found() -> None:
         return record(at, rate(at) / bell * at.gpus**0.85)
 
     def front(records: list[TrialRecord]) -> set[tuple[object, ...]]:
-        table = query.frame([rows.row(each) for each in records])
+        table = analysis.frame([rows.row(each) for each in records])
         best = analysis.pareto(table, ["images_per_s"], ["gpu_hours_per_epoch"])
         return set(best[["batch_size", "gpus", "precision", "xla", "compression"]].itertuples(index=False))
 

@@ -28,8 +28,9 @@ import simplejpeg
 from verdicts import conclude
 
 from sweeps import analysis, plan, spec
-from workers import dataset, inputs
+from workers import dataset
 from workers.contract import TrialConfig
+from workers.inputs.opening import cores_here, open_source
 from workers.ring import Solo
 
 TURN_S, CURVE_POINT_S = 1.0, 3.0
@@ -53,7 +54,7 @@ def ours(config: TrialConfig, threads: int) -> Turn:
     asked = dataclasses.replace(config, decode_threads=threads)
 
     def turn(seconds: float) -> float:
-        source = inputs.open_source(asked, Solo(), inputs.cores_here(asked, 1))
+        source = open_source(asked, Solo(), cores_here(asked, 1))
         return rate(source.stream(), config.batch_size, seconds)
 
     return turn

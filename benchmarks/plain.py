@@ -22,7 +22,9 @@ import keras
 import tensorflow as tf
 from odometer import Odometer
 
-from workers import contract, inputs, models
+from workers import contract, models
+from workers.inputs.opening import cores_here, open_source
+from workers.inputs.source import MEAN_RGB, STDDEV_RGB
 from workers.ring import Ring
 
 config = contract.trial_config(json.loads(Path(sys.argv[1]).read_text()))
@@ -39,13 +41,13 @@ model = models.build(config.model, image_size=config.image_size, classes=config.
 optimizer = keras.optimizers.SGD(float(config.lr_schedule), momentum=config.momentum)
 optimizer.build(model.trainable_variables)
 hvd.broadcast_variables([v.value for v in [*model.variables, *optimizer.variables]], root_rank=0)
-batches = inputs.open_source(config, cast(Ring, Place), inputs.cores_here(config, hvd.local_size())).stream()
+batches = open_source(config, cast(Ring, Place), cores_here(config, hvd.local_size())).stream()
 kernels = [v for v in model.trainable_variables if v.path.endswith("kernel")]
 
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]
 def step(images: Any, labels: Any, _: Any) -> Any:
-    images = (tf.cast(images, tf.float32) - tf.constant(inputs.MEAN_RGB)) / tf.constant(inputs.STDDEV_RGB)
+    images = (tf.cast(images, tf.float32) - tf.constant(MEAN_RGB)) / tf.constant(STDDEV_RGB)
     with tf.GradientTape() as tape:
         logits = model(images, training=True)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))

@@ -7,15 +7,13 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeps import expression
 from sweeps.errors import Mistake
 from sweeps.expression import Expression, ExpressionError
+from sweeps.keys import SweepSpec
 from sweeps.space import Uniform
-
-if TYPE_CHECKING:
-    from sweeps.spec import SweepSpec
 
 NO_DEFAULT = ("model", "batch_size", "global_batch", "gpus")  # always given: none may have a condition
 MOST_TRIED = 2000  # points at which a condition is tried before anything starts
@@ -29,15 +27,6 @@ def known(values: Mapping[str, Any]) -> dict[str, Any]:
     elif "gpus" in values and "global_batch" in values:
         found["batch_size"] = values["global_batch"] / values["gpus"]
     return found
-
-
-def in_order(spec: SweepSpec) -> tuple[str, ...]:
-    """The axes, each behind those that its condition refers to; raises `graphlib.CycleError`."""
-    after: dict[str, list[str]] = {name: sorted(made.names) for name, made in spec.conditions.items()}
-    batch, follows = ("batch_size", "global_batch") if spec.space.batch_size else ("global_batch", "batch_size")
-    after[follows] = [batch, "gpus"]
-    ordered = graphlib.TopologicalSorter({name: after.get(name, []) for name in spec.names})
-    return tuple(name for name in ordered.static_order() if name in spec.axes)
 
 
 def key(axis: str) -> str:
@@ -59,7 +48,7 @@ def unreadable(spec: SweepSpec) -> Iterator[Mistake]:
     yield from found
     if not found:
         try:
-            in_order(spec)
+            spec.order  # noqa: B018
         except graphlib.CycleError as error:
             circle = [name for name in reversed(error.args[1]) if name in spec.axes]
             yield Mistake(f"{key(circle[0])}.when", "must not come back to itself", " → ".join(circle))

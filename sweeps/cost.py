@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 from sweeps import durations, gantt, plan, shape
 from sweeps.durations import Durations
+from sweeps.keys import SweepSpec
 from sweeps.packing import Packing
 from sweeps.shape import Node, Seats
 from sweeps.simulator import course
 from sweeps.simulator.cluster import SimulatedCluster
-from sweeps.spec import SweepSpec
 from workers.contract import TrialConfig
 
 

@@ -22,6 +22,7 @@ from sweeps.cache import Cache
 from sweeps.engine import NODES_MAY_COME_BACK_S, Engine
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.feasibility import Feasibility
+from sweeps.keys import SweepSpec
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.plan import Plan
 from sweeps.progress import Progress, explained
@@ -32,7 +33,7 @@ from sweeps.search import Strategy
 from sweeps.shape import Node
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
-from sweeps.spec import SweepSpec, parse
+from sweeps.spec import parse
 from workers import contract, quota
 from workers.contract import WITHOUT_JPEGS, TrialConfig
 

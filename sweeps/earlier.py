@@ -10,9 +10,9 @@ from typing import Any
 
 from sweeps import ledger, plan, publication, recipe, rows
 from sweeps.errors import InputError, Mistake
+from sweeps.keys import SweepSpec
 from sweeps.ledger import SweepRecord
 from sweeps.publication import Table
-from sweeps.spec import SweepSpec
 
 DIGITS = 6  # of a figure
 NARROWEST = publication.LEAST  # an interval of equal repeats is not zero in a table

@@ -33,9 +33,10 @@ from typing import Any, Literal, TextIO
 
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.hours import Hours, heard_until
+from sweeps.keys import SweepSpec
 from sweeps.plan import Plan
 from sweeps.shape import Node
-from sweeps.spec import SweepSpec, parse
+from sweeps.spec import parse
 from workers import contract
 from workers.contract import TrialConfig, TrialOutcome
 from workers.paths import SweepPaths, results_root

@@ -18,11 +18,11 @@ from typing import Any
 from sweeps import conditions, shape
 from sweeps.errors import InputError, Mistake
 from sweeps.expression import ExpressionError
+from sweeps.keys import MOST_TRIALS, SweepSpec
 from sweeps.rules import DIGITS_CLASSES, NEEDED_BY, OF_REDUCTION
 from sweeps.shape import Node
 from sweeps.space import Axis, Uniform, shown
 from sweeps.sparkline import sparkline
-from sweeps.spec import MOST_TRIALS, SweepSpec
 from workers import contract, schedules
 from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, TrialConfig, nodes_by_ranks
 

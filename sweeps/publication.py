@@ -28,7 +28,7 @@ import pydantic
 
 from sweeps import reading, references, rules
 from sweeps.errors import InputError, Mistake, shown
-from sweeps.spec import AXES, Space, SweepSpec
+from sweeps.keys import AXES, Space, SweepSpec
 from workers.contract import WITHOUT_JPEGS
 
 Figure = Literal["images_per_s", "speedup"]

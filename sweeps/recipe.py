@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from sweeps.keys import AXES
 from sweeps.publication import Table, content_of, usual
-from sweeps.spec import AXES
 from workers.contract import nodes_by_ranks
 
 ALWAYS = ("model", "data", "batch_size", "gpus", "placement", "precision")  # written even where they are usual

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps import earlier, errors, expression, plan, publication, recipe, reproduction, setups, shape, space, tables
 from sweeps.errors import InputError, Mistake
+from sweeps.keys import SweepSpec
 from sweeps.publication import Table
 from sweeps.reproduction import Claim, Held
 from sweeps.shape import Node
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
-from sweeps.spec import SweepSpec, parse
+from sweeps.spec import parse
 from workers import quota
 from workers.paths import results_root
 

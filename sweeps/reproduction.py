@@ -30,10 +30,10 @@ from typing import Any, Literal
 from sweeps import plan
 from sweeps.analysis import APART, STUDIED_BY, joint, noise
 from sweeps.errors import shown
+from sweeps.keys import SweepSpec
 from sweeps.publication import Row, Table, usual
 from sweeps.shape import Node
 from sweeps.space import Uniform
-from sweeps.spec import SweepSpec
 from workers.contract import TrialConfig
 
 Verdict = Literal["holds", "differs", "open", "not measured"]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeps import conditions
 from sweeps.errors import Mistake
+from sweeps.keys import SweepSpec
 from sweeps.space import Uniform
 from workers import schedules
 from workers.contract import IMAGE_SIZES, UNREAD_VARIABLES, WITHOUT_JPEGS, nodes_by_ranks
-
-if TYPE_CHECKING:
-    from sweeps.spec import SweepSpec
 
 PRESETS: dict[str, dict[str, Any]] = {
     "short-test": {"protocol": "throughput", "steps": {"warmup": 10, "measured": 100}},

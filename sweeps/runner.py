@@ -26,6 +26,7 @@ from sweeps.cache import Made
 from sweeps.cluster import Ask, Site
 from sweeps.conductor import Conductor
 from sweeps.engine import Engine
+from sweeps.keys import SweepSpec
 from sweeps.ledger import Ledger
 from sweeps.observer import Observer
 from sweeps.packing import Start
@@ -35,7 +36,6 @@ from sweeps.shape import bundles
 from sweeps.sharing import Terms
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.group import SimulatedGroup
-from sweeps.spec import SweepSpec
 from workers import contract, datafiles
 from workers.contract import EpochRecord, TrialConfig, TrialOutcome
 from workers.group import ENTRY, Group, Nurses

@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 from sweeps import rows
+from sweeps.keys import SweepSpec
 from sweeps.ledger import SweepFacts
 from sweeps.plan import is_varied
-from sweeps.spec import SweepSpec
 
 TAG = "mlflow.sharedViewState."
 ONCE = "-once"  # ends the key of the view that has one repeat of each cell

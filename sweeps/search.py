@@ -19,10 +19,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from sweeps import plan, rows
+from sweeps.keys import LOWER_IS_BETTER, SweepSpec
 from sweeps.ledger import TrialRecord
 from sweeps.plan import Plan
 from sweeps.space import Axis, Uniform
-from sweeps.spec import LOWER_IS_BETTER, SweepSpec
 from workers.contract import Status, TrialConfig
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sweeps import plan, publication
+from sweeps.keys import SweepSpec
 from sweeps.publication import Row, Table
 from sweeps.reproduction import Cell, Held
 from sweeps.rules import NEEDED_BY, OF_REDUCTION
 from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.space import shown
-from sweeps.spec import SweepSpec
 from workers import contract
 from workers.contract import TrialConfig
 

@@ -23,10 +23,10 @@ from urllib.parse import quote
 from sweeps import note, rows, savedview, shape
 from sweeps.bulk import Bulk, BulkError, Entry
 from sweeps.errors import RefusedError
+from sweeps.keys import AXES, SweepSpec
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.note import Conclusion
 from sweeps.plan import is_varied, namer
-from sweeps.spec import AXES, SweepSpec
 from workers.redact import masked
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}

@@ -9,7 +9,7 @@ import numpy as np
 
 from workers import models, optimizers, precision, readback
 from workers.contract import TrialConfig
-from workers.inputs import MEAN_RGB, STDDEV_RGB
+from workers.inputs.source import MEAN_RGB, STDDEV_RGB
 from workers.ranks import Fault
 from workers.ring import Ring, Solo
 

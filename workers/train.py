@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from workers import gpus, inputs, memory, pinning, precision, quota, topology
+from workers import gpus, memory, pinning, precision, quota, topology
 from workers.contract import TrialConfig
 from workers.convergence import converge
+from workers.inputs.opening import cores_here
+from workers.inputs.source import Cores
 from workers.ranks import Seat, Voice
 from workers.ring import joined
 from workers.throughput import measure
@@ -25,10 +27,10 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
         voice.report(converge(work, seat) if is_converging else measure(work, seat.history))
 
 
-def pinned(config: TrialConfig, seat: Seat) -> inputs.Cores:
+def pinned(config: TrialConfig, seat: Seat) -> Cores:
     """Keep this rank to cores of its own where there are enough for all; what is left to its decoding."""
     found = topology.here()
-    cores = inputs.cores_here(config, seat.local_size, found)
+    cores = cores_here(config, seat.local_size, found)
     pins, note = pinning.of_rank(config, seat, found, cores.decode_threads, quota=quota.quota())
     if pins is None:
         return dataclasses.replace(cores, pinning_note=note)

@@ -7,19 +7,21 @@ import resource
 import time
 from typing import Any
 
-from workers import inputs, knobs, models, pinning, readback, schedules, storage
+from workers import knobs, models, pinning, readback, schedules, storage
 from workers.contract import RankReport, TrialConfig
+from workers.inputs.opening import open_source
+from workers.inputs.source import GROUP, Cores
 from workers.learner import Learner
 from workers.ranks import Voice
 from workers.ring import Ring, speed
 
 
 class Work:
-    def __init__(self, config: TrialConfig, ring: Ring, voice: Voice, cores: inputs.Cores) -> None:
+    def __init__(self, config: TrialConfig, ring: Ring, voice: Voice, cores: Cores) -> None:
         self.entered_at, self._began = time.time(), time.perf_counter()
         self.config, self.ring, self.voice = config, ring, voice
         self.learner = Learner(config, ring)
-        self.source = inputs.open_source(config, ring, cores, voice.beat)  # counting is neither cold nor told
+        self.source = open_source(config, ring, cores, voice.beat)  # counting is neither cold nor told
         voice.beat("build")
         storage.prepare(config, ring, voice)
         self.read_before_mib = storage.read_mib()
@@ -32,7 +34,7 @@ class Work:
     def burst(self) -> int:
         """Batches that the input makes side by side; 1 where nothing is decoded."""
         threads = self._cores.decode_threads
-        return -(-(threads + 1) * inputs.GROUP // self.config.batch_size) if threads else 1
+        return -(-(threads + 1) * GROUP // self.config.batch_size) if threads else 1
 
     def is_built(self) -> None:
         self.build_s = time.perf_counter() - self._began

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.input_sets import Elsewhere, config
-from workers import inputs
+from workers.inputs.source import Cores
 
 pytestmark = pytest.mark.alone
 
@@ -26,7 +26,7 @@ def busy_threads(folder: Path, decode_threads: int, kept: frozenset[int]) -> Any
 
         dataset.make(folder, dataset.Recipe(images=64, shards=2, width_px=500, height_px=375, classes=10, seed=0))
     asked = config(folder, image_size=224, batch_size=16, classes=10)
-    source = Records(asked, Solo(), inputs.Cores(decode_threads, kept), lambda phase, n: None)
+    source = Records(asked, Solo(), Cores(decode_threads, kept), lambda phase, n: None)
     batches = source.stream()
     for _ in range(3):
         next(batches)

@@ -15,7 +15,7 @@ from tests.integration.input_sets import (
     open_source,
     refusal,
 )
-from workers import inputs
+from workers.inputs.source import Source
 from workers.ranks import Fault, Infeasible
 
 
@@ -23,7 +23,7 @@ def digits() -> dict[str, Any]:
     def passed(batches: Any) -> list[Any]:
         return [[values.numpy() for values in batch] for batch in batches]
 
-    def source(rank: int, ranks: int, batch: int, **fields: Any) -> inputs.Source:
+    def source(rank: int, ranks: int, batch: int, **fields: Any) -> Source:
         ring = Ring(rank, ranks)
         return open_source("digits", ring, batch_size=batch, classes=10, image_size=16, **fields)
 

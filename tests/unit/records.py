@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from sweeps import plan, spec
+from sweeps import keys, plan
 from sweeps.ledger import TrialRecord
 from workers.contract import EpochRecord, Granted, Measurement, RankReport, StepRecord, TrialConfig, TrialOutcome
 
@@ -15,7 +15,7 @@ _seconds = itertools.count(1_700_000_000)
 def config(**fields: object) -> TrialConfig:
     content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": {"batch_size": 8, "gpus": 1}}
     content["space"] = {"batch_size": 8, "gpus": 1} | {k: v for k, v in fields.items() if k != "repeat"}
-    (made,) = plan.plan(spec.SweepSpec.model_validate(content)).trials
+    (made,) = plan.plan(keys.SweepSpec.model_validate(content)).trials
     return TrialConfig(**{**vars(made), "repeat": fields.get("repeat", 0)})
 
 
@@ -56,7 +56,7 @@ def converged(
     """A convergence trial of epochs with these accuracies, each as long as the next."""
     content = {"name": "x", "model": "tiny", "data": "digits", "device": "cpu", "repeats": 1, "protocol": "convergence"}
     content |= {"epochs": 6, "target": {"top1": 0.95}, "space": {"batch_size": 8, "gpus": 1}}
-    (made,) = plan.plan(spec.SweepSpec.model_validate(content)).trials
+    (made,) = plan.plan(keys.SweepSpec.model_validate(content)).trials
     epochs = tuple(
         EpochRecord(
             epoch=n + 1, images=100, loss=1 / (n + 1), rate=0.1, train_s=train_s, evaluate_s=evaluate_s,

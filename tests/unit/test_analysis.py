@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps import analysis, overview, rows
+from sweeps.keys import SweepSpec
 from sweeps.ledger import TrialRecord
 from sweeps.plan import plan
-from sweeps.spec import SweepSpec, parse
+from sweeps.spec import parse
 from tests.unit.records import config, converged, record, report
 from workers import contract
 from workers.contract import Measurement, TrialOutcome

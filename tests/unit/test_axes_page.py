@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import spec
+from sweeps.keys import Space, SweepSpec
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/axes.md").read_text()
@@ -19,7 +19,7 @@ for path in (ROOT / "tests").rglob("test_*.py"):  # a unit and an integration te
 
 
 def test_every_axis_and_every_key_of_a_sweep_file_has_a_line_and_nothing_else_has() -> None:
-    keys = {*spec.Space.model_fields, *spec.SweepSpec.model_fields} - {"name", "space"}
+    keys = {*Space.model_fields, *SweepSpec.model_fields} - {"name", "space"}
     assert keys == NAMED
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from sweeps import durations, ledger
 from sweeps.durations import Durations, Predicted, earlier
+from sweeps.keys import SweepSpec
 from sweeps.ledger import TrialRecord
 from sweeps.plan import plan
-from sweeps.spec import SweepSpec
 from tests.unit.records import converged, record
 from tests.unit.simulations import outcome, trial
 from workers.contract import Measurement, TrialConfig, TrialOutcome

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import plan, spec
+from sweeps import keys, plan, spec
 from sweeps.errors import InputError
 from workers import contract
 from workers.contract import TrialConfig
@@ -19,7 +19,7 @@ axis = st.lists(st.integers(1, 32), min_size=1, max_size=4, unique=True)
 
 def planned(batch_size: object, gpus: object, repeats: int = 1, **more: object) -> plan.Plan:
     content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": repeats, **more}
-    return plan.plan(spec.SweepSpec.model_validate(content | {"space": {"batch_size": batch_size, "gpus": gpus}}))
+    return plan.plan(keys.SweepSpec.model_validate(content | {"space": {"batch_size": batch_size, "gpus": gpus}}))
 
 
 @given(axis, axis, st.integers(1, 4))
@@ -64,7 +64,7 @@ def test_a_config_survives_its_json_form() -> None:
 def test_what_has_no_effect_on_a_cell_does_not_multiply_it() -> None:
     space = {"batch_size": 8, "gpus": 1, "optimizer": ["sgd", "lars"], "trust": [0.01, 0.001]}
     content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": space}
-    cells = plan.plan(spec.SweepSpec.model_validate(content)).cells.values()
+    cells = plan.plan(keys.SweepSpec.model_validate(content)).cells.values()
     found = [(trial.optimizer, trial.trust) for trial in cells]
     assert found == [("sgd", 0.001), ("lars", 0.01), ("lars", 0.001)]
 
@@ -83,7 +83,7 @@ def test_labels_from_goes_to_the_trials_that_read_a_folder() -> None:
 def test_models_data_and_variables_are_axes_too() -> None:
     space = {"batch_size": 8, "gpus": 1, "env": {"NCCL_ALGO": ["Ring", "Tree"]}}
     content = {"name": "x", "model": ["tiny", "inception_v3"], "data": ["synthetic", "digits"], "device": "cpu"}
-    made = plan.plan(spec.SweepSpec.model_validate(content | {"repeats": 1, "space": space}))
+    made = plan.plan(keys.SweepSpec.model_validate(content | {"repeats": 1, "space": space}))
     assert len(made.cells) == 8
     assert {trial.env["NCCL_ALGO"] for trial in made.trials} == {"Ring", "Tree"}
     sizes = {(trial.model, trial.data): (trial.image_size, trial.classes) for trial in made.trials}
@@ -134,13 +134,13 @@ def test_the_order_of_a_round_is_random_on_every_axis_and_the_seed_decides_it() 
 def test_one_rank_reduces_nothing_so_its_settings_make_no_cells() -> None:
     axes = {"batch_size": 8, "gpus": [1, 2], "reduction": ["overlapped", "grouped"], "fusion_mib": [1, 128]}
     content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": axes}
-    made = plan.plan(spec.SweepSpec.model_validate(content)).trials
+    made = plan.plan(keys.SweepSpec.model_validate(content)).trials
     assert sorted(trial.gpus for trial in made) == [1, 2, 2, 2, 2]
 
 
 def test_what_xla_compiles_is_reduced_in_one_way_so_reduction_makes_no_cells() -> None:
     axes = {"batch_size": 8, "gpus": 2, "xla": [False, True], "reduction": ["overlapped", "grouped"]}
     content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": axes}
-    made = plan.plan(spec.SweepSpec.model_validate(content)).trials
+    made = plan.plan(keys.SweepSpec.model_validate(content)).trials
     found = sorted((trial.xla, trial.reduction) for trial in made)
     assert found == [(False, "grouped"), (False, "overlapped"), (True, "overlapped")]

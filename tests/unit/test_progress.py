@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from sweeps import status, tables
+from sweeps.keys import SweepSpec
 from sweeps.ledger import TrialRecord
 from sweeps.plan import namer
 from sweeps.progress import Progress, clock_time, figure, stage
-from sweeps.spec import SweepSpec
 from tests.unit.records import config, converged, record
 from workers.contract import EpochRecord, TrialConfig, TrialOutcome
 from workers.contract import Progress as Told

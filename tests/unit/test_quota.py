@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.records import config
-from workers import inputs, quota
+from workers import quota
+from workers.inputs import opening
 from workers.topology import Core, Topology
 
 AFFINITY = range(64)
@@ -79,4 +80,4 @@ def test_auto_makes_no_more_decode_threads_than_the_quota_has_cores(monkeypatch:
     trial = dataclasses.replace(config(), data="photographs", decode_threads="auto")
     for cores, threads in ((64, 60), (6, 2)):
         monkeypatch.setattr(quota, "cores", lambda cores=cores: cores)
-        assert inputs.cores_here(trial, 1, machine).decode_threads == threads
+        assert opening.cores_here(trial, 1, machine).decode_threads == threads

@@ -20,6 +20,7 @@ from sweeps import (
     cli,
     driver,
     earlier,
+    keys,
     ledger,
     plan,
     publication,
@@ -57,7 +58,7 @@ def table(text: str = OWN) -> Table:
     return publication.parse(text, "own.csv", "own")
 
 
-def sweep_of(found: Table, *overrides: str) -> spec.SweepSpec:
+def sweep_of(found: Table, *overrides: str) -> keys.SweepSpec:
     return spec.parse(recipe.text(found, 3), "recipe", overrides)
 
 
@@ -96,7 +97,7 @@ def test_a_published_table_is_a_sweep_of_its_rows_and_of_nothing_else(name: str)
     bases = [reproduction.cell_of(row.alone, asked) for row in found.rows if row.figure == "speedup"]
     assert all(isinstance(cell, TrialConfig) for cell in (*rows_cells, *bases))
     assert cells == {cell.cell for cell in (*rows_cells, *bases) if isinstance(cell, TrialConfig)}
-    assert asked.steps == spec.Steps(warmup=10, measured=100)
+    assert asked.steps == keys.Steps(warmup=10, measured=100)
     for row, cell in zip(found.rows, rows_cells, strict=True):
         assert isinstance(cell, TrialConfig)
         for axis in ("model", "batch_size", "gpus", "precision"):
@@ -346,7 +347,7 @@ tiny,cpu,16,2,1990,on
 """
 
 
-def met(found: Table, *overrides: str, **facts: Any) -> tuple[spec.SweepSpec, tuple[Held, ...]]:
+def met(found: Table, *overrides: str, **facts: Any) -> tuple[keys.SweepSpec, tuple[Held, ...]]:
     """Each row measured at its figure, by a sweep with these overrides."""
     asked = sweep_of(found, *overrides)
     trials = []
@@ -486,7 +487,7 @@ def test_how_far_the_simulator_misses_a_row_is_told_of_the_program_that_was_fitt
     assert any(error is not None for _, error in reproduce._fit(judged, departed, where)) is counts
 
 
-def simulated(found: Table, where: str, *overrides: str) -> tuple[spec.SweepSpec, list[TrialRecord]]:
+def simulated(found: Table, where: str, *overrides: str) -> tuple[keys.SweepSpec, list[TrialRecord]]:
     """What there is room for, as the simulator answers."""
     asked, cluster = sweep_of(found, *overrides), parse(where)
     done = []

@@ -319,7 +319,7 @@ def test_data_that_changes_while_a_trial_reads_it_is_like_no_other(images: Path)
 
 def planned(nodes: list[Node], space: dict[str, Any], **keys: Any) -> Plan:
     content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": {"batch_size": 8, **space}, **keys}
-    return plan.plan(spec.SweepSpec.model_validate(content), "x", nodes)
+    return plan.plan(keys.SweepSpec.model_validate(content), "x", nodes)
 
 
 def forms(of: Plan) -> dict[tuple[int, str], str]:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from sweeps import analysis, plan, rows, search
 from sweeps.feasibility import Feasibility, is_inferred, outcome
+from sweeps.keys import SweepSpec
 from sweeps.ledger import TrialRecord
 from sweeps.search import Strategy
-from sweeps.spec import SweepSpec, parse
+from sweeps.spec import parse
 from tests.examples import examples
 from tests.unit.records import record
 from workers.contract import TrialConfig, TrialOutcome

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from sweeps import plan, space
 from sweeps.errors import InputError
+from sweeps.keys import SweepSpec
 from sweeps.plan import Plan
-from sweeps.spec import SweepSpec, parse
+from sweeps.spec import parse
 from workers import contract
 from workers.contract import TrialConfig
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from workers.contract import TrialConfig
-from workers.inputs import Batch
+from workers.inputs.source import Batch
 from workers.inputs.threads import Decoders
 from workers.ranks import Fault, Infeasible
 from workers.ring import Ring

@@ -19,7 +19,8 @@ import tensorflow as tf
 
 from workers import labels
 from workers.contract import TrialConfig
-from workers.inputs import GROUP, Batch, Cores, counting, images, padding, shards
+from workers.inputs import counting, images, padding, shards
+from workers.inputs.source import GROUP, Batch, Cores
 from workers.inputs.tally import Place, Tally, number_of
 from workers.inputs.threads import Decoders
 from workers.ranks import Fault, Infeasible

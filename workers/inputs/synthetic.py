@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from workers.contract import TrialConfig
-from workers.inputs import Batch
+from workers.inputs.source import Batch
 from workers.inputs.threads import Decoders
 from workers.ranks import Fault
 from workers.ring import Ring

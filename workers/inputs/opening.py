@@ -1,0 +1,35 @@
+"""Open a trial's source of images: random, scikit-learn's digits, or a folder of ImageNet-convention TFRecords."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workers import pinning, quota, topology
+from workers.contract import WITHOUT_JPEGS, Phase, TrialConfig
+from workers.inputs.source import Cores, Source
+from workers.ring import Ring
+
+
+def cores_here(config: TrialConfig, local_size: int, found: topology.Topology | None = None) -> Cores:
+    """What a rank has before it is pinned."""
+    physical = min(len((found or topology.here()).cores), quota.cores())
+    of_node = pinning.decode_threads(config.decode_threads, physical, local_size)
+    return Cores(0 if config.data in WITHOUT_JPEGS else of_node // local_size)
+
+
+def open_source(
+    config: TrialConfig, ring: Ring, cores: Cores, beat: Callable[[Phase, int], None] = lambda phase, n: None
+) -> Source:
+    """The trial's data. `beat` is told of work that takes long before the first batch can."""
+    # Each imports TensorFlow, which only a rank may start.
+    if config.data == "synthetic":
+        from workers.inputs.synthetic import Synthetic
+
+        return Synthetic(config, ring)
+    if config.data == "digits":
+        from workers.inputs.digits import Digits
+
+        return Digits(config, ring)
+    from workers.inputs.records import Records
+
+    return Records(config, ring, cores, beat)

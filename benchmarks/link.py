@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
 import statistics
 import sys
 from collections.abc import Mapping
@@ -90,6 +91,7 @@ def trained(laptop: Laptop, name: str, mbit: int = 0) -> Trial:
 def main(runs: int) -> int:
     if why := hosts.lacking():
         return skip(why)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no host stays behind
     errors = []
     with on_hosts() as laptop:
         first = trained(laptop, "link")  # which also warms the nodes

@@ -9,6 +9,7 @@ Overlapped must beat grouped at 95%; of its reduction more must hide than of a g
 from __future__ import annotations
 
 import math
+import signal
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -81,6 +82,7 @@ def figures(rows: Rows) -> dict[str, float]:
 def main(mbit: int, repeats: int) -> int:
     if why := hosts.lacking():
         return skip(why)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no host stays behind
     with on_hosts() as laptop, laptop.workers[0].throttled(mbit):
         rows = laptop.swept(SWEEP.replace("REPEATS", str(repeats)))
     for figure in ("images_per_s", "overlap_share", "comm_share"):

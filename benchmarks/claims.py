@@ -54,12 +54,18 @@ def quoted(texts: Iterable[str]) -> set[str]:
 # A sweep file's text becomes cells before anything is measured; a verdict is read off figures that stay.
 BESIDE = (
     *("sweeps/__init__.py", "sweeps/plan.py", "sweeps/spec.py", "workers/__init__.py"),
-    "benchmarks/verdicts.py",
+    *("tests/cluster/__init__.py", "tests/integration/__init__.py", "benchmarks/verdicts.py"),
 )
 # What `ours.swept` puts a runner together from.
 OF_OURS = (
     *("sweeps/cache.py", "sweeps/cluster.py", "sweeps/durations.py", "sweeps/engine.py", "sweeps/feasibility.py"),
     *("sweeps/ledger.py", "sweeps/search.py"),
+)
+
+# What takes a trial's steps apart and tells shares of them.
+OF_SHARES = (
+    *("workers/train.py", "workers/throughput.py", "workers/explain.py", "workers/steady.py", "workers/learner.py"),
+    *("workers/ring.py", "sweeps/limits.py"),
 )
 
 CLAIMS = (
@@ -104,8 +110,8 @@ CLAIMS = (
         beside=(*OF_OURS, "sweeps/analysis/__init__.py"),
         rows=(
             Row(
-                claim="images/s of a trial over the best plain loop under `horovodrun`: both ranks on one core, all"
-                " else on the other",
+                claim="images/s of a trial on JPEGs over the best plain loop under `horovodrun`: both ranks on one"
+                " core, all else on the other",
                 ours="{apart_ratio:.3f} ({apart_low:.3f} to {apart_high:.3f}), {apart_ours_images_per_s:,.0f} images/s",
                 peer="the plain loop",
                 peer_figures="{apart_plain_images_per_s:,.0f} images/s",
@@ -118,13 +124,23 @@ CLAIMS = (
                 peer_figures="{among_plain_images_per_s:,.0f} images/s",
                 last="median {among_median:.3f}",
             ),
+            Row(
+                claim="the same on both cores without an input: a batch in memory, so that steps are computing and"
+                " reducing alone",
+                ours="{computing_ratio:.3f} ({computing_low:.3f} to {computing_high:.3f}),"
+                " {computing_ours_images_per_s:,.0f} images/s",
+                peer="the plain loop",
+                peer_figures="{computing_plain_images_per_s:,.0f} images/s",
+                last="median {computing_median:.3f}",
+            ),
         ),
         notes=(
             "Parity is measured as an ordinary user, at equal niceness, by a trial's own `images_per_s`. Both sides"
             " take turns of one second; only a side's own turns count. The plain loop against itself gives"
-            " {itself_ratio:.3f} ({itself_low:.3f} to {itself_high:.3f}); it has its images and its network of the"
-            " project's own code, so what these cost is in both. What runs beside ours takes at most"
-            " {among_beside_core_share:.1%} of a core.",
+            " {itself_ratio:.3f} ({itself_low:.3f} to {itself_high:.3f}). Input pipeline and network are the project's"
+            " own code in both, so what these cost does not show; the step, its reduction, the optimizer, the loop and"
+            " the launch are each side's own. What runs beside ours takes at most {among_beside_core_share:.1%} of a"
+            " core in the median trial.",
         ),
     ),
     Claim(
@@ -137,10 +153,63 @@ CLAIMS = (
         rows=(
             Row(
                 claim="cells whose 95% intervals agree when the same sweep runs twice",
-                ours="{cells_agreeing:.0%} of {cells:.0f}, ± {median_half_width:.1%} in the median",
+                ours="{cells_agreeing:.0%} of {cells:.0f}; but {repeats:.0f} repeats leave a cell"
+                " ± {median_half_width:.1%} in the median, and cells that differ by less agree too",
                 peer="each cell beside the next one, which is another program",
                 peer_figures="{unlike_cells_agreeing:.0%}",
-                last="{repeats:.0f} repeats a cell",
+            ),
+        ),
+    ),
+    Claim(
+        benchmark="causes",
+        code=(
+            *OF_SHARES,
+            *("workers/inputs", "workers/pinning.py", "workers/models/tiny.py"),
+            *("tests/integration/late_ranks.py", "tests/integration/turns.py"),
+        ),
+        beside=(
+            *("tests/integration/bad_ranks.py", "tests/integration/gangs.py", "tests/unit/records.py"),
+            *("sweeps/ledger.py", "workers/contract.py", "workers/dataset.py", "workers/keeper.py"),
+            *("workers/nursery.py", "workers/paths.py", "workers/rank.py", "workers/rendezvous.py"),
+            "workers/verdict.py",
+        ),
+        rows=(
+            Row(
+                claim="what a trial says that a real cause takes of a step (images that come late, a long cycle of"
+                " Horovod's), beside what removing it gives in a run of its own",
+                ours="within 5 points in {least_near:.0%} to {most_near:.0%} of {runs:.0f} runs of each of"
+                " {causes:.0f} causes",
+                peer="the run without the cause, in turns of a second",
+                last="median {median_off:.1%}, worst {worst_off:.1%} of a step off",
+            ),
+        ),
+    ),
+    Claim(
+        benchmark="link",
+        code=(*OF_SHARES, "workers/models/tiny.py", "tests/cluster/hosts.py"),
+        beside=("tests/cluster/launched.py",),
+        rows=(
+            Row(
+                claim="the same of a throttled link between two hosts of network namespaces",
+                ours="within 5 points in {near:.0%} of {runs:.0f} runs",
+                peer="the run over a free link",
+                last="median {median_off:.1%}, worst {worst_off:.1%} of a step off",
+            ),
+        ),
+    ),
+    Claim(
+        benchmark="overlap",
+        code=(*OF_SHARES, "workers/models/vgg.py", "workers/student.py", "tests/cluster/hosts.py"),
+        beside=("sweeps/analysis/__init__.py", "tests/cluster/launched.py"),
+        rows=(
+            Row(
+                claim="images/s with gradients reduced beside the backward pass: VGG-16 on two such hosts, over a link"
+                " so slow that reducing takes about half a step",
+                ours="{images_per_s:.1f} images/s; {overlap_share:.1%} of a step is overlapped, at least"
+                " {overlap_share_low:.1%}",
+                peer="grouped, behind it",
+                peer_figures="{grouped_images_per_s:.1f}, {grouped_comm_share:.0%} of a step",
+                last="{gain:+.1%}, at least {gain_low:+.1%}; {repeats:.0f} repeats at {mbit:,.0f} Mbit/s",
             ),
         ),
     ),

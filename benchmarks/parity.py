@@ -1,14 +1,16 @@
 """What the sweep costs the training: images/s as a trial reports it, over the best plain loop under plain horovodrun.
 
-Two ranks each, JPEG input, the demo's network, as an ordinary user: nobody may raise its priority, and the niceness of
-all ranks is read back and equal. Ours is a sweep in the default mode, which stops by its interval or at 300 steps; its
-figure is the `images_per_s` that its ledger holds. In two arrangements, where the cores of each thread of each rank are
-read back:
+Two ranks each, the demo's network, as an ordinary user: nobody may raise its priority, and the niceness of all ranks is
+read back and equal. Ours is a sweep in the default mode, which stops by its interval or at 300 steps; its figure is the
+`images_per_s` that its ledger holds. In three arrangements, where the cores of each thread of each rank are read back:
 
-apart   both ranks of either side share the first core, all else has the second. What runs beside the ranks takes
-        none of their time then, as on a node that has cores to spare. That each rank has a core of its own is not what
-        is measured: a machine of two cores has none left for that.
-among   everything may run on every core, and ranks fill them all: what the driver, Ray and the keepers take is lost.
+apart      JPEG input, and both ranks of either side share the first core, all else has the second. What runs beside the
+           ranks takes none of their time then, as on a node that has cores to spare. That each rank has a core of its
+           own is not what is measured: a machine of two cores has none left for that.
+among      JPEG input, and everything may run on every core. Ranks fill them all: what the driver, Ray and the keepers
+           take is lost.
+computing  the same without an input: one batch in memory, over and over, so that a step is computing and reducing alone
+           and no wait for images can hide what the sweep costs.
 
 What of a core they take is measured too. And `itself` is the plain loop against a plain loop, among: how far off these
 ratios may be by the way that they are taken.
@@ -21,7 +23,7 @@ trial there is a plain gang of its own: how fast a gang trains has some of its l
 throughout would lend its luck to every ratio. The figures are the median ratio, and the ratios' geometric mean with its
 95% interval.
 
-    python benchmarks/parity.py [TRIALS [apart|among|itself ...]]
+    python benchmarks/parity.py [TRIALS [apart|among|computing|itself ...]]
 """
 
 from __future__ import annotations
@@ -87,10 +89,17 @@ class Cores(NamedTuple):
     beside: set[int]
 
 
+class Arrangement(NamedTuple):
+    cores: Cores
+    has_images: bool = True
+
+
+APART, AMONG = Cores({FIRST_CORE}, {*OTHER_CORES}), Cores(EVERY_CORE, EVERY_CORE)
 ARRANGEMENTS = {
-    "apart": Cores({FIRST_CORE}, {*OTHER_CORES}),
-    "among": Cores(EVERY_CORE, EVERY_CORE),
-    "itself": Cores(EVERY_CORE, EVERY_CORE),
+    "apart": Arrangement(APART),
+    "among": Arrangement(AMONG),
+    "computing": Arrangement(AMONG, has_images=False),
+    "itself": Arrangement(AMONG),
 }
 
 
@@ -295,46 +304,51 @@ def _seconds(turns: Sequence[Turn]) -> float:
 
 
 class Bench:
-    """Trials of one kind, a folder for what they leave, and the images."""
+    """Trials of one arrangement, in a folder for what they leave."""
 
-    def __init__(self, folder: Path, trials: int) -> None:
-        self.folder, self.trials = folder, trials
-        made = [BIN / "sweep", "data", "make", folder / "data", "--images", 512, "--size", "160x120", "--classes", 10]
-        subprocess.run([str(part) for part in made], check=True, capture_output=True)
-        text = SWEEP.format(data=folder / "data", trials=trials + 1)
-        (folder / "parity.yaml").write_text(text)
+    def __init__(self, folder: Path, trials: int, arrangement: Arrangement) -> None:
+        self.folder, self.trials, self.cores = folder, trials, arrangement.cores
+        folder.mkdir()
+        text = SWEEP.format(
+            data=made_images(folder / "data") if arrangement.has_images else "synthetic", trials=trials + 1
+        )
+        self.file, self.config = folder / "parity.yaml", folder / "config.json"
+        self.file.write_text(text)
         trial = plan.plan(spec.parse(text, "parity")).trials[0]
         self.batch = trial.global_batch
-        self.config = folder / "config.json"
         self.config.write_text(json.dumps(contract.to_json(trial)))
 
     @contextlib.contextmanager
-    def plain(self, name: str, cores: Cores) -> Iterator[Plain]:
+    def plain(self, name: str) -> Iterator[Plain]:
         """Trains steadily."""
-        side = Plain(self.folder / name, cores, self.config)
+        side = Plain(self.folder / name, self.cores, self.config)
         with contextlib.closing(side):
             side.warm()
             yield side
 
-    def of_ours(self, how: str) -> Iterator[Pair]:
-        cores = ARRANGEMENTS[how]
-        mine = Ours(self.folder / how, cores, self.folder / "parity.yaml")
+    def of_ours(self) -> Iterator[Pair]:
+        mine = Ours(self.folder / "ours", self.cores, self.file)
         with contextlib.closing(mine):
             while not mine.ended():  # the first starts actors, and imports what the others share
                 mine.turn()
             for _ in range(self.trials):
-                with self.plain("plain", cores) as plain:
+                with self.plain("plain") as plain:
                     yield beside_each_other(mine, plain, self.batch)
                 assert mine.niceness == plain.niceness, (mine.niceness, plain.niceness)
                 assert len(mine.niceness) == 1, mine.niceness
 
-    def of_itself(self, how: str) -> Iterator[Pair]:
-        cores = ARRANGEMENTS[how]
+    def of_itself(self) -> Iterator[Pair]:
         for _ in range(self.trials):
-            with self.plain("one", cores) as one, self.plain("other", cores) as other:
+            with self.plain("one") as one, self.plain("other") as other:
                 turns = [(one.turn(), other.turn()) for _ in range(TURNS_OF_ITSELF)]
             mine, theirs = zip(*turns, strict=True)
             yield Pair(pace(mine, self.batch), pace(theirs, self.batch), beside=0.0)
+
+
+def made_images(folder: Path) -> Path:
+    made = [BIN / "sweep", "data", "make", folder, "--images", 512, "--size", "160x120", "--classes", 10]
+    subprocess.run([str(part) for part in made], check=True, capture_output=True)
+    return folder
 
 
 class Figures(NamedTuple):
@@ -369,11 +383,11 @@ def main(trials: int, hows: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # nothing stays behind, stopped for ever
     found: dict[str, float] = {"trials": trials}
     with tempfile.TemporaryDirectory() as name:
-        bench = Bench(Path(name), trials)
         for how in hows:
+            bench = Bench(Path(name) / how, trials, ARRANGEMENTS[how])
             pairs: list[Pair] = []
             print(f"{how:<12}{'ours':>8}{'plain':>10}{'ratio':>9}{'beside':>9}  images/s; ended by")
-            for pair in bench.of_itself(how) if how == "itself" else bench.of_ours(how):
+            for pair in bench.of_itself() if how == "itself" else bench.of_ours():
                 pairs.append(pair)
                 told = f"{pair.ours:>8,.0f}{pair.plain:>10,.0f}{pair.ratio:>9.3f}{pair.beside:>9.1%}  {pair.why}"
                 print(f"{'trial ' + str(len(pairs)):<12}{told}", flush=True)

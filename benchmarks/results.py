@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 FILE = "benchmarks/results.json"
-OF_THE_PROJECT = ("sweeps", "workers")
+OF_THE_PROJECT = ("sweeps", "workers", "tests")
 PACKAGES = {  # by the module that they bring
     "PIL": "pillow",
     "google": "protobuf",

@@ -1,10 +1,14 @@
 """Run benchmarks one after the other, keep each verdict in `results.json`, and make README's table again.
 
-    python benchmarks/run.py [NAME ...] [-- ARGUMENT ...]
+    python benchmarks/run.py [--go-on] [NAME ...] [-- ARGUMENT ...]
 
-All of them without a name. One that fails, or does not meet its bounds, is kept as such and the next one runs; the exit
-code is 1 in the end. Arguments behind `--` go to the benchmark; its result is then marked, since README's claim is what
-the benchmark does by itself. A benchmark that is started by hand keeps nothing.
+All of them without a name, the shortest first. One that fails, or does not meet its bounds, is kept as such and the
+next one runs; the exit code is 1 in the end. One that this machine can't run is skipped, and its earlier result stays.
+Arguments behind `--` go to the benchmark; its result is then marked, since README's claim is what the benchmark does by
+itself. A benchmark that is started by hand keeps nothing.
+
+Each result is written as soon as its benchmark ends. `--go-on` takes up the latest run where it was broken off: what it
+has measured of the code as it is now is not measured again.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,30 +33,62 @@ from results import ROOT, Result
 from workers import fingerprint
 
 LISTENING_S = 2.0
+GO_ON = "--go-on"
 
 
 def main(asked: Sequence[str], claims: Sequence[Claim] = CLAIMS, root: Path = ROOT) -> int:
-    names, arguments = split(asked)
+    asked, arguments = split(asked)
+    names = [name for name in asked if name != GO_ON]
     by_name = {claim.benchmark: claim for claim in claims}
     if unknown := [name for name in names if name not in by_name]:
         print(f"no benchmark is called '{unknown[0]}'; there are {', '.join(by_name)}", file=sys.stderr)
         return 2
-    run = Run(root=root, began=now(), commit=commit_at(root), machine=machine_here())
-    failed = []
-    for claim in [by_name[name] for name in names] or claims:
+    before = results.read(root)
+    began = now()
+    chosen = shortest_first([by_name[name] for name in names] or claims, before)
+    if GO_ON in asked and before:
+        began = max(result.run for result in before.values())
+        chosen = [claim for claim in chosen if not is_of(began, claim, before.get(claim.benchmark), root)]
+    if not chosen:
+        print("nothing is left")
+        return 0
+    run = Run(root=root, began=began, commit=commit_at(root), machine=machine_here())
+    failed, skipped = [], []
+    for claim in chosen:
         print(f"\n{claim.benchmark}", flush=True)
-        result = run.of(claim, arguments)
+        try:
+            result = run.of(claim, arguments)
+        except SkippedError as why:
+            skipped.append(f"{claim.benchmark}: skipped, its earlier result stays: {why}")
+            continue
         results.write(results.read(root) | {claim.benchmark: result}, root)
         table.update(claims, root)
         failed += complaints(claim, result)
-    print(*failed or ["all bounds met"], sep="\n")
-    return 1 if failed else 0
+    is_measured = len(skipped) < len(chosen)
+    print(*skipped, *failed or ["all bounds met" if is_measured else "nothing measured"], sep="\n")
+    return 1 if failed or (skipped and not is_measured) else 0
+
+
+def shortest_first(claims: Sequence[Claim], found: Mapping[str, Result]) -> list[Claim]:
+    """By what each took the last time; what was never measured comes before all others."""
+    return sorted(claims, key=lambda claim: found[claim.benchmark].took_s if claim.benchmark in found else 0.0)
+
+
+def is_of(run: str, claim: Claim, result: Result | None, root: Path) -> bool:
+    """Whether this run has measured the claim, to its end and of the code as it is."""
+    if not result or result.run != run or not result.figures or result.arguments:
+        return False
+    return not results.changed(claim, result, root)
 
 
 def split(asked: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return the names, and the arguments behind `--`."""
     at = list(asked).index("--") if "--" in asked else len(asked)
     return list(asked[:at]), tuple(asked[at + 1 :])
+
+
+class SkippedError(Exception):
+    """This machine can't run the benchmark."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +123,7 @@ class Run:
         )
 
     def _verdict(self, claim: Claim, arguments: tuple[str, ...]) -> dict[str, Any]:
-        """Return its last line; what ends without a verdict has met nothing."""
+        """Return its last line; what ends without a verdict has met nothing, what is skipped has none."""
         environment = os.environ | {"PYTHONPATH": str(self.root)}  # the code whose digest is taken
         command = [sys.executable, str(self.root / claim.script), *arguments]
         last = ""
@@ -98,6 +134,8 @@ class Run:
                 last = line.strip() or last
         try:
             verdict = json.loads(last)
+            if "skipped" in verdict:
+                raise SkippedError(verdict["skipped"])
             return {name: verdict[name] for name in ("figures", "bounds", "met", "unmet")}
         except (ValueError, TypeError, KeyError):
             print(f"{claim.benchmark} ended with exit code {process.returncode} and without a verdict")

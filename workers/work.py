@@ -9,7 +9,7 @@ from typing import Any
 
 from workers import knobs, models, pinning, readback, schedules, storage
 from workers.contract import RankReport, TrialConfig
-from workers.inputs.opening import open_source
+from workers.inputs import opening
 from workers.inputs.source import GROUP, Cores
 from workers.learner import Learner
 from workers.ranks import Voice
@@ -21,7 +21,7 @@ class Work:
         self.entered_at, self._began = time.time(), time.perf_counter()
         self.config, self.ring, self.voice = config, ring, voice
         self.learner = Learner(config, ring)
-        self.source = open_source(config, ring, cores, voice.beat)  # counting is neither cold nor told
+        self.source = opening.open_source(config, ring, cores, voice.beat)  # counting is neither cold nor told
         voice.beat("build")
         storage.prepare(config, ring, voice)
         self.read_before_mib = storage.read_mib()

@@ -5,19 +5,15 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from tests.cluster import hosts
-from tests.cluster.launched import Laptop
+from tests.cluster.launched import Laptop, on_hosts
 
 
 @pytest.fixture(scope="module")
 def laptop() -> Iterator[Laptop]:
-    """Where a user sits who has called `ray up` on the shipped cluster.yaml: a head and two nodes."""
     if why := hosts.lacking():
         pytest.skip(why)
-    with hosts.made(3) as (machines, folder):
-        user = Laptop(machines, folder)
-        with user.cluster():
-            user.wait_for_nodes()
-            yield user
+    with on_hosts() as user:
+        yield user
 
 
 @pytest.hookimpl(wrapper=True)

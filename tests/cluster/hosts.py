@@ -163,8 +163,8 @@ class Host:
 def made(count: int, shared_mib: int = 0) -> Iterator[tuple[list[Host], Path]]:
     """So many hosts on one network, of which this machine is the laptop; and the folder that they share, on a disk of
     its own if that has a size."""
-    folder = Path(tempfile.mkdtemp(prefix="sweep-hosts-"))
     _sweep_away()
+    folder = Path(tempfile.mkdtemp(prefix="sweep-hosts-"))
     hosts: list[Host] = []
     try:
         _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")])
@@ -195,7 +195,8 @@ def _sweep_away() -> None:
     for space in (line.split()[0] for line in listed.splitlines() if line.startswith("sweep-")):
         _ip(f"netns del {space}")
     for link in Path("/sys/class/net").glob("sweep-*"):
-        _ip(f"link del {link.name}")
+        with contextlib.suppress(subprocess.CalledProcessError):  # it goes with its namespace, perhaps meanwhile
+            _ip(f"link del {link.name}")
     for mount in (line.split() for line in Path("/proc/mounts").read_text().splitlines()):
         if mount[0] == DISK:
             _run(["umount", "--lazy", mount[1]])

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.cluster import hosts
 from tests.cluster.hosts import ROOT, Host
 
 JOINED_WITHIN_S = 150
@@ -107,6 +108,19 @@ class Laptop:
     def sweep(self, *arguments: object, timeout_s: float = 120, code: int = 0) -> str:
         return self.call(BIN / "sweep", *arguments, timeout_s=timeout_s, code=code)
 
+    def swept(self, text: str, within_s: float = 1200) -> list[dict[str, Any]]:
+        """The trials of a sweep file's text, once the cluster has run them all."""
+        planned = self.home / "swept.yaml"
+        planned.write_text(text)
+        name = self.sweep("submit", planned, "--fresh").strip()
+        give_up = time.monotonic() + within_s
+        while (told := json.loads(self.sweep("status", name, "--format", "json")))["state"] != "complete":
+            assert time.monotonic() < give_up, f"{told}\n{self.logs()}"
+            time.sleep(3)  # each look takes a processor's time from the ranks
+        rows: list[dict[str, Any]] = json.loads(self.sweep("trials", name, "--format", "json"))
+        assert {row["outcome"] for row in rows} == {"completed"}, rows
+        return rows
+
     @contextlib.contextmanager
     def started(self, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         """A command that goes on until the block ends."""
@@ -148,3 +162,13 @@ class Laptop:
         told = self.head.run(f"cd ~/ray-sweeps && RAY_AUTH_MODE=token .venv/bin/python -c {shlex.quote(script)}")
         (answer,) = (line for line in told.splitlines() if line.startswith(ANSWER))
         return json.loads(answer.removeprefix(ANSWER))
+
+
+@contextlib.contextmanager
+def on_hosts() -> Iterator[Laptop]:
+    """A user who has called `ray up` on the shipped cluster.yaml: a head and two nodes."""
+    with hosts.made(3) as (machines, folder):
+        laptop = Laptop(machines, folder)
+        with laptop.cluster():
+            laptop.wait_for_nodes()
+            yield laptop

@@ -19,10 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import link
 import pytest
 
 from sweeps import errors
-from tests.cluster import link, strangers
+from tests.cluster import strangers
 from tests.cluster.hosts import ROOT, Host
 from tests.cluster.launched import Laptop
 
@@ -253,7 +254,7 @@ def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Lapto
     assert share[0, 2] < share[200, 2] < share[20, 2], (share, speed)
     assert efficiency[200] > efficiency[20], (share, speed)
     slow, free = (link.Trial(speed[mbit, 2], share[mbit, 2], 0) for mbit in (20, 0))
-    # How near it comes, and how often, says `python -m tests.cluster.link 10`.
+    # How near it comes, and how often, says `make bench ONE=link`.
     assert link.told(slow, free) == pytest.approx(link.removed(slow, free), abs=0.1), (share, speed)
 
 

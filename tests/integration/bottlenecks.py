@@ -13,8 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from workers import contract, inputs, learner, ring, steady, train
+from workers import contract, learner, ring, steady, train
 from workers.contract import TrialConfig
+from workers.inputs import opening
+from workers.inputs.source import Batch, Source
 from workers.ranks import Seat, Voice
 
 INPUT_S, COMM_S, COMPUTE_S = "HOROVOD_PLANTED_INPUT_S", "HOROVOD_PLANTED_COMM_S", "HOROVOD_PLANTED_COMPUTE_S"
@@ -31,13 +33,13 @@ def planted(name: str) -> float:
 class SlowSource:
     """Hands out a batch only after a while: an input whose rate is known."""
 
-    def __init__(self, source: inputs.Source) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
-    def stream(self) -> Iterator[inputs.Batch]:
+    def stream(self) -> Iterator[Batch]:
         for batch in self._source.stream():
             time.sleep(planted(INPUT_S))
             yield batch
@@ -48,8 +50,8 @@ class PacedSource(SlowSource):
 
     ahead = BATCHES_AHEAD + 2  # one is being made, and one waits for room
 
-    def stream(self) -> Iterator[inputs.Batch]:
-        ready: queue.Queue[inputs.Batch] = queue.Queue(BATCHES_AHEAD)
+    def stream(self) -> Iterator[Batch]:
+        ready: queue.Queue[Batch] = queue.Queue(BATCHES_AHEAD)
         batch = next(self._source.stream())
 
         def decode() -> None:
@@ -104,7 +106,7 @@ def after_a_while(seconds: float, tensors: Sequence[Any]) -> list[Any]:
 
 
 def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
-    open_source, average, differentiate = inputs.open_source, ring.Horovod.average, learner.Learner._differentiate
+    open_source, average, differentiate = opening.open_source, ring.Horovod.average, learner.Learner._differentiate
 
     def slow_average(self: ring.Horovod, tensors: Sequence[Any]) -> list[Any]:
         return after_a_while(planted(COMM_S), average(self, tensors))
@@ -117,7 +119,7 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
         stop, go_on = steady.Decision(kind="stop", reason="interval"), steady.Decision(kind="go on")
         steady.decide = lambda trace, *_: stop if len(trace) >= enough else go_on
     source = PacedSource if planted(DECODE_S) else SlowSource
-    inputs.open_source = lambda *asked, **named: source(open_source(*asked, **named))  # type: ignore[assignment]
+    opening.open_source = lambda *asked, **named: source(open_source(*asked, **named))  # type: ignore[assignment]
     ring.Horovod.average = slow_average  # type: ignore[method-assign]
     learner.Learner._differentiate = slow_differentiate  # type: ignore[method-assign]
     train.run(config, seat, Stopwatch(voice, seat))

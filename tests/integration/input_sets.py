@@ -15,7 +15,9 @@ import numpy as np
 from PIL import Image
 
 from tests.conftest import MARK
-from workers import contract, inputs
+from workers import contract
+from workers.inputs import opening
+from workers.inputs.source import Source
 from workers.ring import Solo
 
 CLASSES = 3000  # in these sets a label tells one image from another
@@ -78,9 +80,9 @@ def config(folder: Path | str, **fields: Any) -> Any:
     return contract.trial_config({**contract.to_json(base), **content})
 
 
-def open_source(folder: Path | str, ring: Any = None, **fields: Any) -> inputs.Source:
+def open_source(folder: Path | str, ring: Any = None, **fields: Any) -> Source:
     asked, ring = config(folder, **fields), ring or Solo()
-    return inputs.open_source(asked, ring, inputs.cores_here(asked, ring.local_size))
+    return opening.open_source(asked, ring, opening.cores_here(asked, ring.local_size))
 
 
 def jpeg(width: int = 40, height: int = 32, seed: int = 0) -> bytes:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from workers import checkpoint, contract, inputs, train
+from workers import checkpoint, contract, train
 from workers.contract import EpochRecord, TrialConfig
+from workers.inputs import opening
 from workers.ranks import Seat, Voice
 from workers.ring import joined
 from workers.work import Work
@@ -25,7 +26,7 @@ def loss_curve(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells the loss of every global batch of two epochs."""
     train.place(config)
     with joined(seat, config.compression, config.reduction) as ring:
-        work = Work(config, ring, voice, inputs.cores_here(config, 1))
+        work = Work(config, ring, voice, opening.cores_here(config, 1))
         work.learner.set_rate(float(config.lr_schedule))
         losses = [work.learner.learn(*batch).loss for epoch in (1, 2) for batch in work.source.epoch(epoch)]
         means = ring.total(np.array(losses)) / ring.size
@@ -36,7 +37,7 @@ def what_xla_compiles(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells whether a part of the step is handed to XLA, as its graph has it."""
     train.place(config)
     with joined(seat, config.compression, config.reduction) as ring:
-        work = Work(config, ring, voice, inputs.cores_here(config, 1))
+        work = Work(config, ring, voice, opening.cores_here(config, 1))
         graph = work.learner._step.get_concrete_function(*next(work.source.stream())).graph.as_graph_def()
     tell(voice, any(function.attr["_XlaMustCompile"].b for function in graph.library.function))
 
@@ -45,7 +46,7 @@ def weights_after_a_step(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells the first kernel and bias before a step and after it, and the gradients in between."""
     train.place(config)
     with joined(seat, config.compression, config.reduction) as ring:
-        work = Work(config, ring, voice, inputs.cores_here(config, 1))
+        work = Work(config, ring, voice, opening.cores_here(config, 1))
         learner = work.learner
         learner.set_rate(RATE)
         batch = next(work.source.stream())

@@ -31,8 +31,9 @@ from tests.integration.input_sets import (
     open_source,
     write,
 )
-from workers import contract, inputs, storage, train
-from workers.inputs import padding, shards
+from workers import contract, storage, train
+from workers.inputs import opening, padding, shards
+from workers.inputs.source import Source
 from workers.ranks import Seat, Voice
 from workers.ring import joined
 
@@ -112,7 +113,7 @@ def orders(folder: Path) -> dict[str, Any]:
     def images_of(batches: Any) -> Any:
         return np.concatenate([images.numpy() for images, _, _ in batches])
 
-    def ordered(**fields: Any) -> inputs.Source:
+    def ordered(**fields: Any) -> Source:
         return open_source(folder, classes=60, batch_size=10, **fields)
 
     one, again, more = ordered(), ordered(decode_threads=1), ordered(decode_threads=5)
@@ -202,7 +203,7 @@ def test_training_sees_random_crops_half_of_them_turned_and_validation_the_middl
 def check_two_ranks(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
     """Runs in every rank: an epoch and a validation, added up over the ring."""
     with joined(seat) as ring:
-        source = inputs.open_source(config, ring, inputs.cores_here(config, ring.local_size))
+        source = opening.open_source(config, ring, opening.cores_here(config, ring.local_size))
         for batches, images in ((source.epoch(1), 23), (source.validation(), 9)):
             labels, weights = labels_and_weights(batches)
             seen = np.bincount(labels[weights > 0], minlength=images)
@@ -249,7 +250,7 @@ def counts_on_slow_storage(config: contract.TrialConfig, seat: Seat, voice: Voic
     reads = reads_slowly(READ_S if seat.rank == 0 else 0.0)
     with joined(seat) as ring:
         voice.beat("build")  # whose deadline is short
-        source = inputs.open_source(config, ring, inputs.cores_here(config, ring.local_size), voice.beat)
+        source = opening.open_source(config, ring, opening.cores_here(config, ring.local_size), voice.beat)
         images, most = source.train_images, ring.total(np.array([len(reads) if ring.rank == 0 else 0])).item()
     voice.beat("finish")
     voice.say("failed", kind="counted", message=f"{images} images, rank 0 read {most} times")

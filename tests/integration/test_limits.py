@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import causes
 import pytest
 
 from sweeps import limits, rows
 from sweeps.ledger import TrialRecord
-from tests.integration import causes
 from tests.integration.bottlenecks import COMM_S, COMPUTE_S, INPUT_S
 from tests.integration.gangs import gang
 from tests.unit.records import config
@@ -62,8 +62,7 @@ def test_looking_takes_no_step_of_the_window_and_as_many_rounds_at_all_ranks(tmp
 def test_a_real_cause_has_about_the_share_that_removing_it_gives_and_no_other_is_named(
     name: str, tmp_path: Path
 ) -> None:
-    """A busy machine widens the interval. How often five points suffice on a quiet one says
-    `python -m tests.integration.causes 10`."""
+    """A busy machine widens the interval. How often five points suffice on a quiet one says `make bench ONE=causes`."""
     causes.make_images(tmp_path)
     cause = causes.CAUSES[name]
     found = causes.found(cause, tmp_path)

@@ -7,13 +7,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from workers import contract, inputs, train
+from workers import contract, train
+from workers.inputs import opening
+from workers.inputs.source import Source
 from workers.ranks import Seat, Voice
 
 
 def run(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
     told: dict[str, Any] = {"pid": os.getpid()}
-    beat, open_source = voice.beat, inputs.open_source
+    beat, open_source = voice.beat, opening.open_source
 
     def watched(phase: contract.Phase, step: int = 0) -> None:
         beat(phase, step)
@@ -21,12 +23,12 @@ def run(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
             told["finish"] = threads()
             Path(seat.checkpoint).with_name(f"threads-{seat.rank}.json").write_text(json.dumps(told))
 
-    def opened(*arguments: Any) -> inputs.Source:
+    def opened(*arguments: Any) -> Source:
         told["before input"] = threads()  # the network is built: TensorFlow and the ring have theirs
         return open_source(*arguments)
 
     voice.beat = watched  # type: ignore[method-assign]
-    inputs.open_source = opened
+    opening.open_source = opened
     train.run(config, seat, voice)
 
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
+import bound
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-
-FILE = Path(__file__).parents[2] / "benchmarks" / "bound.py"
-found = importlib.util.spec_from_file_location("bound", FILE)
-assert found
-assert found.loader
-bound = importlib.util.module_from_spec(found)
-found.loader.exec_module(bound)
 
 
 @pytest.mark.parametrize(

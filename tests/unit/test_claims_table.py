@@ -14,18 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import claims
 import pytest
+import results
+import run
+import table
+import verdicts
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))  # scripts that import their neighbours
-import claims  # noqa: E402
-import results  # noqa: E402
-import run  # noqa: E402
-import table  # noqa: E402
-import verdicts  # noqa: E402
-
-sys.path.remove(str(BENCHMARKS))
 
 ROW = claims.Row(claim="how long it takes", ours="{took_s:.1f} s", peer="the others", peer_figures="{theirs_s:.1f} s")
 SECOND = claims.Row(peer="one more", peer_figures="{more_s:.1f} s", last="{times:.0f}×")
@@ -158,7 +155,7 @@ def source(module: str, root: Path) -> str:
 OWN = results.OF_THE_PROJECT
 
 
-STARTED = re.compile(r"(\w+)\.py|(\w+):\w+|((?:sweeps|workers)\.[\w.]+)(?::\w+)?")
+STARTED = re.compile(r"(\w+)\.py|(\w+):\w+|((?:sweeps|workers|tests)\.[\w.]+)(?::\w+)?")
 
 
 def started(script: Path) -> Iterator[str]:
@@ -175,7 +172,7 @@ def reached(script: str, root: Path) -> set[str]:
     while left:
         if (name := left.pop()) not in found:
             found.add(name)
-            if name.startswith("benchmarks/"):
+            if name.startswith(("benchmarks/", "tests/")):
                 modules = {*results.imports(root / name), *started(root / name)}
                 left += [file for module in modules if (file := source(module, root))]
     return found
@@ -420,6 +417,8 @@ print("on the way")
 sys.exit(conclude("it", {{"took_s": float((sys.argv[1:] or [1])[0]), **{others}}}, {{"took_s": "<= 2"}}))
 """
 
+SKIPPED = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); from verdicts import skip; skip('hosts need root')\n"
+
 
 @pytest.fixture
 def project(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -477,6 +476,58 @@ def test_one_that_does_not_meet_its_bound_is_kept_with_its_figures_and_its_argum
     assert "✗ not met: `took_s` 3, not ≤ 2** **(run with other arguments: 3)**" in (project / table.README).read_text()
 
 
+def test_one_that_this_machine_cannot_run_is_skipped_and_leaves_its_earlier_result(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert made_by("it", project=project) == 0
+    earlier = results.read(project)
+    (project / "benchmarks" / "it.py").write_text(SKIPPED)
+    (project / "benchmarks" / "other.py").write_text(VERDICT.format(benchmarks=str(BENCHMARKS), others={"n": 3}))
+    assert made_by(project=project) == 0, "the other one was measured"
+    found = results.read(project)
+    assert found["it"] == earlier["it"]
+    assert found["other"].met
+    assert capfd.readouterr().out.endswith("it: skipped, its earlier result stays: hosts need root\nall bounds met\n")
+
+
+def test_nothing_but_what_is_skipped_is_no_success(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (project / "benchmarks" / "it.py").write_text(SKIPPED)
+    assert made_by("it", project=project) == 1
+    assert results.read(project) == {}
+    assert capfd.readouterr().out.endswith("hosts need root\nnothing measured\n")
+
+
+def test_the_shortest_comes_first_and_before_it_what_was_never_measured(tree: Path) -> None:
+    found = {"it": measured(tree, took_s=60), "other": measured(tree, OTHER, took_s=3)}
+    never = dataclasses.replace(CLAIM, benchmark="never")
+    assert run.shortest_first((CLAIM, OTHER, never), found) == [never, OTHER, CLAIM]
+
+
+def test_a_run_that_was_broken_off_goes_on_with_what_it_has_not_measured(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert made_by(project=project) == 1, "the other one breaks off"
+    first = results.read(project)
+    (project / "benchmarks" / "other.py").write_text(VERDICT.format(benchmarks=str(BENCHMARKS), others={"n": 3}))
+    assert made_by("--go-on", project=project) == 0
+    found = results.read(project)
+    assert found["it"] == first["it"], "it was measured, and its code is as it was"
+    assert found["other"].met
+    assert found["other"].run == found["it"].run, "so they ran together"
+    assert made_by("--go-on", project=project) == 0
+    assert results.read(project) == found
+    assert capfd.readouterr().out.endswith("nothing is left\n")
+
+
+def test_going_on_measures_again_what_has_changed_since(project: Path) -> None:
+    assert made_by("it", project=project) == 0
+    (earlier,) = results.read(project).values()
+    (project / "code" / "one.py").write_text("N = 2\n")
+    assert made_by("--go-on", "it", project=project) == 0
+    (again,) = results.read(project).values()
+    assert again.code != earlier.code
+
+
 def test_a_benchmark_that_is_started_by_hand_keeps_nothing(project: Path) -> None:
     subprocess.run([sys.executable, "benchmarks/it.py"], cwd=project, check=True, capture_output=True)
     assert results.read(project) == {}
@@ -521,7 +572,15 @@ def test_the_commit_is_said_with_whether_files_differ_from_it(project: Path) -> 
 
 @pytest.mark.parametrize(
     ("bound", "is_met"),
-    [("<= 1", True), ("<= 0.9", False), (">= 1", True), (">= 0.9 and <= 1.1", True), (">= 0.9 and <= 0.95", False)],
+    [
+        ("<= 1", True),
+        ("<= 0.9", False),
+        (">= 1", True),
+        (">= 0.9 and <= 1.1", True),
+        (">= 0.9 and <= 0.95", False),
+        ("> 0.9", True),
+        ("> 1", False),
+    ],
 )
 def test_a_verdict_names_the_figures_whose_bounds_do_not_hold(
     bound: str, is_met: bool, capsys: pytest.CaptureFixture[str]

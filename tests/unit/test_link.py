@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import link
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from link import BATCH, RANKS, Trial
 
 from sweeps import plan, spec
-from tests.cluster import link
-from tests.cluster.link import BATCH, RANKS, Trial
 
 MS = st.floats(1, 1000)
 
@@ -31,7 +31,7 @@ def test_shares_that_are_right_say_what_removing_the_throttle_gives(
 
 @pytest.mark.parametrize(("off", "is_near"), [(0.04, True), (-0.04, True), (0.06, False), (-0.06, False)])
 def test_a_share_that_is_off_by_more_than_five_points_is_not_near(off: float, is_near: bool) -> None:
-    assert link.is_near(trial(100, 60, off), trial(100, 10)) is is_near
+    assert (link.off(trial(100, 60, off), trial(100, 10)) <= link.WITHIN) is is_near
 
 
 @pytest.mark.parametrize("share", link.SHARES)

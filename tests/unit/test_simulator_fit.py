@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib.util
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simulator as benchmark
 
 from sweeps import driver
 from sweeps.simulator import evidence
 from sweeps.simulator.model import FITTED, Numbers
 from tests.unit.simulations import trial
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))  # it imports its neighbour `verdicts`
-found = importlib.util.spec_from_file_location("benchmarks_simulator", BENCHMARKS / "simulator.py")
-assert found
-assert found.loader
-benchmark = importlib.util.module_from_spec(found)
-sys.modules["benchmarks_simulator"] = benchmark
-found.loader.exec_module(benchmark)
-sys.path.remove(str(BENCHMARKS))
 
 ROWS = benchmark.rows()
 

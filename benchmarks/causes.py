@@ -1,7 +1,4 @@
-"""Real causes of waiting, and what removing each gives in a run of its own.
-
-`python -m tests.integration.causes 10` runs each cause (or those named) ten times and prints what was found beside what
-removing it gave; it exits with 1 if a share is farther off than 5 points in more than one run of ten.
+"""Real causes of waiting: what a trial says that each takes of a step, and what removing it gives in a run of its own.
 
 How large a cause is depends on the machine: the step without it is timed first, and then so much is planted as should
 take the share that is aimed at. An input is slow in its decode threads, which prefetch: the batches' time in the
@@ -15,6 +12,8 @@ that each train alone on images in memory (`waits`).
 What removing gives must not hold the machine's own changes of speed, which come to a fifth within seconds. So the run
 with the cause and the one without train by turns of a second, and the shares of the run with it are those of the very
 steps behind these turns (the product compares them in rounds, by turns too).
+
+    python benchmarks/causes.py [RUNS [NAME ...]]
 """
 
 from __future__ import annotations
@@ -22,28 +21,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from verdicts import conclude
 
 from sweeps import limits
 from sweeps.limits import Share, Shares, Verdict
 from tests.integration import turns
 from tests.integration.gangs import KEY
+from tests.integration.late_ranks import DELAY_S
 from tests.unit.records import config
-from workers import dataset, train, verdict
-from workers.contract import TrialConfig
-from workers.inputs import images
+from workers import dataset, verdict
 from workers.paths import nursery_address
-from workers.ranks import Seat, Voice
 
-DELAY_S = "HOROVOD_DELAY_AN_IMAGE_S"  # a name that a trial's environment may have
 WITHIN = 0.05
-ENTRY = "tests.integration.causes:run"
+ENTRY = "tests.integration.late_ranks:run"
 BATCH = 16
 WARM = 60  # steps that empty what was made ahead, though each takes little more than is made meanwhile
 PROBED_S = 0.001  # a delay with which the images of a batch take longer than a step's work
@@ -94,23 +94,6 @@ CAUSES = {
 }
 
 
-def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
-    """A rank whose decode threads are held up for a while at each image, if the trial's environment says so."""
-    import tensorflow as tf
-
-    delay_s, for_training = float(os.environ.get(DELAY_S, 0)), images.for_training
-
-    def late(*asked: Any) -> Any:
-        image, label = for_training(*asked)
-        waited = tf.numpy_function(lambda: time.sleep(delay_s) or 0, [], tf.int64)
-        with tf.control_dependencies([waited]):
-            return tf.identity(image), label
-
-    if delay_s:
-        images.for_training = late
-    train.run(config, seat, turns.Seen(voice, seat))
-
-
 @functools.cache
 def decoding_s(folder: Path, ranks: int) -> float:
     """What a decode thread takes for an image that is not held up."""
@@ -137,8 +120,9 @@ class Found:
         return 1 - self.without_ms / self.with_ms
 
     @property
-    def is_near(self) -> bool:
-        return abs(self.share.value - self.removed) <= WITHIN
+    def off(self) -> float:
+        """How far the share is from that."""
+        return abs(self.share.value - self.removed)
 
     def __str__(self) -> str:
         steps = f"{self.planted}; {self.with_ms:.1f} ms a step, {self.without_ms:.1f} without"
@@ -179,26 +163,43 @@ def make_images(folder: Path) -> None:
     dataset.make(folder / "images", recipe)
 
 
-def main(runs: int, names: Sequence[str]) -> int:
-    is_met = True
+@contextmanager
+def nursery() -> Iterator[None]:
+    """That forks the ranks."""
     command = [sys.executable, "-m", "workers.nursery", nursery_address(KEY)[1:]]
-    with tempfile.TemporaryDirectory() as at:
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        assert process.stdin
+        process.stdin.close()
+        process.wait(10)
+
+
+def main(runs: int, names: Sequence[str]) -> int:
+    errors: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as at, nursery():
         folder = Path(at)
         make_images(folder)
-        nursery = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        for name in names or CAUSES:
-            near = 0
-            for _ in range(runs):
+        for _ in range(runs):
+            for name in names:  # one after the other: a bad minute of the machine falls on one run of each
                 one = found(CAUSES[name], folder)
-                near += one.is_near
+                errors.setdefault(name, []).append(one.off)
                 print(f"{name}: {one}; load {os.getloadavg()[0]:.1f}", flush=True)
-            print(f"{name}: within {WITHIN:.0%} in {near} of {runs}", flush=True)
-            is_met &= near >= 0.9 * runs
-        assert nursery.stdin
-        nursery.stdin.close()
-        nursery.wait(10)
-    return 0 if is_met else 1
+    near = {name: statistics.fmean(error <= WITHIN for error in errors[name]) for name in names}
+    for name, share in near.items():
+        print(f"{name}: within {WITHIN:.0%} in {share:.0%} of {runs}")
+    every = [error for of_one in errors.values() for error in of_one]
+    figures = {
+        "causes": len(near),
+        "runs": runs,
+        "least_near": min(near.values()),
+        "most_near": max(near.values()),
+        "median_off": statistics.median(every),
+        "worst_off": max(every),
+    }
+    return conclude("causes", figures, bounds={"least_near": ">= 0.9"})
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10, sys.argv[2:] or [*CAUSES]))

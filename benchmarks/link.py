@@ -1,29 +1,31 @@
 """Two hosts with a slow link: what of a step the link takes, by the trial's own shares and by a trial without it.
 
-`python -m tests.cluster.link [RUNS]` makes the hosts once and trains on them with a throttled link and with a free one
-in turn. How slow the link is follows from the step that is measured first, so that it takes a fifth, a third or half of
-a step. It exits with 1 if what the shares say is farther than 5 points from what removing the throttle gives in more
-than one run of ten.
+Three hosts of network namespaces, a head and two nodes, train with a throttled link and with a free one in turn. How
+slow the link is follows from the step that is measured first, so that it takes a fifth, a third or half of a step. A
+run is near if what the shares say is within 5 points of what removing the throttle gives.
 
 Ranks wait for each other and reduce over a free link too, so `comm_share` of the throttled trial holds more than the
 throttle. What a free trial still spends on communication is taken off, in the throttled trial's steps.
+
+    python benchmarks/link.py [RUNS]
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
+import signal
+import statistics
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
+from verdicts import conclude, skip
+
 from tests.cluster import hosts
-from tests.cluster.launched import Laptop
+from tests.cluster.launched import Laptop, on_hosts
 
 WITHIN = 0.05
-ENOUGH = 0.9  # of the runs
 SHARES = (0.2, 0.35, 0.5)  # of a step that the link takes, about
 HIDDEN = 0.5  # of a step that a reduction may take beside the backward pass, about
 BURST_BYTES = 64e3  # that the throttle lets pass at once: see `Host.throttled`
@@ -70,8 +72,9 @@ def told(throttled: Trial, free: Trial) -> float:
     return throttled.comm_share - free.comm_share * free.step_s / throttled.step_s
 
 
-def is_near(throttled: Trial, free: Trial) -> bool:
-    return abs(told(throttled, free) - removed(throttled, free)) <= WITHIN
+def off(throttled: Trial, free: Trial) -> float:
+    """How far the one is from the other, of a step."""
+    return abs(told(throttled, free) - removed(throttled, free))
 
 
 def of_row(row: Mapping[str, Any]) -> Trial:
@@ -80,36 +83,34 @@ def of_row(row: Mapping[str, Any]) -> Trial:
 
 def trained(laptop: Laptop, name: str, mbit: int = 0) -> Trial:
     """A trial on two hosts, over a link of this rate if one is given."""
-    file = laptop.home / f"{name}.yaml"
-    file.write_text(SWEEP.replace("NAME", name))
     with laptop.workers[0].throttled(mbit) if mbit else contextlib.nullcontext():
-        submitted = laptop.sweep("submit", file, "--fresh").strip()
-        while json.loads(laptop.sweep("status", submitted, "--format", "json"))["state"] != "complete":
-            time.sleep(1)
-    (row,) = json.loads(laptop.sweep("trials", submitted, "--format", "json"))
+        (row,) = laptop.swept(SWEEP.replace("NAME", name))
     return of_row(row)
 
 
 def main(runs: int) -> int:
     if why := hosts.lacking():
-        sys.exit(why)
-    near = 0
-    with hosts.made(3) as (machines, folder):
-        laptop = Laptop(machines, folder)
-        with laptop.cluster():
-            laptop.wait_for_nodes()
-            first = trained(laptop, "link")  # which also warms the nodes
-            for n in range(runs):
-                mbit = throttle_mbit(first, SHARES[n % len(SHARES)])
-                rates = (mbit, 0) if n % 2 else (0, mbit)  # a drift of the machine falls on either in turn
-                found = {rate: trained(laptop, f"link-{n}-{rate}", rate) for rate in rates}
-                slow, free = found[mbit], found[0]
-                near += is_near(slow, free)
-                shares = f"communication {slow.comm_share:.1%}, {free.comm_share:.1%} without the throttle"
-                of_link = f"the throttle {told(slow, free):.1%}, removing it {removed(slow, free):.1%}"
-                print(f"{mbit} Mbit/s: {1e3 * slow.step_s:.0f} ms a step; {shares}; {of_link}", flush=True)
-    print(f"within {WITHIN:.0%} in {near} of {runs}", flush=True)
-    return 0 if near >= ENOUGH * runs else 1
+        return skip(why)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no host stays behind
+    errors = []
+    with on_hosts() as laptop:
+        first = trained(laptop, "link")  # which also warms the nodes
+        for n in range(runs):
+            mbit = throttle_mbit(first, SHARES[n % len(SHARES)])
+            rates = (mbit, 0) if n % 2 else (0, mbit)  # a drift of the machine falls on either in turn
+            found = {rate: trained(laptop, f"link-{n}-{rate}", rate) for rate in rates}
+            slow, free = found[mbit], found[0]
+            errors.append(off(slow, free))
+            shares = f"communication {slow.comm_share:.1%}, {free.comm_share:.1%} without the throttle"
+            of_link = f"the throttle {told(slow, free):.1%}, removing it {removed(slow, free):.1%}"
+            print(f"{mbit} Mbit/s: {1e3 * slow.step_s:.0f} ms a step; {shares}; {of_link}", flush=True)
+    figures = {
+        "runs": runs,
+        "near": statistics.fmean(error <= WITHIN for error in errors),
+        "median_off": statistics.median(errors),
+        "worst_off": max(errors),
+    }
+    return conclude("link", figures, bounds={"near": ">= 0.9"})
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import math
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -475,6 +477,8 @@ def _conduct(
         for meter in meters:
             meter.close()
         is_whole, is_discarded = is_complete and not before.leaves, book.is_blank
+        if is_over and not is_discarded:
+            _load_ahead()
         left = tracker.close(is_whole, is_discarded)
         if is_over and not is_discarded:
             refusals += _ended(book, "complete" if is_whole else "stopped")
@@ -499,6 +503,18 @@ def _conduct(
     if before.leaves:
         console.print(f"others of its trials have not run yet: {terms.me} resume {book.facts.name}")
     return _told(planned, book, refusals, file, why, console, terms, spent.expected)
+
+
+def _load_ahead() -> None:
+    """Load what tells of the results while the tracker brings the last trials to the store: nothing is measured any
+    more, and both take seconds."""
+
+    def load() -> None:
+        for module in ("mlflow", "sweeps.findings", "sweeps.report.answer", "sweeps.report.page"):
+            with contextlib.suppress(Exception):  # whoever needs it says what is wrong
+                importlib.import_module(module)
+
+    threading.Thread(target=load, name="load ahead", daemon=True).start()
 
 
 def _ended(book: ledger.Ledger, why: str) -> list[RefusedError]:
@@ -662,10 +678,10 @@ def _conclude(
     print()
     for line in [*found.lines(), *overview.front(trials, planned)]:
         print(line)
-    page = report.write(facts.name)
+    page = report.written(told, ledger.paths(facts.name).folder / "report.html", found=found)
     if not refusals:
         try:
-            report.attach(facts.name, page)
+            report.attach(facts.name, page, report.concluded(told, found))
         except RefusedError as refusal:
             refusals.append(refusal)
     situation = next_steps.Situation(

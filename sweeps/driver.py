@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import math
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -477,8 +475,6 @@ def _conduct(
         for meter in meters:
             meter.close()
         is_whole, is_discarded = is_complete and not before.leaves, book.is_blank
-        if is_over and not is_discarded:
-            _load_ahead()
         left = tracker.close(is_whole, is_discarded)
         if is_over and not is_discarded:
             refusals += _ended(book, "complete" if is_whole else "stopped")
@@ -503,18 +499,6 @@ def _conduct(
     if before.leaves:
         console.print(f"others of its trials have not run yet: {terms.me} resume {book.facts.name}")
     return _told(planned, book, refusals, file, why, console, terms, spent.expected)
-
-
-def _load_ahead() -> None:
-    """Load what tells of the results while the tracker brings the last trials to the store: nothing is measured any
-    more, and both take seconds."""
-
-    def load() -> None:
-        for module in ("mlflow", "sweeps.findings", "sweeps.report.answer", "sweeps.report.page"):
-            with contextlib.suppress(Exception):  # whoever needs it says what is wrong
-                importlib.import_module(module)
-
-    threading.Thread(target=load, name="load ahead", daemon=True).start()
 
 
 def _ended(book: ledger.Ledger, why: str) -> list[RefusedError]:

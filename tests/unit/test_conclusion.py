@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +50,3 @@ def test_what_was_found_is_worked_out_once_and_told_in_all_three_places(
     assert found.answer.plain in told.markdown
     assert told.gpu_hours is not None
     assert "<h1" in page.read_text()
-
-
-def test_what_tells_of_results_is_loaded_beside_the_tracker_s_last_work() -> None:
-    """In a process of its own: this one may have loaded it already."""
-    script = """
-import sys, threading
-from sweeps import driver
-assert "mlflow" not in sys.modules
-driver._load_ahead()
-(beside,) = [one for one in threading.enumerate() if one.name == "load ahead"]
-beside.join()
-print("mlflow" in sys.modules, "sweeps.report.page" in sys.modules)
-"""
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["True", "True"]

@@ -16,6 +16,9 @@ all the times.
   command, table included. What is before is set-up, once a sweep: Ray, the store and the nursery's TensorFlow.
 - *Window share*: the same of the windows alone, from which throughput comes.
 
+Trials that don't run on this machine, as bf16 where the processor does not compute it, measure nothing. What they take
+is in the time that the shares are of.
+
 **Instant trials** (see `instant`): the whole control plane on a simulated gang beside Tune on its own, one trial at a
 time, a reused actor and the same placement group in both, in processes of their own that take turns. Ours does more: it
 makes up a measurement of every trial, reads it, decides on it, and puts it on disk before it counts. What brings trials
@@ -89,9 +92,13 @@ def demo() -> tuple[list[Spent], float]:
 
 
 def spent(records: Sequence[TrialRecord]) -> list[Spent]:
+    """Of the trials that measured. Those that a gang found infeasible come before the next one all the same."""
     found = []
-    for before, record in zip([None, *records], records, strict=False):
-        assert record.outcome.measurement, record.outcome
+    ran = [record for record in records if record.outcome.granted]
+    for before, record in zip([None, *ran], ran, strict=False):
+        assert record.outcome.status in ("completed", "infeasible"), record.outcome
+        if not record.outcome.measurement:
+            continue
         ranks = record.outcome.measurement.ranks
         built_at = max(rank.entered_at + rank.build_s for rank in ranks)
         ends_at = max(rank.window_at[1] for rank in ranks)

@@ -663,10 +663,10 @@ def _conclude(
     print()
     for line in [*found.lines(), *overview.front(trials, planned)]:
         print(line)
-    page = report.write(facts.name)
+    page = report.written(told, ledger.paths(facts.name).folder / "report.html", found=found)
     if not refusals:
         try:
-            report.attach(facts.name, page)
+            report.attach(facts.name, page, report.concluded(told, found))
         except RefusedError as refusal:
             refusals.append(refusal)
     situation = next_steps.Situation(

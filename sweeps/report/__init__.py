@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from workers.paths import written_whole
 
 if TYPE_CHECKING:
+    from sweeps.findings import Findings
     from sweeps.note import Conclusion
     from sweeps.report.chart import Section
     from sweeps.report.study import Study
@@ -52,17 +53,16 @@ def _study(name: str, store: str) -> Study:
     return stored.of(name, store)
 
 
-def attach(name: str, file: Path) -> None:
-    """Log a report to the sweep's run in MLflow, with its first screen as the run's note; raises where the store does
-    not take them.
+def attach(name: str, file: Path, told: Conclusion | None = None) -> None:
+    """Log a report to the sweep's run in MLflow, with its first screen as the run's note (`told`, where it is known);
+    raises where the store does not take them.
 
     One that was made without the ledger tells less than the run holds, and is not.
     """
     from sweeps import ledger, tracking
 
-    if name not in ledger.names():
-        return
-    tracking.attach(ledger.facts(name), file, conclusion(name))
+    if name in ledger.names():
+        tracking.attach(ledger.facts(name), file, told or conclusion(name))
 
 
 def conclusion(name: str) -> Conclusion:
@@ -72,32 +72,36 @@ def conclusion(name: str) -> Conclusion:
     return concluded(study.of(name))
 
 
-def concluded(study: Study) -> Conclusion:
+def concluded(study: Study, found: Findings | None = None) -> Conclusion:
+    """`found`: what the study found, where that is known already: it takes most of a second."""
     from sweeps import findings, note
     from sweeps.report import answer
 
-    found = findings.of(study)
+    found = found or findings.of(study)
     return note.Conclusion(answer.markdown(answer.around(study, found)), found.tag(note.LONGEST), study.spent)
 
 
-def written(study: Study, at: Path, form: Format = "html") -> Path:
+def written(study: Study, at: Path, form: Format = "html", found: Findings | None = None) -> Path:
     from sweeps.report import exports
 
     if form == "html":
         with written_whole(at) as file:
-            file.write_text(html(study), encoding="utf-8")
+            file.write_text(html(study, found), encoding="utf-8")
     else:
         exports.write(sections(study), at, form, bool(study.facts.simulated))
     return at
 
 
-def html(study: Study) -> str:
+def html(study: Study, found: Findings | None = None) -> str:
+    from sweeps import findings
     from sweeps.report import answer, page
 
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     source = f"results/{study.name}/ledger.jsonl" if study.stored is None else "the tracking store"
     made = f"Written {now} from {source}. This file needs no network."
-    return page.html(study.name, answer.of(study), sections(study), study.facts.simulated, made)
+    return page.html(
+        study.name, answer.around(study, found or findings.of(study)), sections(study), study.facts.simulated, made
+    )
 
 
 def sections(study: Study) -> list[Section]:

@@ -1,0 +1,52 @@
+"""A sweep's end: what was found is worked out once for console, report and store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps import driver, findings, ledger, plan, spec, tracking
+from sweeps.note import Conclusion
+from sweeps.report import study
+from tests.unit.records import record
+
+TEXT = "{name: end, model: tiny, device: cpu, repeats: 2, space: {batch_size: [8, 16], gpus: 1}}"
+
+
+def test_what_was_found_is_worked_out_once_and_told_in_all_three_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
+    planned = plan.plan(spec.parse(TEXT, "x"))
+    book = ledger.create(planned, TEXT)
+    for config in planned.trials:
+        book.write(record(config, 100.0 * config.batch_size))
+    book.end("complete")
+    book.close()
+    calls: list[str] = []
+    stored: list[tuple[Path, Conclusion]] = []
+
+    def counted(module: Any) -> None:
+        whole = module.of
+
+        def of(*given: Any) -> Any:
+            calls.append(module.__name__)
+            return whole(*given)
+
+        monkeypatch.setattr(module, "of", of)
+
+    counted(findings)
+    counted(study)
+    monkeypatch.setattr(tracking, "attach", lambda facts, file, told: stored.append((file, told)))
+    records = ledger.read("end").trials
+    driver._conclude(book.facts, planned, records, tmp_path / "x.yaml", driver.Terms(), [], "", 0.0)
+    assert calls == ["sweeps.report.study", "sweeps.findings"]
+    ((page, told),) = stored
+    found = findings.of(study.of("end"))
+    assert page == tmp_path / "end" / "report.html"
+    assert found.answer.plain in capsys.readouterr().out
+    assert found.answer.plain in told.markdown
+    assert told.gpu_hours is not None
+    assert "<h1" in page.read_text()

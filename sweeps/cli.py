@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeps import errors, place
+from sweeps import caller, errors, place
 from sweeps.errors import InputError, Mistake, RefusedError, SweepError
 from workers.redact import masked
 
@@ -78,12 +78,13 @@ def _at_its_place(args: argparse.Namespace, given: Sequence[str]) -> int:
         return int(args.call(args))
     heeded: Mapping[str, str] = {} if _asks_no_cluster(args) else os.environ
     may, default = _may(args)
-    elsewhere = _how_to_reproduce_afar(args) if args.call is _reproduce else ""
-    there = place.of(args.address, heeded, may, me(), elsewhere=elsewhere, default=default)
-    if there.kind in place.AFAR:
-        return int(args.goes_afar(args, _without_address(given), there.address))
-    args.address = there.address or None
-    return int(args.call(args))
+    elsewhere = args.elsewhere(args) if hasattr(args, "elsewhere") else ""
+    there = place.of(args.address, heeded, may, caller.me(), elsewhere=elsewhere, default=default)
+    with caller.known(args.address or "", there.kind):
+        if there.kind in place.AFAR:
+            return int(args.goes_afar(args, _without_address(given), there.address))
+        args.address = there.address or None
+        return int(args.call(args))
 
 
 def _may(args: argparse.Namespace) -> tuple[Sequence[place.Kind], str]:
@@ -96,8 +97,11 @@ def _may(args: argparse.Namespace) -> tuple[Sequence[place.Kind], str]:
 
 
 def _asks_no_cluster(args: argparse.Namespace) -> bool:
-    """What is simulated needs none; a table's sweep file is made here, whatever the environment says."""
+    """What is simulated needs none. A table's sweep file is made here, and `doctor` without `--cluster` looks at this
+    machine, whatever the environment says."""
     if args.call is _reproduce and not args.measured and (args.plan or args.export or not args.table):
+        return True
+    if args.call is _doctor and not args.cluster:
         return True
     return bool(getattr(args, "simulate", ""))
 
@@ -168,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
     skipping(running)
     placed(running, "here", "ray")
+    running.set_defaults(elsewhere=_how_to_run_afar)
     submitting = command("submit", _submit_afar, "have a cluster run a sweep; return at once with its name")
     sweep_file(submitting)
     submitting.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
@@ -248,6 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     simulated(reproducing)
     formatted(reproducing)
     placed(reproducing, "here", "ray", afar=_measured_afar)
+    reproducing.set_defaults(elsewhere=_how_to_reproduce_afar)
     reporting = command("report", _report, "write a sweep as one page: answer, plots, tables, how to do it again")
     reporting.add_argument("name", help="of the sweep, as in results/NAME")
     reporting.add_argument("--out", type=Path, metavar="FILE", help="else results/NAME/report.html")
@@ -274,8 +280,12 @@ def _parser() -> argparse.ArgumentParser:
         placed(one, "here")
     data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
     data.add_argument("rest", nargs=argparse.REMAINDER, metavar="make|check DIR …")
-    doctor = command("doctor", _doctor, "check what this machine, or a cluster's nodes, can do, and what is wrong")
-    doctor.add_argument("--cluster", action="store_true", help="every node of the cluster at --address (auto)")
+    doctor = command(
+        "doctor", _doctor, "check what this machine can do, or with --cluster each node of a cluster, and what is wrong"
+    )
+    doctor.add_argument(
+        "--cluster", action="store_true", help="every node of the cluster, not this machine; so does --address"
+    )
     doctor.add_argument("--data", action="append", default=[], metavar="DIR", help="a folder that must be readable")
     formatted(doctor)
     placed(doctor, "here", "ray", *place.AFAR, afar=_doctor_afar)
@@ -315,13 +325,13 @@ def _submit_afar(args: argparse.Namespace, _: Sequence[str], url: str) -> int:
     from sweeps import service
 
     options = [*(["--fresh"] if args.fresh else []), *(["--skip-impossible"] if args.skip_impossible else [])]
-    return service.submit(args.file, tuple(args.set), url, options, me())
+    return service.submit(args.file, tuple(args.set), url, options)
 
 
 def _drive_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
     from sweeps import service
 
-    return service.drive([*command, "--address", "auto"], args.name, url, me())
+    return service.drive([*command, "--address", "auto"], args.name, url)
 
 
 def _relay(_: argparse.Namespace, command: Sequence[str], url: str) -> int:
@@ -333,7 +343,7 @@ def _relay(_: argparse.Namespace, command: Sequence[str], url: str) -> int:
 def _status(args: argparse.Namespace) -> int:
     from sweeps import status
 
-    return status.show(args.name, args.follow, args.format, me())
+    return status.show(args.name, args.follow, args.format)
 
 
 def _status_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
@@ -341,7 +351,7 @@ def _status_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> 
 
     if args.format == "json":
         return service.relay(command, url)
-    return status.render(service.bulletins(args.name, args.follow, url), me())
+    return status.render(service.bulletins(args.name, args.follow, url))
 
 
 def _logs(args: argparse.Namespace) -> int:
@@ -353,7 +363,7 @@ def _logs(args: argparse.Namespace) -> int:
 def _stop(args: argparse.Namespace) -> int:
     from sweeps import service
 
-    return service.stop(args.name, me())
+    return service.stop(args.name)
 
 
 def _resume(args: argparse.Namespace) -> int:
@@ -372,7 +382,7 @@ def _terms(args: argparse.Namespace) -> Terms:
     from sweeps.driver import Terms
 
     budget = getattr(args, "budget", None)
-    return Terms(address=args.address, skips_impossible=args.skip_impossible, budget=budget, me=me())
+    return Terms(address=args.address, skips_impossible=args.skip_impossible, budget=budget)
 
 
 def _trials(args: argparse.Namespace) -> int:
@@ -471,7 +481,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         export=args.export,
         form=args.format,
     )
-    return reproduce.answer(ask, Terms(address=args.address, simulate=args.simulate, me=me()))
+    return reproduce.answer(ask, Terms(address=args.address, simulate=args.simulate))
 
 
 def _measured_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
@@ -481,15 +491,29 @@ def _measured_afar(args: argparse.Namespace, command: Sequence[str], url: str) -
     return service.relay(command, url, file if file.is_file() else None)
 
 
+def _how_to_run_afar(args: argparse.Namespace) -> str:
+    """The command that runs the same sweep on a cluster that this machine is no part of."""
+    put = ["--set", *args.set] if args.set else []
+    options = [*(["--fresh"] if args.fresh else []), *(["--skip-impossible"] if args.skip_impossible else [])]
+    return shlex.join([caller.me(), "submit", str(args.file), *put, *options, *_afar(args)])
+
+
+def _afar(args: argparse.Namespace) -> list[str]:
+    """The address that was given, as commands take it that a cluster elsewhere does; else the environment says it."""
+    given = args.address or ""
+    is_bare = given.endswith(place.JOBS_PORT) and not given.startswith(place.URL)
+    return ["--address", f"http://{given}" if is_bare else given] if given else []
+
+
 def _how_to_reproduce_afar(args: argparse.Namespace) -> str:
     """The commands that measure a table on a cluster that this machine is no part of."""
     system = ["--system", args.system] if args.system else []
     put = ["--set", *args.set] if args.set else []
-    where = ["--address", args.address] if args.address else []  # else the environment says it to each of them
-    table = shlex.join([me(), "reproduce", args.table or "TABLE", *system])
+    where = _afar(args)
+    table = shlex.join([caller.me(), "reproduce", args.table or "TABLE", *system])
     repeats = f" --repeats {args.repeats}" if args.repeats != REPEATS else ""
     within = f" --tolerance {args.tolerance}" if args.tolerance != TOLERANCE else ""
-    submits = shlex.join([me(), "submit", "table.yaml", *put, *where])
+    submits = shlex.join([caller.me(), "submit", "table.yaml", *put, *where])
     compares = f"{table}{within} {shlex.join(['--measured', 'NAME', *where])}"
     return f"{table}{repeats} --plan > table.yaml, {submits}, and {compares}"
 
@@ -507,19 +531,19 @@ def _gc(args: argparse.Namespace) -> int:
     from sweeps import leftovers
 
     with _telling():
-        return leftovers.collect(args.older, args.ledgers, args.yes, args.format, me())
+        return leftovers.collect(args.older, args.ledgers, args.yes, args.format)
 
 
 def _backup(args: argparse.Namespace) -> int:
     from sweeps import backup
 
-    return backup.write(args.file, args.store, me())
+    return backup.write(args.file, args.store)
 
 
 def _restore(args: argparse.Namespace) -> int:
     from sweeps import backup
 
-    return backup.restore(args.file, args.store, me())
+    return backup.restore(args.file, args.store)
 
 
 def _data(args: argparse.Namespace) -> int:
@@ -545,21 +569,20 @@ def _doctor_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> 
     return _relay(args, [*command, *([] if args.cluster else ["--cluster"])], url)
 
 
-def _check_free(args: argparse.Namespace, file: str = "") -> None:
+def _check_free(args: argparse.Namespace) -> None:
     from sweeps import doctor
 
     if not doctor.port_is_free(args.port):
-        again = [me(), "ui", *([args.name] if args.name else []), *(["--address", file] if file else [])]
+        again = caller.command("ui", *([args.name] if args.name else []), "--port", str(args.port + 1))
         raise RefusedError(
-            f"port {args.port} must be free, but another process listens there\n"
-            f"  choose another: {shlex.join(again)} --port {args.port + 1}"
+            f"port {args.port} must be free, but another process listens there\n  choose another: {again}"
         )
 
 
 def _ui_afar(args: argparse.Namespace, _: Sequence[str], file: str) -> int:
     from sweeps import service
 
-    _check_free(args, file)
+    _check_free(args)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the tunnel ends with us
     with service.tunnel(Path(file), args.port) as (server, ended):
         os.environ["MLFLOW_TRACKING_URI"] = server
@@ -603,15 +626,6 @@ def _schema(_: argparse.Namespace) -> int:
 
     print(json.dumps(spec.json_schema(), indent=2))
     return errors.DONE
-
-
-def me() -> str:
-    """How the user called this command, so that the lines it prints can be pasted."""
-    called = Path(sys.argv[0])
-    on_path = any(Path(folder) / "sweep" == called for folder in os.environ.get("PATH", "").split(os.pathsep))
-    if on_path or called.name != "sweep":
-        return "sweep"
-    return min(os.path.relpath(called), str(called.absolute()), key=len)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def test_a_relayed_command_ends_with_its_exit_code(capsys: pytest.CaptureFixture
 
 def _drawn(told: dict[str, Any]) -> str:
     console = Console(file=io.StringIO(), width=140)
-    console.print(status.drawn(told, "sweep"))
+    console.print(status.drawn(told))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -395,7 +395,7 @@ def submitted(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> in
     monkeypatch.setattr(service, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(service, "ARRIVES_WITHIN_S", 0.05)
     (tmp_path / "x.yaml").write_text(TEXT)
-    return service.submit(tmp_path / "x.yaml", (), "http://127.0.0.1:1", (), "sweep")
+    return service.submit(tmp_path / "x.yaml", (), "http://127.0.0.1:1", ())
 
 
 @pytest.mark.parametrize("is_heard", [True, False])

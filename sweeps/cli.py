@@ -128,24 +128,31 @@ def _parser() -> argparse.ArgumentParser:
 
     def sweep_file(to: argparse.ArgumentParser) -> None:
         to.add_argument("file", type=Path, help="a sweep file, such as search_spaces/demo.yaml")
-        to.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="over the file's")
+        to.add_argument(
+            "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="values that replace the file's"
+        )
 
     def skipping(to: argparse.ArgumentParser) -> None:
-        to.add_argument("--skip-impossible", action="store_true", help="run what the cluster can hold")
+        to.add_argument(
+            "--skip-impossible",
+            action="store_true",
+            help="leave out the trials that the cluster can never hold; run the others",
+        )
 
     def budgeted(to: argparse.ArgumentParser) -> None:
-        says = "of the whole sweep, those spent included, instead of the file's"
+        says = "what the whole sweep may spend, with what it has spent already; replaces the file's budget"
         to.add_argument("--budget", type=float, metavar="GPU_HOURS", help=says)
 
     def placed(to: argparse.ArgumentParser, *may: place.Kind, afar: object = None) -> None:
         """Where it may happen, and what has a cluster elsewhere do it."""
         forms = {
-            "ray": "HOST:6379 or auto, of the cluster that this machine is in",
+            "ray": "HOST:6379 or auto: the cluster that this machine is in",
             "ssh": "cluster.yaml: a cluster elsewhere, through SSH",
         }
-        told = ", or ".join(form for kind, form in forms.items() if kind in may) or "local"
+        told = "; or ".join(form for kind, form in forms.items() if kind in may) or "local, the only one it takes"
         over_http = " (http://HEAD:8265: without SSH)" if "http" in may else ""
-        to.add_argument("--address", help=f"{told}{over_http}{'; else this machine' if 'here' in may else ''}")
+        silent = f"not given: {place.JOB_SERVER} or {place.RAY} says it{', else this machine' if 'here' in may else ''}"
+        to.add_argument("--address", help=f"{told}{over_http}; {silent}")
         to.set_defaults(may=may, goes_afar=afar)
 
     def simulated(to: argparse.ArgumentParser) -> None:
@@ -179,48 +186,50 @@ def _parser() -> argparse.ArgumentParser:
     skipping(submitting)
     placed(submitting, *place.AFAR, afar=_submit_afar)
     status = command("status", _status, "show how far a sweep is: nodes, running trials, queue, cost")
-    status.add_argument("name", help="of the sweep, as in results/NAME")
+    status.add_argument("name", help="the sweep's name, as in results/NAME")
     status.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
     status.add_argument("--format", choices=("table", "json"), default="table")
     placed(status, "here", *place.AFAR, afar=_status_afar)
     logs = command("logs", _logs, "show what a submitted sweep's driver says")
-    logs.add_argument("name", help="of the sweep")
+    logs.add_argument("name", help="the sweep's name")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
     placed(logs, "here", *place.AFAR, afar=_relay)
     stopping = command("stop", _stop, "stop a running sweep: what runs is cancelled, `sweep resume` goes on")
-    stopping.add_argument("name", help="of the sweep")
+    stopping.add_argument("name", help="the sweep's name")
     placed(stopping, "here", *place.AFAR, afar=_relay)
     resuming = command("resume", _resume, "run what a sweep that stopped has not measured yet")
-    resuming.add_argument("name", help="of the sweep, as in results/NAME")
+    resuming.add_argument("name", help="the sweep's name, as in results/NAME")
     budgeted(resuming)
     skipping(resuming)
     placed(resuming, "here", "ray", *place.AFAR, afar=_drive_afar)
     retrying = command("retry", _retry, "run a sweep's trials again that failed or were lost, or as --status says")
-    retrying.add_argument("name", help="of the sweep, as in results/NAME")
-    retrying.add_argument("--status", default="", help="how they ended (failed,lost)")
+    retrying.add_argument("name", help="the sweep's name, as in results/NAME")
+    retrying.add_argument("--status", default="", help="how the trials ended that are to run again (failed,lost)")
     budgeted(retrying)
     skipping(retrying)
     placed(retrying, "here", "ray", *place.AFAR, afar=_drive_afar)
     trials = command("trials", _trials, "list a sweep's trials, from MLflow")
-    trials.add_argument("name", nargs="+", help="of the sweep, or of several")
+    trials.add_argument("name", nargs="+", help="a sweep's name, or several")
     trials.add_argument(
         "--where", default="", metavar="CONDITION", help="such as \"gpus >= 4 and precision == 'fp16'\""
     )
     trials.add_argument("--sort", default="", metavar="COLUMN[:desc],…", help="such as gpus,images_per_s:desc")
     trials.add_argument("--columns", default="", metavar="COLUMN,…", help="such as trial,gpus,images_per_s")
-    stored(trials, "another tracking store, or several")
+    stored(trials, "a tracking store to read instead; may be given several times")
     trials.add_argument("--rebuild", action="store_true", help="read the whole store anew, not only what has changed")
     trials.add_argument("--format", choices=("table", "csv", "json", "parquet"), default="table")
     placed(trials, "here", *place.AFAR, afar=_trials_afar)
     listing = command("list", _list, "list the sweeps in the tracking store, and those whose ledger is here")
-    stored(listing, "another tracking store, or several")
+    stored(listing, "a tracking store to read instead; may be given several times")
     formatted(listing)
     placed(listing, "here", *place.AFAR, afar=_relay)
     differing = command("diff", _diff, "compare two sweeps, machines or published systems, cell by cell")
     differing.add_argument("a", metavar="A", help="NAME, NAME@FINGERPRINT, or reference:SYSTEM")
     differing.add_argument("b", metavar="B", help="what is held against it")
     differing.add_argument("--figure", default="", help="images_per_s, or hours_to_target where both have some")
-    differing.add_argument("--fail-if", default="", metavar="slower:3%", help="exit with 1 if a cell surely is")
+    differing.add_argument(
+        "--fail-if", default="", metavar="slower:3%", help="exit with 1 if a cell of B is shown to be that much slower"
+    )
     stored(differing, "another tracking store; given twice, A's and B's")
     formatted(differing)
     placed(differing, "here", *place.AFAR, afar=_relay)
@@ -238,7 +247,12 @@ def _parser() -> argparse.ArgumentParser:
         "--system", default="", metavar="NAME", help="only rows of the system whose name begins with NAME"
     )
     reproducing.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="over its sweep file's values"
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="values that replace those of its sweep file",
     )
     reproducing.add_argument("--repeats", type=int, default=REPEATS, metavar="N", help=f"of each row ({REPEATS})")
     says = "how far off a row may be and still hold"
@@ -255,28 +269,35 @@ def _parser() -> argparse.ArgumentParser:
     placed(reproducing, "here", "ray", afar=_measured_afar)
     reproducing.set_defaults(elsewhere=_how_to_reproduce_afar)
     reporting = command("report", _report, "write a sweep as one page: answer, plots, tables, how to do it again")
-    reporting.add_argument("name", help="of the sweep, as in results/NAME")
-    reporting.add_argument("--out", type=Path, metavar="FILE", help="else results/NAME/report.html")
+    reporting.add_argument("name", help="the sweep's name, as in results/NAME")
+    reporting.add_argument("--out", type=Path, metavar="FILE", help="where to write it (results/NAME/report.html)")
     reporting.add_argument(
         "--format", choices=("html", "png", "csv"), default="html", help="png, csv: a folder of files"
     )
     reporting.add_argument("--store", default="", metavar="URI", help="another tracking store")
     placed(reporting, "here", *place.AFAR, afar=_report_afar)
     syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
-    syncing.add_argument("name", help="of the sweep")
+    syncing.add_argument("name", help="the sweep's name")
     placed(syncing, "here", *place.AFAR, afar=_relay)
     collecting = command("gc", _gc, "show what can be deleted of old sweeps and copies; delete it with --yes")
-    collecting.add_argument("--older", type=float, default=90.0, metavar="DAYS", help="of sweeps older than that (90)")
-    collecting.add_argument("--ledgers", action="store_true", help="also the ledgers and reports of such sweeps")
+    collecting.add_argument(
+        "--older", type=float, default=90.0, metavar="DAYS", help="look at sweeps and copies older than that (90)"
+    )
+    collecting.add_argument("--ledgers", action="store_true", help="delete their ledgers and reports as well")
     collecting.add_argument("--yes", action="store_true", help="delete it")
     formatted(collecting)
     placed(collecting, "here", *place.AFAR, afar=_relay)
     saving = command("backup", _backup, "write the tracking store to one file, while it is in use")
-    saving.add_argument("file", type=Path, metavar="FILE", help="such as mlflow.tar.gz; is replaced")
+    saving.add_argument("file", type=Path, metavar="FILE", help="such as mlflow.tar.gz; one that is there is replaced")
     restoring = command("restore", _restore, "bring back the tracking store of a backup, where there is none")
-    restoring.add_argument("file", type=Path, metavar="FILE", help="that sweep backup wrote")
+    restoring.add_argument("file", type=Path, metavar="FILE", help="a file that sweep backup wrote")
     for one in (saving, restoring):
-        one.add_argument("--store", type=Path, metavar="FOLDER", help="that holds mlflow.db; else this folder's store")
+        one.add_argument(
+            "--store",
+            type=Path,
+            metavar="FOLDER",
+            help="the folder that holds mlflow.db; else the store of the current folder",
+        )
         placed(one, "here")
     data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
     data.add_argument("rest", nargs=argparse.REMAINDER, metavar="make|check DIR …")
@@ -290,7 +311,7 @@ def _parser() -> argparse.ArgumentParser:
     formatted(doctor)
     placed(doctor, "here", "ray", *place.AFAR, afar=_doctor_afar)
     ui = command("ui", _ui, "start the MLflow UI on the tracking store, and show where a sweep is in it")
-    ui.add_argument("name", nargs="?", default="", help="of a sweep, to be told its pages")
+    ui.add_argument("name", nargs="?", default="", help="a sweep whose pages are to be shown")
     ui.add_argument("--port", type=int, default=5000)
     placed(ui, "here", "ssh", afar=_ui_afar)
     command("schema", _schema, "print the JSON Schema of sweep files, for editors")

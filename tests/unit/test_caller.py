@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2] / "sweeps"
 URL = "http://head:8265"
 COMMANDS = re.findall(r"^    ([a-z]+) ", cli._parser().format_help(), re.MULTILINE)
-A_COMMAND = re.compile(rf"(?:\\bsweep|\{{\}}) (?:{'|'.join(COMMANDS)}) (?:[A-Z]{{2,}}|--?\w|\{{\}})")
+A_COMMAND = re.compile(rf"(?:\bsweep|{{\w*}}) (?:{'|'.join(COMMANDS)}) (?:[A-Z]{{2,}}|--?\w|{{\w*}})")
 NO_MESSAGES = {  # texts for whoever reads them, wherever they sit
     "caller.py",
     "report/trials.py",  # a page to send on
@@ -59,7 +59,7 @@ def test_no_message_writes_a_command_by_itself() -> None:
 
 @pytest.mark.parametrize("text", ["to go on: {} resume {}", "mend it with `sweep sync {0}`", "sweep gc --yes"])
 def test_a_command_that_a_message_writes_by_itself_is_found(text: str) -> None:
-    assert A_COMMAND.search(text.replace("{0}", "{}"))
+    assert A_COMMAND.search(text)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_deeper_down_a_message_knows_the_address_too(
     monkeypatch.setattr(ledger, "names", lambda: ["x"])
     monkeypatch.setattr(leftovers, "find", lambda *_: ([leftovers.Leftover("x", (), 1, 100.0)], {}))
     with caller.known("c.yaml", "ssh"):
-        assert "sweep sync x --address c.yaml brings it" in query._unknown("x", [])[1]
+        assert "sweep sync x --address c.yaml brings it" in str(query._unknown("x", []))
         leftovers.collect(30.0, True, False, "table")
         assert "ray up c.yaml" in versions.difference('{"code": "a", "ray": "1"}', '{"code": "a", "ray": "2"}')
     assert "sweep gc --older 30 --ledgers --yes --address c.yaml" in capsys.readouterr().err

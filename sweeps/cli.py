@@ -228,7 +228,10 @@ def _parser() -> argparse.ArgumentParser:
     differing.add_argument("b", metavar="B", help="what is held against it")
     differing.add_argument("--figure", default="", help="images_per_s, or hours_to_target where both have some")
     differing.add_argument(
-        "--fail-if", default="", metavar="slower:3%", help="exit with 1 if a cell of B is shown to be that much slower"
+        "--fail-if",
+        default="",
+        metavar="slower:3%",
+        help="exit with 1 if a cell is slower for sure, and by 3%% at best estimate",
     )
     stored(differing, "another tracking store; given twice, A's and B's")
     formatted(differing)

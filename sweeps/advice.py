@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sweeps import errors, plan, predict, space, tables
+from sweeps import caller, errors, plan, predict, space, tables
 from sweeps.analysis import cells, conditions, named, plain
 from sweeps.errors import InputError, Mistake
 from sweeps.reading import read
@@ -15,7 +15,7 @@ from sweeps.spec import parse
 SHOWN = 5
 UNPLANNED = (
     "an earlier version stored {0} without its nodes, so cells it has measured may count as not measured; mend it with"
-    " `sweep sync {0}` where its ledger is"
+    " `{1}` where its ledger is"
 )
 WORTH = 0.95  # of an interval, that a trial must narrow it to
 
@@ -37,7 +37,7 @@ def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format
     if several := conditions(table):
         raise InputError("plan --next", [Mistake(sweep, "must have been measured alike", named(table, several))])
     if not nodes:
-        print(UNPLANNED.format(sweep), file=sys.stderr)
+        print(UNPLANNED.format(sweep, caller.command("sync", sweep)), file=sys.stderr)
     shapes = predict.shapes(configs, trials)
     found = predict.next_trials(trials, shapes)
     axes = [axis for axis in [*planned.axes] if axis in found] or ["batch_size", "gpus"]

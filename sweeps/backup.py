@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-from sweeps import database, errors, tracking
+from sweeps import caller, database, errors, tracking
 from sweeps.errors import InputError, Mistake, RefusedError
 from workers.paths import written_whole
 
@@ -30,11 +30,11 @@ ARTIFACTS = ("artifacts", "mlruns", "mlartifacts")  # folders beside a database:
 SUFFIXES = (".tar.gz", ".tgz")
 
 
-def write(file: Path, store: Path | None, me: str) -> int:
+def write(file: Path, store: Path | None) -> int:
     """Copy the store into `file`, which appears whole or not at all; the exit code."""
     if not file.name.endswith(SUFFIXES):
         raise InputError("backup", [Mistake("FILE", "must end with .tar.gz", file)])
-    source = _database(store, me)
+    source = _database(store)
     if not source.is_file():
         raise InputError(str(source), [Mistake("", f"must be a tracking store's database{_other(store)}", "no file")])
     folders = [source.parent / name for name in ARTIFACTS]
@@ -73,9 +73,9 @@ def write(file: Path, store: Path | None, me: str) -> int:
     return errors.DONE
 
 
-def restore(file: Path, store: Path | None, me: str) -> int:
+def restore(file: Path, store: Path | None) -> int:
     """Put the store of a backup where there is none; all of it or nothing. The exit code."""
-    target = _database(store, me)
+    target = _database(store)
     with _opened(file) as archive:
         _check(archive, file)
         try:
@@ -101,7 +101,7 @@ def restore(file: Path, store: Path | None, me: str) -> int:
     return errors.DONE
 
 
-def _database(store: Path | None, me: str) -> Path:
+def _database(store: Path | None) -> Path:
     """The file that is meant."""
     if store:
         return store.expanduser().absolute() / DATABASE
@@ -112,7 +112,7 @@ def _database(store: Path | None, me: str) -> Path:
     cures = {
         "postgresql": "pg_dump copies it",
         "mysql": "mysqldump copies it",
-        "http": f"where the server runs: {me} backup FILE --store ~/.ray-sweeps/mlflow",
+        "http": f"where the server runs: {caller.me()} backup FILE --store ~/.ray-sweeps/mlflow",
     }
     cure = next((cure for name, cure in cures.items() if kind.startswith(name)), "tar copies a folder of files")
     raise RefusedError(

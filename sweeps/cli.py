@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeps import errors, place
+from sweeps import caller, errors, place
 from sweeps.errors import InputError, Mistake, RefusedError, SweepError
 from workers.redact import masked
 
@@ -78,12 +78,13 @@ def _at_its_place(args: argparse.Namespace, given: Sequence[str]) -> int:
         return int(args.call(args))
     heeded: Mapping[str, str] = {} if _asks_no_cluster(args) else os.environ
     may, default = _may(args)
-    elsewhere = _how_to_reproduce_afar(args) if args.call is _reproduce else ""
-    there = place.of(args.address, heeded, may, me(), elsewhere=elsewhere, default=default)
-    if there.kind in place.AFAR:
-        return int(args.goes_afar(args, _without_address(given), there.address))
-    args.address = there.address or None
-    return int(args.call(args))
+    elsewhere = args.elsewhere(args) if hasattr(args, "elsewhere") else ""
+    there = place.of(args.address, heeded, may, caller.me(), elsewhere=elsewhere, default=default)
+    with caller.known(args.address or "", there.kind):
+        if there.kind in place.AFAR:
+            return int(args.goes_afar(args, _without_address(given), there.address))
+        args.address = there.address or None
+        return int(args.call(args))
 
 
 def _may(args: argparse.Namespace) -> tuple[Sequence[place.Kind], str]:
@@ -96,8 +97,11 @@ def _may(args: argparse.Namespace) -> tuple[Sequence[place.Kind], str]:
 
 
 def _asks_no_cluster(args: argparse.Namespace) -> bool:
-    """What is simulated needs none; a table's sweep file is made here, whatever the environment says."""
+    """What is simulated needs none. A table's sweep file is made here, and `doctor` without `--cluster` looks at this
+    machine, whatever the environment says."""
     if args.call is _reproduce and not args.measured and (args.plan or args.export or not args.table):
+        return True
+    if args.call is _doctor and not args.cluster:
         return True
     return bool(getattr(args, "simulate", ""))
 
@@ -124,24 +128,31 @@ def _parser() -> argparse.ArgumentParser:
 
     def sweep_file(to: argparse.ArgumentParser) -> None:
         to.add_argument("file", type=Path, help="a sweep file, such as search_spaces/demo.yaml")
-        to.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="over the file's")
+        to.add_argument(
+            "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="values that replace the file's"
+        )
 
     def skipping(to: argparse.ArgumentParser) -> None:
-        to.add_argument("--skip-impossible", action="store_true", help="run what the cluster can hold")
+        to.add_argument(
+            "--skip-impossible",
+            action="store_true",
+            help="leave out the trials that the cluster can never hold; run the others",
+        )
 
     def budgeted(to: argparse.ArgumentParser) -> None:
-        says = "of the whole sweep, those spent included, instead of the file's"
+        says = "what the whole sweep may spend, with what it has spent already; replaces the file's budget"
         to.add_argument("--budget", type=float, metavar="GPU_HOURS", help=says)
 
     def placed(to: argparse.ArgumentParser, *may: place.Kind, afar: object = None) -> None:
         """Where it may happen, and what has a cluster elsewhere do it."""
         forms = {
-            "ray": "HOST:6379 or auto, of the cluster that this machine is in",
+            "ray": "HOST:6379 or auto: the cluster that this machine is in",
             "ssh": "cluster.yaml: a cluster elsewhere, through SSH",
         }
-        told = ", or ".join(form for kind, form in forms.items() if kind in may) or "local"
+        told = "; or ".join(form for kind, form in forms.items() if kind in may) or "local, the only one it takes"
         over_http = " (http://HEAD:8265: without SSH)" if "http" in may else ""
-        to.add_argument("--address", help=f"{told}{over_http}{'; else this machine' if 'here' in may else ''}")
+        silent = f"not given: {place.JOB_SERVER} or {place.RAY} says it{', else this machine' if 'here' in may else ''}"
+        to.add_argument("--address", help=f"{told}{over_http}; {silent}")
         to.set_defaults(may=may, goes_afar=afar)
 
     def simulated(to: argparse.ArgumentParser) -> None:
@@ -168,54 +179,60 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
     skipping(running)
     placed(running, "here", "ray")
+    running.set_defaults(elsewhere=_how_to_run_afar)
     submitting = command("submit", _submit_afar, "have a cluster run a sweep; return at once with its name")
     sweep_file(submitting)
     submitting.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
     skipping(submitting)
     placed(submitting, *place.AFAR, afar=_submit_afar)
     status = command("status", _status, "show how far a sweep is: nodes, running trials, queue, cost")
-    status.add_argument("name", help="of the sweep, as in results/NAME")
+    status.add_argument("name", help="the sweep's name, as in results/NAME")
     status.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
     status.add_argument("--format", choices=("table", "json"), default="table")
     placed(status, "here", *place.AFAR, afar=_status_afar)
     logs = command("logs", _logs, "show what a submitted sweep's driver says")
-    logs.add_argument("name", help="of the sweep")
+    logs.add_argument("name", help="the sweep's name")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
     placed(logs, "here", *place.AFAR, afar=_relay)
     stopping = command("stop", _stop, "stop a running sweep: what runs is cancelled, `sweep resume` goes on")
-    stopping.add_argument("name", help="of the sweep")
+    stopping.add_argument("name", help="the sweep's name")
     placed(stopping, "here", *place.AFAR, afar=_relay)
     resuming = command("resume", _resume, "run what a sweep that stopped has not measured yet")
-    resuming.add_argument("name", help="of the sweep, as in results/NAME")
+    resuming.add_argument("name", help="the sweep's name, as in results/NAME")
     budgeted(resuming)
     skipping(resuming)
     placed(resuming, "here", "ray", *place.AFAR, afar=_drive_afar)
     retrying = command("retry", _retry, "run a sweep's trials again that failed or were lost, or as --status says")
-    retrying.add_argument("name", help="of the sweep, as in results/NAME")
-    retrying.add_argument("--status", default="", help="how they ended (failed,lost)")
+    retrying.add_argument("name", help="the sweep's name, as in results/NAME")
+    retrying.add_argument("--status", default="", help="how the trials ended that are to run again (failed,lost)")
     budgeted(retrying)
     skipping(retrying)
     placed(retrying, "here", "ray", *place.AFAR, afar=_drive_afar)
     trials = command("trials", _trials, "list a sweep's trials, from MLflow")
-    trials.add_argument("name", nargs="+", help="of the sweep, or of several")
+    trials.add_argument("name", nargs="+", help="a sweep's name, or several")
     trials.add_argument(
         "--where", default="", metavar="CONDITION", help="such as \"gpus >= 4 and precision == 'fp16'\""
     )
     trials.add_argument("--sort", default="", metavar="COLUMN[:desc],…", help="such as gpus,images_per_s:desc")
     trials.add_argument("--columns", default="", metavar="COLUMN,…", help="such as trial,gpus,images_per_s")
-    stored(trials, "another tracking store, or several")
+    stored(trials, "a tracking store to read instead; may be given several times")
     trials.add_argument("--rebuild", action="store_true", help="read the whole store anew, not only what has changed")
     trials.add_argument("--format", choices=("table", "csv", "json", "parquet"), default="table")
     placed(trials, "here", *place.AFAR, afar=_trials_afar)
     listing = command("list", _list, "list the sweeps in the tracking store, and those whose ledger is here")
-    stored(listing, "another tracking store, or several")
+    stored(listing, "a tracking store to read instead; may be given several times")
     formatted(listing)
     placed(listing, "here", *place.AFAR, afar=_relay)
     differing = command("diff", _diff, "compare two sweeps, machines or published systems, cell by cell")
     differing.add_argument("a", metavar="A", help="NAME, NAME@FINGERPRINT, or reference:SYSTEM")
     differing.add_argument("b", metavar="B", help="what is held against it")
     differing.add_argument("--figure", default="", help="images_per_s, or hours_to_target where both have some")
-    differing.add_argument("--fail-if", default="", metavar="slower:3%", help="exit with 1 if a cell surely is")
+    differing.add_argument(
+        "--fail-if",
+        default="",
+        metavar="slower:3%",
+        help="exit with 1 if a cell is slower for sure, and by 3%% at best estimate",
+    )
     stored(differing, "another tracking store; given twice, A's and B's")
     formatted(differing)
     placed(differing, "here", *place.AFAR, afar=_relay)
@@ -233,7 +250,12 @@ def _parser() -> argparse.ArgumentParser:
         "--system", default="", metavar="NAME", help="only rows of the system whose name begins with NAME"
     )
     reproducing.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="over its sweep file's values"
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="values that replace those of its sweep file",
     )
     reproducing.add_argument("--repeats", type=int, default=REPEATS, metavar="N", help=f"of each row ({REPEATS})")
     says = "how far off a row may be and still hold"
@@ -248,39 +270,51 @@ def _parser() -> argparse.ArgumentParser:
     simulated(reproducing)
     formatted(reproducing)
     placed(reproducing, "here", "ray", afar=_measured_afar)
+    reproducing.set_defaults(elsewhere=_how_to_reproduce_afar)
     reporting = command("report", _report, "write a sweep as one page: answer, plots, tables, how to do it again")
-    reporting.add_argument("name", help="of the sweep, as in results/NAME")
-    reporting.add_argument("--out", type=Path, metavar="FILE", help="else results/NAME/report.html")
+    reporting.add_argument("name", help="the sweep's name, as in results/NAME")
+    reporting.add_argument("--out", type=Path, metavar="FILE", help="where to write it (results/NAME/report.html)")
     reporting.add_argument(
         "--format", choices=("html", "png", "csv"), default="html", help="png, csv: a folder of files"
     )
     reporting.add_argument("--store", default="", metavar="URI", help="another tracking store")
     placed(reporting, "here", *place.AFAR, afar=_report_afar)
     syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
-    syncing.add_argument("name", help="of the sweep")
+    syncing.add_argument("name", help="the sweep's name")
     placed(syncing, "here", *place.AFAR, afar=_relay)
     collecting = command("gc", _gc, "show what can be deleted of old sweeps and copies; delete it with --yes")
-    collecting.add_argument("--older", type=float, default=90.0, metavar="DAYS", help="of sweeps older than that (90)")
-    collecting.add_argument("--ledgers", action="store_true", help="also the ledgers and reports of such sweeps")
+    collecting.add_argument(
+        "--older", type=float, default=90.0, metavar="DAYS", help="look at sweeps and copies older than that (90)"
+    )
+    collecting.add_argument("--ledgers", action="store_true", help="delete their ledgers and reports as well")
     collecting.add_argument("--yes", action="store_true", help="delete it")
     formatted(collecting)
     placed(collecting, "here", *place.AFAR, afar=_relay)
     saving = command("backup", _backup, "write the tracking store to one file, while it is in use")
-    saving.add_argument("file", type=Path, metavar="FILE", help="such as mlflow.tar.gz; is replaced")
+    saving.add_argument("file", type=Path, metavar="FILE", help="such as mlflow.tar.gz; one that is there is replaced")
     restoring = command("restore", _restore, "bring back the tracking store of a backup, where there is none")
-    restoring.add_argument("file", type=Path, metavar="FILE", help="that sweep backup wrote")
+    restoring.add_argument("file", type=Path, metavar="FILE", help="a file that sweep backup wrote")
     for one in (saving, restoring):
-        one.add_argument("--store", type=Path, metavar="FOLDER", help="that holds mlflow.db; else this folder's store")
+        one.add_argument(
+            "--store",
+            type=Path,
+            metavar="FOLDER",
+            help="the folder that holds mlflow.db; else the store of the current folder",
+        )
         placed(one, "here")
     data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
     data.add_argument("rest", nargs=argparse.REMAINDER, metavar="make|check DIR …")
-    doctor = command("doctor", _doctor, "check what this machine, or a cluster's nodes, can do, and what is wrong")
-    doctor.add_argument("--cluster", action="store_true", help="every node of the cluster at --address (auto)")
+    doctor = command(
+        "doctor", _doctor, "check what this machine can do, or with --cluster each node of a cluster, and what is wrong"
+    )
+    doctor.add_argument(
+        "--cluster", action="store_true", help="every node of the cluster, not this machine; so does --address"
+    )
     doctor.add_argument("--data", action="append", default=[], metavar="DIR", help="a folder that must be readable")
     formatted(doctor)
     placed(doctor, "here", "ray", *place.AFAR, afar=_doctor_afar)
     ui = command("ui", _ui, "start the MLflow UI on the tracking store, and show where a sweep is in it")
-    ui.add_argument("name", nargs="?", default="", help="of a sweep, to be told its pages")
+    ui.add_argument("name", nargs="?", default="", help="a sweep whose pages are to be shown")
     ui.add_argument("--port", type=int, default=5000)
     placed(ui, "here", "ssh", afar=_ui_afar)
     command("schema", _schema, "print the JSON Schema of sweep files, for editors")
@@ -315,13 +349,13 @@ def _submit_afar(args: argparse.Namespace, _: Sequence[str], url: str) -> int:
     from sweeps import service
 
     options = [*(["--fresh"] if args.fresh else []), *(["--skip-impossible"] if args.skip_impossible else [])]
-    return service.submit(args.file, tuple(args.set), url, options, me())
+    return service.submit(args.file, tuple(args.set), url, options)
 
 
 def _drive_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
     from sweeps import service
 
-    return service.drive([*command, "--address", "auto"], args.name, url, me())
+    return service.drive([*command, "--address", "auto"], args.name, url)
 
 
 def _relay(_: argparse.Namespace, command: Sequence[str], url: str) -> int:
@@ -333,7 +367,7 @@ def _relay(_: argparse.Namespace, command: Sequence[str], url: str) -> int:
 def _status(args: argparse.Namespace) -> int:
     from sweeps import status
 
-    return status.show(args.name, args.follow, args.format, me())
+    return status.show(args.name, args.follow, args.format)
 
 
 def _status_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
@@ -341,7 +375,7 @@ def _status_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> 
 
     if args.format == "json":
         return service.relay(command, url)
-    return status.render(service.bulletins(args.name, args.follow, url), me())
+    return status.render(service.bulletins(args.name, args.follow, url))
 
 
 def _logs(args: argparse.Namespace) -> int:
@@ -353,7 +387,7 @@ def _logs(args: argparse.Namespace) -> int:
 def _stop(args: argparse.Namespace) -> int:
     from sweeps import service
 
-    return service.stop(args.name, me())
+    return service.stop(args.name)
 
 
 def _resume(args: argparse.Namespace) -> int:
@@ -372,7 +406,7 @@ def _terms(args: argparse.Namespace) -> Terms:
     from sweeps.driver import Terms
 
     budget = getattr(args, "budget", None)
-    return Terms(address=args.address, skips_impossible=args.skip_impossible, budget=budget, me=me())
+    return Terms(address=args.address, skips_impossible=args.skip_impossible, budget=budget)
 
 
 def _trials(args: argparse.Namespace) -> int:
@@ -471,7 +505,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         export=args.export,
         form=args.format,
     )
-    return reproduce.answer(ask, Terms(address=args.address, simulate=args.simulate, me=me()))
+    return reproduce.answer(ask, Terms(address=args.address, simulate=args.simulate))
 
 
 def _measured_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
@@ -481,15 +515,29 @@ def _measured_afar(args: argparse.Namespace, command: Sequence[str], url: str) -
     return service.relay(command, url, file if file.is_file() else None)
 
 
+def _how_to_run_afar(args: argparse.Namespace) -> str:
+    """The command that runs the same sweep on a cluster that this machine is no part of."""
+    put = ["--set", *args.set] if args.set else []
+    options = [*(["--fresh"] if args.fresh else []), *(["--skip-impossible"] if args.skip_impossible else [])]
+    return shlex.join([caller.me(), "submit", str(args.file), *put, *options, *_afar(args)])
+
+
+def _afar(args: argparse.Namespace) -> list[str]:
+    """The address that was given, as commands take it that a cluster elsewhere does; else the environment says it."""
+    given = args.address or ""
+    is_bare = given.endswith(place.JOBS_PORT) and not given.startswith(place.URL)
+    return ["--address", f"http://{given}" if is_bare else given] if given else []
+
+
 def _how_to_reproduce_afar(args: argparse.Namespace) -> str:
     """The commands that measure a table on a cluster that this machine is no part of."""
     system = ["--system", args.system] if args.system else []
     put = ["--set", *args.set] if args.set else []
-    where = ["--address", args.address] if args.address else []  # else the environment says it to each of them
-    table = shlex.join([me(), "reproduce", args.table or "TABLE", *system])
+    where = _afar(args)
+    table = shlex.join([caller.me(), "reproduce", args.table or "TABLE", *system])
     repeats = f" --repeats {args.repeats}" if args.repeats != REPEATS else ""
     within = f" --tolerance {args.tolerance}" if args.tolerance != TOLERANCE else ""
-    submits = shlex.join([me(), "submit", "table.yaml", *put, *where])
+    submits = shlex.join([caller.me(), "submit", "table.yaml", *put, *where])
     compares = f"{table}{within} {shlex.join(['--measured', 'NAME', *where])}"
     return f"{table}{repeats} --plan > table.yaml, {submits}, and {compares}"
 
@@ -507,19 +555,19 @@ def _gc(args: argparse.Namespace) -> int:
     from sweeps import leftovers
 
     with _telling():
-        return leftovers.collect(args.older, args.ledgers, args.yes, args.format, me())
+        return leftovers.collect(args.older, args.ledgers, args.yes, args.format)
 
 
 def _backup(args: argparse.Namespace) -> int:
     from sweeps import backup
 
-    return backup.write(args.file, args.store, me())
+    return backup.write(args.file, args.store)
 
 
 def _restore(args: argparse.Namespace) -> int:
     from sweeps import backup
 
-    return backup.restore(args.file, args.store, me())
+    return backup.restore(args.file, args.store)
 
 
 def _data(args: argparse.Namespace) -> int:
@@ -545,21 +593,20 @@ def _doctor_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> 
     return _relay(args, [*command, *([] if args.cluster else ["--cluster"])], url)
 
 
-def _check_free(args: argparse.Namespace, file: str = "") -> None:
+def _check_free(args: argparse.Namespace) -> None:
     from sweeps import doctor
 
     if not doctor.port_is_free(args.port):
-        again = [me(), "ui", *([args.name] if args.name else []), *(["--address", file] if file else [])]
+        again = caller.command("ui", *([args.name] if args.name else []), "--port", str(args.port + 1))
         raise RefusedError(
-            f"port {args.port} must be free, but another process listens there\n"
-            f"  choose another: {shlex.join(again)} --port {args.port + 1}"
+            f"port {args.port} must be free, but another process listens there\n  choose another: {again}"
         )
 
 
 def _ui_afar(args: argparse.Namespace, _: Sequence[str], file: str) -> int:
     from sweeps import service
 
-    _check_free(args, file)
+    _check_free(args)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the tunnel ends with us
     with service.tunnel(Path(file), args.port) as (server, ended):
         os.environ["MLFLOW_TRACKING_URI"] = server
@@ -603,15 +650,6 @@ def _schema(_: argparse.Namespace) -> int:
 
     print(json.dumps(spec.json_schema(), indent=2))
     return errors.DONE
-
-
-def me() -> str:
-    """How the user called this command, so that the lines it prints can be pasted."""
-    called = Path(sys.argv[0])
-    on_path = any(Path(folder) / "sweep" == called for folder in os.environ.get("PATH", "").split(os.pathsep))
-    if on_path or called.name != "sweep":
-        return "sweep"
-    return min(os.path.relpath(called), str(called.absolute()), key=len)
 
 
 if __name__ == "__main__":

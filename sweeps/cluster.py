@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from sweeps import broom, guard, ledger, place, private_ray, steward
+from sweeps import broom, caller, guard, ledger, place, private_ray, steward
 from sweeps.errors import RefusedError
 from sweeps.shape import Node
 from sweeps.sharing import Need, Terms
@@ -23,7 +23,6 @@ from workers import checkup, quota
 
 LOOK_EVERY_S = 2.0
 NODE_ANSWERS_WITHIN_S = 60.0
-LOOK = "  which, and why: sweep doctor --cluster --address auto"
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_DEDUP_LOGS": "0",
@@ -36,6 +35,10 @@ QUIET = {
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",
     **private_ray.QUIET,
 }
+
+
+def _which() -> str:
+    return f"  which, and why: {caller.command('doctor', '--cluster')}"
 
 
 # What other sweeps have; see steward.Member.ask, but with the names of nodes.
@@ -154,11 +157,13 @@ class Cluster:
         _, late = ray.wait([*asked], num_returns=len(asked), timeout=NODE_ANSWERS_WITHIN_S)
         if late:
             those = ", ".join(sorted(asked[one] for one in late))
-            raise RefusedError(f"nodes must answer within {NODE_ANSWERS_WITHIN_S:.0f} s, but {those}: not yet\n{LOOK}")
+            raise RefusedError(
+                f"nodes must answer within {NODE_ANSWERS_WITHIN_S:.0f} s, but {those}: not yet\n{_which()}"
+            )
         try:
             return dict(zip(asked.values(), ray.get([*asked]), strict=True))
         except ray.exceptions.RayError as error:
-            raise RefusedError(f"every node must answer, but: {str(error).splitlines()[0]}\n{LOOK}") from None
+            raise RefusedError(f"every node must answer, but: {str(error).splitlines()[0]}\n{_which()}") from None
 
     @contextlib.contextmanager
     def shared(self, terms: Terms) -> Iterator[Ask | None]:

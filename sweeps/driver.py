@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from sweeps import cost, driverlog, errors, ledger, plan, rungs, screen, search, shape, space, tables
+from sweeps import caller, cost, driverlog, errors, ledger, plan, rungs, screen, search, shape, space, tables
 from sweeps.bases import Bases
 from sweeps.cache import Cache
 from sweeps.engine import NODES_MAY_COME_BACK_S, Engine
@@ -58,7 +58,6 @@ class Terms:
     is_fresh: bool = False  # measure again what earlier sweeps have measured
     skips_impossible: bool = False
     budget: float | None = None  # GPU-hours of the whole sweep; else the file's
-    me: str = "sweep"  # how the user called this command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +178,8 @@ def _left(planned: Plan, done: Sequence[TrialRecord]) -> str:
     left = planned.most - len(done)
     if not left and _are_bases_left(planned.spec, done):
         return "all that is left are trials on one GPU, which the efficiency of others needs"
+    if left <= 0:  # who follows a submitted driver goes by these words
+        return f"{driverlog.NOTHING_TO_RUN}: all {planned.most} trials have ended"
     return f"{left} of {planned.most} trials are left"
 
 
@@ -202,7 +203,8 @@ def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
         if statuses:
             rule = f"must be how a trial of {facts.name} ended ({ended})"
             raise InputError("retry", [Mistake("--status", rule, ",".join(statuses))])
-        console.print(screen.named(facts.name, f"nothing to try again: no trial failed or was lost (ended: {ended})"))
+        nothing = f"{driverlog.NOTHING_TO_RUN}: no trial failed or was lost (ended: {ended})"
+        console.print(screen.named(facts.name, nothing))
         _named(book, console)
         return errors.DONE
     console.print(screen.named(facts.name, f"{len(again)} trials once more"))
@@ -467,7 +469,7 @@ def _conduct(
     refusals: list[RefusedError] = []
     is_over = is_complete = False
     try:
-        with progress, site.guarded(functools.partial(_abandoned, tracker, console, book.facts.name, terms)):
+        with progress, site.guarded(functools.partial(_abandoned, tracker, console, book.facts.name)):
             is_complete = runner.run(engine, spec, book, site, [progress, tracker, herald, *meters], before=same)
         is_over = True
     except RefusedError as refusal:
@@ -498,8 +500,12 @@ def _conduct(
         for line in _beyond(engine, spec):
             console.print(f"! {line}", style="yellow")
     if before.leaves:
-        console.print(f"others of its trials have not run yet: {terms.me} resume {book.facts.name}")
+        console.print(f"others of its trials have not run yet: {_resumes(book.facts.name)}")
     return _told(planned, book, refusals, file, why, console, terms, spent.expected)
+
+
+def _resumes(name: str) -> str:
+    return caller.command("resume", name, is_submitted=ledger.JOB in os.environ)
 
 
 def _ended(book: ledger.Ledger, why: str) -> list[RefusedError]:
@@ -545,12 +551,10 @@ def _rungs(spec: SweepSpec) -> Rungs | None:
     return Rungs(spec.search.grace, spec.search.reduction, spec.epochs, spec.evaluate_every)
 
 
-def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why: str) -> None:
+def _abandoned(tracker: Tracker, console: Console, name: str, why: str) -> None:
     """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will."""
     console.print(why, style="red")
-    console.print(
-        f"  once it is back, or on another head: {terms.me} resume {name} --address HOST:6379",
-    )
+    console.print(f"  once it is back, or with another head's address: {_resumes(name)}")
     tracker.close(is_complete=False)
     os._exit(errors.REFUSED)
 
@@ -576,7 +580,7 @@ def _told(
     for refusal in refusals:
         console.print(str(refusal), style="red")
     if refusals:
-        console.print(f"  once that is mended: {terms.me} sync {facts.name}")
+        console.print(f"  once that is mended: {caller.command('sync', facts.name)}")
         return errors.REFUSED
     ended = [record for record in records if record.outcome.status != "cancelled"]
     if stopped:
@@ -600,7 +604,8 @@ def _missing_data(spec: SweepSpec, terms: Terms) -> Iterator[Mistake]:
     for data, split in _images(spec):
         if not any(Path(data).glob(f"{split}{SHARDS}")):
             classes = 1000 if spec.classes == "auto" else spec.classes
-            made = f"{terms.me} data make {data} --images 512 --shards 4 --classes {classes} --split {split}"
+            asked = f"--images 512 --shards 4 --classes {classes} --split {split}"
+            made = caller.command("data", "make", data, *asked.split())
             cure = f" (to make one: {made})" if spec.labels_from == 1 else ""  # what it makes counts from 1
             rule = f"must be synthetic, digits or a folder of TFRecords named {split}{SHARDS}{cure}"
             yield Mistake("data", rule, data)
@@ -670,10 +675,9 @@ def _conclude(
         except RefusedError as refusal:
             refusals.append(refusal)
     situation = next_steps.Situation(
-        me=terms.me,
+        caller=caller.current(),
         file=str(file) if file.is_file() else "",  # else it was resumed by its name
-        address=terms.address or "",
-        is_afar=ledger.JOB in os.environ,
+        is_on_cluster=bool(terms.address),
         is_stored=not refusals,
         stopped=stopped,
         expected=expected,

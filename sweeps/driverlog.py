@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 NAME = "driver.log"  # among a sweep's logs
+NOTHING_TO_RUN = "nothing is left to run"  # what is said before the name of a sweep that is over at once
 
 _waiting: list[Kept] = []  # that don't know their file yet
 

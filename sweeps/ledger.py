@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from sweeps import caller
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.hours import Hours, heard_until
 from sweeps.keys import SweepSpec
@@ -199,7 +200,8 @@ class Ledger:
         except OSError as error:
             cure = "free or choose another disk (SWEEP_RESULTS=folder), then run again"
             if self._has_begun:
-                cure = f"free some of its disk, then sweep resume {self.facts.name}"
+                resumes = caller.command("resume", self.facts.name, is_submitted=JOB in os.environ)
+                cure = f"free some of its disk, then {resumes}"
             raise RefusedError(
                 f"the ledger must be written before a result counts, but the system says: {error.strerror}\n"
                 f"  {self.paths.ledger}\n  {cure}"
@@ -342,7 +344,8 @@ def _taken(at: SweepPaths) -> RefusedError:
     told = f" ({', '.join([*user, *job, *since])})" if last else ""
     return RefusedError(
         f"a sweep has one driver at a time, but {who}{told} drives {at.name}\n"
-        f"  look on with `sweep status {at.name} -f`, or end it with `sweep stop {at.name}` and then do this again"
+        f"  look on with `{caller.command('status', at.name, '-f')}`, or end it with"
+        f" `{caller.command('stop', at.name)}` and then do this again"
     )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeps import database, errors, ledger, mirror, query, tables, tracking
+from sweeps import caller, database, errors, ledger, mirror, query, tables, tracking
 from sweeps.errors import InputError, Mistake, RefusedError, SweepError
 from sweeps.ledger import SweepRecord
 from workers.paths import SweepPaths, results_root
@@ -42,7 +42,7 @@ class Leftover:
         return {"what": self.what, "days": round(self.days), "mib": round(self.size / MIB, 1), "goes": parts}
 
 
-def collect(days: float, has_ledgers: bool, is_meant: bool, form: tables.Format, me: str) -> int:
+def collect(days: float, has_ledgers: bool, is_meant: bool, form: tables.Format) -> int:
     """Print what would go, and delete it if that is meant; the exit code."""
     if not (math.isfinite(days) and days >= 0):
         raise InputError("--older", [Mistake("", "must be a number of days, 0 or more", days)])
@@ -55,7 +55,8 @@ def collect(days: float, has_ledgers: bool, is_meant: bool, form: tables.Format,
     if not found:
         print("nothing to delete", file=sys.stderr)
     elif not is_meant:
-        print(f"nothing was deleted; to delete these {size:,.1f} MiB: {me} gc … --yes", file=sys.stderr)
+        again = caller.command("gc", "--older", f"{days:g}", *(["--ledgers"] if has_ledgers else []), "--yes")
+        print(f"nothing was deleted; to delete these {size:,.1f} MiB: {again}", file=sys.stderr)
     else:
         deleted = sum(one.size for one in found if _delete(one))
         print(f"deleted {deleted / MIB:,.1f} MiB", file=sys.stderr)
@@ -91,7 +92,7 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
         if {trial.config.trial for trial in record.trials} <= told.get(record.facts.id, set()):
             found += _of_sweep(record.facts.name, age, length, has_ledgers)
         else:
-            why = "since the tracking store lacks trials (sweep sync NAME brings them)"
+            why = f"since the tracking store lacks trials ({caller.command('sync', 'NAME')} brings them)"
             kept.setdefault(why, []).append(record.facts.name)
     return found + copies, kept
 

@@ -41,7 +41,7 @@ def of(
 ) -> Place:
     """Where a command happens that `may` happen in such places: as `--address` says, else the environment's variables.
     Raises where it can't happen there; `elsewhere` is what to call instead, for a cluster that this machine is no part
-    of, if that is not `submit`."""
+    of."""
     name, text = next(
         ((name, text) for name, text in _told(given, environment, may) if text),
         ("--address", default),
@@ -92,8 +92,7 @@ def _rule(kind: Kind, may: Collection[Kind], name: str, me: str, elsewhere: str)
     if [*may] == ["here"]:
         return f"must be local: it is done where the store is, of a cluster after ray attach cluster.yaml{back}"
     if "ssh" not in may:
-        there = elsewhere or f"{me} submit FILE --address cluster.yaml (or http://HEAD{JOBS_PORT})"
-        return f"must be HOST:6379 or auto, on a machine of the cluster; from elsewhere: {there}{back}"
+        return f"must be HOST:6379 or auto, on a machine of the cluster; from elsewhere: {elsewhere}{back}"
     if "here" not in may:
         of_ray = ", HOST:6379 or auto" if "ray" in may else ""
         return f"must be a cluster's: cluster.yaml, or http://HEAD{JOBS_PORT}{of_ray}; or set it in {JOB_SERVER}"

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeps import analysis, arrays, database, expression, ledger, mirror, remote, rows, shape, tracking
+from sweeps import analysis, arrays, caller, database, expression, ledger, mirror, remote, rows, shape, tracking
 from sweeps.analysis.frames import CATEGORIES, WORDS, categorised
 from sweeps.errors import InputError, Mistake
 from sweeps.expression import ExpressionError
@@ -378,7 +378,7 @@ def _check_names(names: Sequence[str], read: Mapping[str, pa.Table]) -> None:
 def _unknown(name: str, known: Collection[str]) -> Mistake:
     here = ledger.names()
     if name in here:
-        return Mistake("", f"must hold the sweep (its ledger is here: sweep sync {name} brings it)", name)
+        return Mistake("", f"must hold the sweep (its ledger is there: {caller.command('sync', name)} brings it)", name)
     near = _near(name, [*known, *here])
     last = ", ".join(sorted(known)[-5:])
     return Mistake("", f"must hold a sweep of that name ({near or (f'there: {last}' if last else 'none yet')})", name)

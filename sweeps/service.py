@@ -30,7 +30,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
-from sweeps import driverlog, errors, ledger, pack, place, plan, private_ray, reading, relayed, screen, spec, versions
+from sweeps import (
+    caller,
+    driverlog,
+    errors,
+    ledger,
+    pack,
+    place,
+    plan,
+    private_ray,
+    reading,
+    relayed,
+    screen,
+    spec,
+    versions,
+)
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.variables import variable
 from workers.paths import written_whole
@@ -50,16 +64,16 @@ LOOK_EVERY_S = 0.2
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
-def submit(file: Path, overrides: tuple[str, ...], url: str, options: Sequence[str], me: str) -> int:
+def submit(file: Path, overrides: tuple[str, ...], url: str, options: Sequence[str]) -> int:
     """Have the cluster drive a sweep; returns once it has begun, or has said why it does not: the exit code."""
     text = reading.read(file)
     planned = plan.plan(spec.parse(text, str(file), overrides), str(file))
     put = ["--set", *overrides] if overrides else []
     sweep = pack.place(file)
-    return drive(["run", str(sweep), "--address", "auto", *options, *put], planned.spec.name, url, me, sweep, text)
+    return drive(["run", str(sweep), "--address", "auto", *options, *put], planned.spec.name, url, sweep, text)
 
 
-def drive(arguments: Sequence[str], name: str, url: str, me: str, sweep: Path | None = None, text: str = "") -> int:
+def drive(arguments: Sequence[str], name: str, url: str, sweep: Path | None = None, text: str = "") -> int:
     """The same for any command that drives a sweep; `text` is that of its file."""
     console = screen.beside()
     job = f"sweep-{name}-{uuid.uuid4().hex[:8]}"
@@ -67,24 +81,26 @@ def drive(arguments: Sequence[str], name: str, url: str, me: str, sweep: Path | 
         files = pack.pack(Path(folder), sweep, text)
         size_kb = sum((Path(folder) / path).stat().st_size for path in files) / 1024
         console.print(f"packed {len(files)} files, {size_kb:.0f} KB: {_listed(files)}", style="dim")
-        with _ended_by_ctrl_c(client, job, me, console):
+        with _ended_by_ctrl_c(client, job, console):
             _start(client, job, ["python", "-m", "sweeps.cli", *arguments], _who(), folder)
             found = _named(client, job)
+            log = client.get_job_logs(job)
+            if found and driverlog.NOTHING_TO_RUN in log:
+                return _said_to_its_end(client, job)
             if found:
                 print(found)
         if found is None:
             return _did_not_begin(client, job, console)
-        for line in client.get_job_logs(job).splitlines():
+        for line in log.splitlines():
             if line.startswith(versions.DIFFERS):
                 console.print(line)
-    there = shlex.quote(masked(url))
-    console.print(f"  status  {me} status {found} -f --address {there}")
-    console.print(f"  stop    {me} stop {found} --address {there}")
+    console.print(f"  status  {caller.command('status', found, '-f')}")
+    console.print(f"  stop    {caller.command('stop', found)}")
     return errors.DONE
 
 
 @contextlib.contextmanager
-def _ended_by_ctrl_c(client: JobSubmissionClient, job: str, me: str, console: Console) -> Iterator[None]:
+def _ended_by_ctrl_c(client: JobSubmissionClient, job: str, console: Console) -> Iterator[None]:
     """Within the block a Ctrl-C ends the job, too: nothing runs on the cluster whose name nobody has been shown."""
     try:
         yield
@@ -96,7 +112,7 @@ def _ended_by_ctrl_c(client: JobSubmissionClient, job: str, me: str, console: Co
         if not is_over:
             console.print(f"{job} may go on; on the head {_ends(job)} ends it")
         elif name := _begun(client, job):
-            console.print(f"{name} is stopped; to go on: {me} resume {name}")
+            console.print(_stopped(name))
         else:
             console.print(f"{job} has ended: nothing has begun")
         raise
@@ -207,15 +223,17 @@ def _knows(client: JobSubmissionClient, job: str) -> bool:
     return any(known.submission_id == job for known in client.list_jobs())
 
 
-def stop(name: str, me: str) -> int:
+def stop(name: str) -> int:
     """End a running sweep as Ctrl-C would, and wait until it has ended."""
     if not ledger.is_driven(name):
         raise InputError("sweep", [Mistake("", "must be a sweep that is running", name)])
     last = ledger.holder(name)
     if not last:
-        raise RefusedError(f"a driver must say who it is, but that of {name} has not yet: call {me} stop {name} again")
+        again = caller.command("stop", name)
+        raise RefusedError(f"a driver must say who it is, but that of {name} has not yet; once more: {again}")
     if last["host"] != os.uname().nodename:
-        raise RefusedError(f"a sweep is stopped where its driver runs: {me} stop {name} on {last['host']}")
+        there = caller.Caller().command("stop", name)
+        raise RefusedError(f"a sweep is stopped where its driver runs; on {last['host']}: {there}")
     if job := last.get("job"):
         with _client(HERE) as client:
             client.stop_job(job)
@@ -226,8 +244,12 @@ def stop(name: str, me: str) -> int:
         if time.monotonic() > give_up:
             raise RefusedError(f"a driver must end within {STOPPED_WITHIN_S} s, but process {last['pid']} does not")
         time.sleep(LOOK_EVERY_S)
-    print(f"{name} is stopped; to go on: {me} resume {name}")
+    print(_stopped(name, is_submitted="job" in last))
     return errors.DONE
+
+
+def _stopped(name: str, is_submitted: bool = True) -> str:
+    return f"{name} is stopped; to go on: {caller.command('resume', name, is_submitted=is_submitted)}"
 
 
 def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tuple[str, str]]:
@@ -255,6 +277,7 @@ def _start(
         raise InputError("--address", [Mistake("", rule, masked(secret))])
     environment = {ledger.JOB: job, private_ray.JOB_ENDS_WITHIN_S: str(STOPPED_WITHIN_S), "PYTHONUNBUFFERED": "1"}
     environment[versions.ASKED_BY] = versions.here()
+    environment[caller.CALLED] = caller.told()
     runtime: dict[str, Any] = {"env_vars": environment} | ({"working_dir": folder} if folder else {})
     give_up = time.monotonic() + TAKES_JOBS_WITHIN_S
     while True:
@@ -302,6 +325,14 @@ def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> i
     console.print(told or info.message)
     code = info.driver_exit_code
     return code if code in (errors.WRONG_INPUT, errors.SOME_FAILED) else errors.REFUSED
+
+
+def _said_to_its_end(client: JobSubmissionClient, job: str) -> int:
+    """Say here what a driver says that runs no trial, such as a complete sweep's results; its exit code is ours."""
+    for line in _lines(client, job):
+        print(line, flush=True)
+    code = client.get_job_info(job).driver_exit_code
+    return errors.REFUSED if code is None else code
 
 
 def _of_ours(log: str) -> str:
@@ -444,7 +475,7 @@ def _connected(url: str, address: str) -> Iterator[JobSubmissionClient]:
         if theirs != ray.__version__:
             raise RefusedError(
                 f"client and cluster must have one version of Ray, but here is {ray.__version__} and there {theirs}\n"
-                f"  ray up cluster.yaml brings the cluster to this project's, make setup your side"
+                f"  ray up {caller.current().launcher_file} brings the cluster to this project's, make setup your side"
             )
         yield client
     except (ConnectionError, requests.RequestException) as error:

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sweeps import cost, errors, ledger, plan, screen
+from sweeps import caller, cost, errors, ledger, plan, screen
 from sweeps.engine import Engine
 from sweeps.ledger import SweepFacts, TrialRecord
 from sweeps.observer import Observer, Spent
@@ -200,16 +200,17 @@ def _from_ledger(name: str) -> Bulletin:
         "waiting": 0 if record.is_complete else trials - len(record.trials),
         "spent": record.spent,
         "unit": cost.unit(record.facts.spec),
+        "is_submitted": "job" in ledger.driver(name),
     }
 
 
-def show(name: str, is_followed: bool, form: str, me: str) -> int:
+def show(name: str, is_followed: bool, form: str) -> int:
     """Print it, or follow it until the sweep ends; the exit code."""
     if form == "json":
         for told in follow(lambda: look(name)) if is_followed else [look(name)]:
             print(json.dumps(told), flush=True)
         return errors.DONE
-    return render(follow(lambda: look(name)) if is_followed else iter([look(name)]), me)
+    return render(follow(lambda: look(name)) if is_followed else iter([look(name)]))
 
 
 def follow(ask: Callable[[], Bulletin]) -> Iterator[Bulletin]:
@@ -222,27 +223,28 @@ def follow(ask: Callable[[], Bulletin]) -> Iterator[Bulletin]:
         time.sleep(EVERY_S)
 
 
-def render(bulletins: Iterator[Bulletin], me: str) -> int:
+def render(bulletins: Iterator[Bulletin]) -> int:
     """As a live view on a terminal; elsewhere the last one."""
     console = screen.answers(120)
     told: Bulletin | None = None
     if console.is_terminal:
         with Live(console=console, refresh_per_second=2, transient=True) as live:
             for told in bulletins:
-                live.update(drawn(told, me))
+                live.update(drawn(told))
     else:
         *_, told = bulletins
     if told:
-        console.print(drawn(told, me))
+        console.print(drawn(told))
     return errors.DONE
 
 
-def drawn(told: Mapping[str, Any], me: str) -> RenderableType:
+def drawn(told: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text.assemble((told["sweep"], "bold"), f"  {_counts(told)}  {_cost(told)}")]
     if silent_s := told.get("silent_s"):
         parts.append(Text(f"! its driver was last heard {clock_time(silent_s)} ago", style="yellow"))
     if told["state"] == "stopped":
-        parts.append(Text(f"  to go on: {me} resume {told['sweep']}", style="dim"))
+        again = caller.command("resume", told["sweep"], is_submitted=told.get("is_submitted", False))
+        parts.append(Text(f"  to go on: {again}", style="dim"))
     if told.get("nodes"):
         parts += ["", _table(("node", "GPUs", "ranks"), [_node(node, told["at"]) for node in told["nodes"]])]
     if told.get("running"):

@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import os
 
-from sweeps import pack
+from sweeps import caller, pack
 
 ASKED_BY = "SWEEP_ASKED_BY"  # in the environment of a command that somebody elsewhere has asked for
 PACKAGES = ("ray", "tensorflow", "horovod", "mlflow")
@@ -24,7 +24,7 @@ def here() -> str:
 
 
 def difference(asked_by: str, own: str) -> str:
-    """Return what differs between who asks and who answers, in a line with its cure; empty if nothing does. Pure."""
+    """Return what differs between who asks and who answers, in a line with its cure; empty if nothing does."""
     theirs, ours = json.loads(asked_by), json.loads(own)
     differing = [
         f"{name} {ours[name]} there, {theirs[name]} here"
@@ -35,7 +35,8 @@ def difference(asked_by: str, own: str) -> str:
         differing.append("another version of the project's code")
     if not differing:
         return ""
-    return f"{DIFFERS} ({', '.join(sorted(differing))}): ray up cluster.yaml brings it there, and ends sweeps"
+    brings = f"ray up {caller.current().launcher_file}"
+    return f"{DIFFERS} ({', '.join(sorted(differing))}): {brings} brings it there, and ends sweeps"
 
 
 def told() -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from sweeps import spec
+from sweeps.caller import Caller
 from sweeps.errors import InputError
 from sweeps.findings import outcomes
 
@@ -24,16 +25,17 @@ Stopped = Literal["", "interrupted", "nothing else fits in the budget"]
 TOO_SHORT = {"too short to know", "too few steps"}  # for an interval: more steps would do
 ENOUGH_STEPS = 300  # of a window whose interval is not withheld for its length
 MOST_STEPS_TIMES = 4
+NOBODY = Caller()
+COLUMNS = "trial,kind,message"  # that tell why a trial failed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
     """Where the sweep was run from, as far as the commands depend on it."""
 
-    me: str = "sweep"  # how the user called this command
+    caller: Caller = NOBODY
     file: str = ""  # the sweep's; empty where it was resumed by its name
-    address: str = ""  # of the Ray cluster, where one was named
-    is_afar: bool = False  # it was submitted: whoever reads this sits elsewhere
+    is_on_cluster: bool = False  # it ran on one that was there before
     is_stored: bool = True  # the tracking store took it all
     stopped: Stopped = ""
     expected: float = 0.0  # GPU-hours that the whole sweep takes, as far as can be foretold
@@ -60,11 +62,11 @@ def of(study: Study, found: Findings, at: Situation) -> list[NextStep]:
 
 
 def _looks(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
-    yield NextStep("report", f"{at.me} report {study.name}" if at.is_afar else at.report)
+    yield NextStep("report", _call(study, at, "report", study.name) if at.caller.is_afar else at.report)
     if at.is_stored:
-        yield NextStep("look", f"{at.me} ui {study.name}{' --address cluster.yaml' if at.is_afar else ''}")
+        yield NextStep("look", _call(study, at, "ui", study.name))
     if at.is_stored and found.best:
-        yield NextStep("query", f"{at.me} trials {study.name} --format csv")
+        yield NextStep("query", _call(study, at, "trials", study.name, "--format", "csv"))
 
 
 def _after(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
@@ -75,7 +77,7 @@ def _after(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
     if at.stopped:
         yield _going_on(study, at)
     elif has_failed:
-        yield NextStep("retry", f"{at.me} retry {study.name}{_where(study, at)}", "once that is mended")
+        yield NextStep("retry", _call(study, at, "retry", study.name), "once that is mended")
     elif not found.best and "infeasible" in outcomes_:
         yield from _fitting(study, at)
     elif found.best and at.file:
@@ -89,25 +91,25 @@ def _mending(study: Study, at: Situation) -> Iterator[NextStep]:
     logs = [record for record in bad if record.outcome.log]
     if logs:
         why = "its end says why the first one failed" if len(bad) > 1 else ""
+        if at.caller.is_afar:
+            why = f"on the head; {why}".removesuffix("; ")
         yield NextStep("log", f"less +G {shlex.quote(logs[0].outcome.log)}", why)
     if at.is_stored:
         condition = " or ".join(f"outcome == '{end}'" for end in ends)
-        columns = "trial,kind,message"
-        yield NextStep("which", f'{at.me} trials {study.name} --where "{condition}" --columns {columns}')
+        yield NextStep("which", _call(study, at, "trials", study.name, "--where", condition, "--columns", COLUMNS))
     if not study.facts.simulated:
-        cluster = " --cluster" if at.address or at.is_afar else ""
         why = "a node was lost" if "lost" in ends else "what is wrong with the machine"
-        yield NextStep("check", f"{at.me} doctor{cluster}{_where(study, at)}", why)
+        yield NextStep("check", _doctor(study, at), why)
 
 
 def _going_on(study: Study, at: Situation) -> NextStep:
-    budget, why = "", "runs what is left"
+    budget, why = [], "runs what is left"
     if at.stopped == "nothing else fits in the budget":
         spent = study.spent or 0.0
         whole = max(at.expected, spent if study.facts.trials else 2 * spent)  # a search chooses as it goes
-        budget = f" --budget {_rounded_up(whole)}"
+        budget = ["--budget", _rounded_up(whole)]
         why = f"the whole sweep is predicted to take that; {spent:.3g} {study.rank}-hours of it are spent"
-    return NextStep("resume", f"{at.me} resume {study.name}{budget}{_where(study, at)}", why)
+    return NextStep("resume", _call(study, at, "resume", study.name, *budget), why)
 
 
 def _rounded_up(value: float) -> str:
@@ -122,7 +124,7 @@ def _fitting(study: Study, at: Situation) -> Iterator[NextStep]:
     """Nothing could run: why, and what is smaller."""
     if at.is_stored:
         condition = "outcome == 'infeasible'"
-        yield NextStep("which", f'{at.me} trials {study.name} --where "{condition}" --columns trial,kind,message')
+        yield NextStep("which", _call(study, at, "trials", study.name, "--where", condition, "--columns", COLUMNS))
     kinds = study.trials.loc[study.trials["outcome"] == "infeasible", "kind"].astype(str)
     smallest = int(study.trials["batch_size"].min())
     if at.file and not study.is_strong and smallest > 1 and kinds.str.contains("memory").any():
@@ -135,10 +137,10 @@ def _more(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
     best = found.best
     assert best
     if study.facts.simulated:
-        command = f"{at.me} run {shlex.quote(at.file)}{_set(study)} --address HOST:6379"
+        command = f"{Caller(at.caller.me).command('run', at.file, *_set(study))} --address HOST:6379"
         yield NextStep("next", command, "nothing was measured yet")
     elif outcomes.are_all_cached(study):
-        yield from _again(study, at, "", "measures it anew: every figure is of an earlier sweep", " --fresh")
+        yield from _again(study, at, "", "measures it anew: every figure is of an earlier sweep", "--fresh")
     elif why := outcomes.why_all_withheld(study.trials):
         yield from _longer(study, at, why)
     elif best.unlike:
@@ -155,9 +157,8 @@ def _more(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
 
 def _longer(study: Study, at: Situation, why: set[str]) -> Iterator[NextStep]:
     if not why <= TOO_SHORT:
-        cluster = " --cluster" if at.address or at.is_afar else ""
         reasons = ", ".join(sorted(why - TOO_SHORT - {""})) or "unsteady steps"
-        yield NextStep("check", f"{at.me} doctor{cluster}{_where(study, at)}", f"every window shows {reasons}")
+        yield NextStep("check", _doctor(study, at), f"every window shows {reasons}")
         return
     given = study.facts.spec
     if given.steps:
@@ -174,27 +175,32 @@ def _beyond(study: Study, at: Situation, batch: int) -> Iterator[NextStep]:
         yield from _again(study, at, f"batch_size={_list([batch, 2 * batch])}", "the best has the largest batch tried")
 
 
-def _again(study: Study, at: Situation, change: str, why: str, options: str = "") -> Iterator[NextStep]:
+def _again(study: Study, at: Situation, change: str, why: str, *options: str) -> Iterator[NextStep]:
     """The same sweep with a change, where that makes a sweep."""
     changes = [change] if change else []
     try:
         spec.parse(study.facts.file, study.name, (*study.facts.overrides, *changes))
     except InputError:
         return
-    verb = "submit" if at.is_afar else "run"
-    where = f" --simulate {study.facts.simulated}" if study.facts.simulated else _where(study, at)
-    yield NextStep("next", f"{at.me} {verb} {shlex.quote(at.file)}{_set(study, *changes)}{options}{where}", why)
+    verb = "submit" if at.caller.is_afar else "run"
+    simulated = ["--simulate", study.facts.simulated] if study.facts.simulated else []
+    yield NextStep("next", _call(study, at, verb, at.file, *_set(study, *changes), *options, *simulated), why)
 
 
-def _set(study: Study, *changes: str) -> str:
+def _set(study: Study, *changes: str) -> list[str]:
     """What was put over the file, and what is now; of a key given twice, the last."""
     kept = {change.partition("=")[0]: change for change in (*study.facts.overrides, *changes)}
-    return f" --set {shlex.join(kept.values())}" if kept else ""
+    return ["--set", *kept.values()] if kept else []
 
 
-def _where(study: Study, at: Situation) -> str:
-    is_named = at.address and not at.is_afar and not study.facts.simulated
-    return f" --address {at.address}" if is_named else ""
+def _doctor(study: Study, at: Situation) -> str:
+    return _call(study, at, "doctor", *(["--cluster"] if at.is_on_cluster or at.caller.is_afar else []))
+
+
+def _call(study: Study, at: Situation, *words: str) -> str:
+    """The command as its user can copy it; what was simulated needs no cluster."""
+    is_of_ray = study.facts.simulated and at.caller.kind == "ray"
+    return (Caller(at.caller.me) if is_of_ray else at.caller).command(*words)
 
 
 def _list(values: list[int]) -> str:

@@ -214,7 +214,7 @@ def test_a_sweep_that_stopped_is_resumed_to_every_trial_once(
         assert outcomes == [("completed", 6)]
     again = sweep("resume", "small")
     assert again.returncode == 0
-    assert "0 of 6 trials are left" in again.stderr
+    assert "nothing is left to run: all 6 trials have ended" in again.stderr
     assert not left_behind()
 
 

@@ -112,7 +112,7 @@ def test_an_interrupted_submission_runs_nothing_and_names_what_had_begun(
 
     monkeypatch.setattr(service, "_named", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        service.drive(["run", "x.yaml"], "mine", "cluster.yaml", "sweep")
+        service.drive(["run", "x.yaml"], "mine", "cluster.yaml")
     assert jobs.stopped
     assert told in capsys.readouterr().err
 
@@ -127,7 +127,7 @@ def test_one_that_is_interrupted_before_the_cluster_has_it_is_taken_back_too(
     monkeypatch.setattr(jobs, "submit_job", interrupted)
     monkeypatch.setattr(service, "ARRIVES_WITHIN_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        service.drive(["run", "x.yaml"], "mine", "cluster.yaml", "sweep")
+        service.drive(["run", "x.yaml"], "mine", "cluster.yaml")
     assert "nothing has begun" in capsys.readouterr().err
 
 

@@ -9,6 +9,7 @@ import math
 import pytest
 
 from sweeps import findings, note, report, rows
+from sweeps.caller import Caller
 from sweeps.findings import next_steps, outcomes
 from sweeps.findings.next_steps import Situation
 from sweeps.report import answer
@@ -164,7 +165,10 @@ def test_where_all_failed_logs_and_checks_are_suggested_and_no_repeats(status: s
 
 
 def test_where_some_failed_they_come_first() -> None:
-    steps = suggested(ended(failed=1, lost=1), dataclasses.replace(HERE, address="host:6379"))
+    steps = suggested(
+        ended(failed=1, lost=1),
+        dataclasses.replace(HERE, caller=Caller(kind="ray", address="host:6379"), is_on_cluster=True),
+    )
     assert "outcome == 'failed' or outcome == 'lost'" in steps["which"]
     assert steps["check"] == "sweep doctor --cluster --address host:6379"
     assert steps["retry"] == "sweep retry words --address host:6379"
@@ -246,6 +250,9 @@ def test_where_the_largest_batch_is_the_best_larger_ones_are_suggested_and_else_
 def test_what_needs_the_store_or_the_file_is_suggested_only_where_they_are() -> None:
     bare = suggested(ended(failed=1), dataclasses.replace(HERE, is_stored=False, file=""))
     assert {*bare} == {"report", "log", "check", "retry"}
-    afar = suggested(study({8: 100.0, 16: 150.0, 32: 200.0}), dataclasses.replace(HERE, is_afar=True))
-    assert afar["report"] == "sweep report words"
+    afar = suggested(
+        study({8: 100.0, 16: 150.0, 32: 200.0}),
+        dataclasses.replace(HERE, caller=Caller(kind="ssh", address="cluster.yaml")),
+    )
+    assert afar["report"] == "sweep report words --address cluster.yaml"
     assert afar["next"].startswith("sweep submit ")

@@ -293,7 +293,7 @@ def test_a_driver_that_has_gone_is_not_named_for_one_that_has_not_signed_yet(mon
     with pytest.raises(RefusedError, match="but another process drives study"):
         ledger.reopen("study")
     with pytest.raises(RefusedError, match="a driver must say who it is"):
-        service.stop("study", "sweep")
+        service.stop("study")
     book.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sweeps import cli, place, service
+from sweeps import caller, cli, place, service
 
 URL, RAY = "http://head:8265", "head:6379"
 OWN_CALL = {"plan", "reproduce", "doctor"}  # of which more than the address is looked at
@@ -142,6 +142,8 @@ def test_an_address_means_the_same_to_every_command(
     kind = FORMS[form]
     if told_by == place.RAY and kind not in place.AFAR and command not in DRIVES:
         kind = "here"  # on a cluster's own machines it is set; who only asks for results finds them there
+    if command == "doctor" and not option:
+        kind = "here"  # without --cluster it looks at this machine, whatever the environment says
     if command == "doctor --cluster" and not form:
         form, kind = "auto", "ray"
     code = cli.main([*words[:1], *option, *words[1:]])
@@ -168,6 +170,48 @@ def test_what_is_given_counts_before_the_environment(
     assert [where for where, _ in done] == ["afar", "here", "ray"]
 
 
+@pytest.mark.parametrize("told_by", ["--address", place.JOB_SERVER, place.RAY])
+@pytest.mark.parametrize("form", ["local", "auto", RAY, URL, "our sites/one.yml"])
+@pytest.mark.parametrize("command", WORDS)
+def test_a_command_that_is_suggested_goes_where_the_one_that_suggests_it_was_done(
+    command: str, form: str, told_by: str, done: list[tuple[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was asked there, and told who asks, suggests the same."""
+    kind = FORMS[form]
+    is_given = told_by == "--address"
+    if not is_given:
+        monkeypatch.setenv(told_by, form)
+    elif kind == "here":
+        monkeypatch.setenv(place.RAY, "other.yaml")  # which `local` is against
+    goes = kind if expected(command, kind) != "refused" else "here"
+    if command == "ui" and kind == "http":
+        goes = "ssh"
+    elif kind in place.AFAR and goes == "here":
+        return  # it can't be done there: no message suggests it
+    if command in ALWAYS_AFAR and kind not in place.AFAR:
+        return
+    if told_by == place.JOB_SERVER and kind == "ray" and command not in DRIVES:
+        return  # the environment itself is refused
+    if command.startswith("doctor") and not is_given and goes == "here":
+        return  # not the same question
+    if command == "doctor" and not is_given:
+        command = "doctor --cluster"
+    verb, *options = command.split()
+    with caller.known(form if is_given else "", kind):  # type: ignore[arg-type]
+        here = caller.command(verb, *options, *WORDS[command])
+        told = caller.told()
+    monkeypatch.setenv(caller.CALLED, told)
+    assert caller.command(verb, *options, *WORDS[command]) == here
+    words = shlex.split(here)
+    assert words[0] == "sweep"
+    assert (form in words) is (is_given and goes == kind)
+    assert cli.main(words[1:]) == 0
+    ((where, what),) = done
+    assert where == ("afar" if goes in place.AFAR else goes)
+    if goes == kind and kind != "here":
+        assert what[0] == form if kind in place.AFAR else what == form  # type: ignore[index]
+
+
 def test_a_simulated_sweep_needs_no_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,7 +222,7 @@ def test_a_simulated_sweep_needs_no_cluster(
     assert cli.main(["run", str(tmp_path / "none.yaml")]) == 2
     told = capsys.readouterr().err
     assert f"{place.JOB_SERVER}" in told
-    assert "submit FILE" in told
+    assert f"submit {tmp_path / 'none.yaml'}" in told
     assert "--address local" in told
 
 
@@ -197,7 +241,8 @@ def test_where_a_port_is_taken_the_same_command_is_proposed_with_another(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert cli.main([*words, "--port", str(port)]) == 3
-    assert f"{shlex.join(words)} --port {port + 1}" in capsys.readouterr().err
+    again = capsys.readouterr().err.split("choose another: sweep ")[1]
+    assert sorted(shlex.split(again)) == sorted([*words, "--port", str(port + 1)])
 
 
 @pytest.mark.parametrize("variable", [place.JOB_SERVER, place.RAY])
@@ -258,4 +303,4 @@ def test_where_http_was_forgotten_the_cure_is_one_that_the_command_takes(
     assert cli.main([*words, "--address", "head:8265"]) == 2
     told = capsys.readouterr().err
     assert ("must begin with http://" in told) is not is_refused
-    assert ("submit FILE" in told) is is_refused
+    assert ("submit x.yaml --address http://head:8265" in told) is is_refused

@@ -20,7 +20,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeps import checkup, cli, cluster, ledger, onhead, pack, place, plan, private_ray, relayed, service, spec, status
+from sweeps import (
+    caller,
+    checkup,
+    cli,
+    cluster,
+    driverlog,
+    ledger,
+    onhead,
+    pack,
+    place,
+    plan,
+    private_ray,
+    relayed,
+    service,
+    spec,
+    status,
+)
 from sweeps.cache import Cache
 from sweeps.durations import Durations
 from sweeps.engine import Engine
@@ -101,7 +117,7 @@ def test_a_relayed_command_ends_with_its_exit_code(capsys: pytest.CaptureFixture
 
 def _drawn(told: dict[str, Any]) -> str:
     console = Console(file=io.StringIO(), width=140)
-    console.print(status.drawn(told, "sweep"))
+    console.print(status.drawn(told))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -395,7 +411,7 @@ def submitted(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> in
     monkeypatch.setattr(service, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(service, "ARRIVES_WITHIN_S", 0.05)
     (tmp_path / "x.yaml").write_text(TEXT)
-    return service.submit(tmp_path / "x.yaml", (), "http://127.0.0.1:1", (), "sweep")
+    return service.submit(tmp_path / "x.yaml", (), "http://127.0.0.1:1", ())
 
 
 @pytest.mark.parametrize("is_heard", [True, False])
@@ -419,6 +435,59 @@ def test_without_a_ctrl_c_a_sweep_that_is_submitted_goes_on_and_is_named(
     assert submitted(jobs, tmp_path, monkeypatch) == 0
     assert jobs.is_running
     assert capsys.readouterr().out.startswith("study\n")
+
+
+class Over(Jobs):
+    """A driver that finds nothing left to run, says what was found, and ends with this code."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__([], is_heard=True)
+        self._code = code
+
+    def get_job_status(self, job: str) -> str:
+        super().get_job_status(job)
+        return "RUNNING" if self._calls < 8 else "SUCCEEDED"
+
+    def get_job_logs(self, job: str) -> str:
+        begun = f"study: {driverlog.NOTHING_TO_RUN}: all 6 trials have ended\nresults in /shared/results/study\n"
+        return begun + super().get_job_logs(job).replace("results in /shared/results/study", "its table")
+
+    def get_job_info(self, _: str) -> Any:
+        return types.SimpleNamespace(driver_exit_code=self._code)
+
+
+@pytest.mark.parametrize(("code", "exits"), [(0, 0), (1, 1), (3, 3), (None, 3)])
+def test_a_complete_sweep_that_is_resumed_from_afar_shows_its_results_and_exits_as_on_the_head(
+    code: int | None, exits: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = Over(code)
+    monkeypatch.setattr(service, "_client", lambda _: contextlib.nullcontext(jobs))
+    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.001)
+    assert cli.main(["resume", "study", "--address", "http://127.0.0.1:1"]) == exits
+    told = capsys.readouterr()
+    assert "its table" in told.out
+    assert "sweep status" not in told.err, "nothing runs that could be looked at"
+
+
+def test_what_was_submitted_is_followed_and_stopped_with_the_address_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.yaml").write_text(TEXT)
+    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.001)
+    for given in ("http://127.0.0.1:1", ""):
+        jobs, sent = Jobs([], is_heard=True), list[dict[str, Any]]()
+        submit = jobs.submit_job
+        monkeypatch.setattr(service, "_client", lambda _, jobs=jobs: contextlib.nullcontext(jobs))
+        monkeypatch.setattr(jobs, "submit_job", lambda submit=submit, sent=sent, **of: (sent.append(of), submit(**of)))
+        monkeypatch.setenv(place.JOB_SERVER, "http://127.0.0.1:1")
+        where = ["--address", given] if given else []
+        assert cli.main(["submit", str(tmp_path / "x.yaml"), *where]) == 0
+        lines = [line.split() for line in capsys.readouterr().err.splitlines()]
+        assert ["status", "sweep", "status", "study", "-f", *where] in lines
+        assert ["stop", "sweep", "stop", "study", *where] in lines
+        (of,) = sent
+        asked = json.loads(of["runtime_env"]["env_vars"][caller.CALLED])
+        assert asked == {"me": "sweep", "kind": "http", "address": given}
 
 
 def test_a_second_ctrl_c_leaves_the_job_and_says_how_to_end_it(

@@ -1,0 +1,134 @@
+"""Commands that messages suggest: they can be copied as they stand."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeps import caller, cli, findings, ledger, leftovers, query, status, versions
+from sweeps.caller import Caller
+from sweeps.findings import next_steps
+from tests.unit import test_findings as ends
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2] / "sweeps"
+URL = "http://head:8265"
+COMMANDS = re.findall(r"^    ([a-z]+) ", cli._parser().format_help(), re.MULTILINE)
+A_COMMAND = re.compile(rf"(?:\bsweep|{{\w*}}) (?:{'|'.join(COMMANDS)}) (?:[A-Z]{{2,}}|--?\w|{{\w*}})")
+NO_MESSAGES = {  # texts for whoever reads them, wherever they sit
+    "caller.py",
+    "report/trials.py",  # a page to send on
+    "cli.py",  # the help, and commands whose address is known there
+    "place.py",  # refuses the address that was given, and names forms of others
+    "backup.py",  # is done where the store is
+}
+
+
+def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every text but docstrings, with {} for what is put into it."""
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.lineno, node.value
+
+
+def test_no_message_writes_a_command_by_itself() -> None:
+    assert len(COMMANDS) > 15
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path in sorted(ROOT.rglob("*.py"))
+        if str(path.relative_to(ROOT)) not in NO_MESSAGES
+        for line, text in texts(ast.parse(path.read_text()))
+        if A_COMMAND.search(text)
+    ]
+    assert not found, "sweeps.caller.command writes it as the user can copy it"
+
+
+@pytest.mark.parametrize("text", ["to go on: {} resume {}", "mend it with `sweep sync {0}`", "sweep gc --yes"])
+def test_a_command_that_a_message_writes_by_itself_is_found(text: str) -> None:
+    assert A_COMMAND.search(text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["trials", "x", "--where", "outcome == 'failed' or kind == 'a b'"],
+        ["run", "my file.yaml", "--set", "batch_size=[8,16]"],
+        ["status", "it's $HOME"],
+    ],
+)
+def test_a_shell_reads_what_was_meant(words: list[str]) -> None:
+    there = Caller("./my bin/sweep", "ssh" if words[0] != "run" else "ray", "our sites/one.yaml")
+    where = ["--address", "our sites/one.yaml"]
+    assert shlex.split(there.command(*words)) == ["./my bin/sweep", *words, *where]
+
+
+@pytest.mark.parametrize("how", [{"failed": 2}, {"lost": 1}, {"infeasible": 9}, {"cancelled": 2}, {}])
+@pytest.mark.parametrize("stopped", ["", "interrupted", "nothing else fits in the budget"])
+@pytest.mark.parametrize(("kind", "address"), [("ssh", "our sites/one.yaml"), ("http", URL), ("ssh", "")])
+def test_whoever_submitted_a_sweep_can_copy_each_step_after_it(
+    how: dict[str, int], stopped: next_steps.Stopped, kind: caller.place.Kind, address: str
+) -> None:
+    of = ends.ended(**how)
+    at = next_steps.Situation(caller=Caller(kind=kind, address=address), file="a b.yaml", stopped=stopped)
+    steps = [step for step in next_steps.of(of, findings.of(of), at) if step.word != "log"]
+    assert steps
+    for step in steps:
+        words = shlex.split(step.what)
+        args = cli._parser().parse_args(words[1:])
+        assert (args.address or "") == ("cluster.yaml" if (words[1], kind) == ("ui", "http") else address), step
+        assert kind in args.may or words[1] == "ui"
+
+
+def test_a_log_that_lies_on_the_head_is_said_to() -> None:
+    of = ends.ended(failed=1)
+    at = next_steps.Situation(caller=Caller(kind="ssh", address="c.yaml"))
+    (why,) = [step.why for step in next_steps.of(of, findings.of(of), at) if step.word == "log"]
+    assert why == "on the head"
+
+
+def test_a_sweep_that_was_submitted_goes_on_in_the_cluster_also_from_a_shell_on_the_head(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = {"sweep": "x", "state": "stopped", "ended": {}, "waiting": 2, "spent": 0.0, "unit": "GPU-hours"}
+    for is_submitted, says in ((True, "sweep resume x --address auto"), (False, "sweep resume x")):
+        status.render(iter([told | {"is_submitted": is_submitted}]))
+        assert capsys.readouterr().out.rstrip().endswith(says)
+    with caller.known(URL, "http"):
+        status.render(iter([told | {"is_submitted": True}]))
+    assert capsys.readouterr().out.rstrip().endswith(f"sweep resume x --address {URL}")
+
+
+def test_deeper_down_a_message_knows_the_address_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ledger, "names", lambda: ["x"])
+    monkeypatch.setattr(leftovers, "find", lambda *_: ([leftovers.Leftover("x", (), 1, 100.0)], {}))
+    with caller.known("c.yaml", "ssh"):
+        assert "sweep sync x --address c.yaml brings it" in str(query._unknown("x", []))
+        leftovers.collect(30.0, True, False, "table")
+        assert "ray up c.yaml" in versions.difference('{"code": "a", "ray": "1"}', '{"code": "a", "ray": "2"}')
+    assert "sweep gc --older 30 --ledgers --yes --address c.yaml" in capsys.readouterr().err
+
+
+def test_a_secret_in_an_address_is_not_passed_on() -> None:
+    with caller.known("http://me:secret-of-mine@head:8265", "http"):
+        assert "secret-of-mine" not in caller.told()
+
+
+def test_a_command_that_is_refused_says_it_with_the_address_that_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "a b.yaml", "--set", "x=[1, 2]", "--address", "our.yaml"]) == 2
+    assert "sweep submit 'a b.yaml' --set 'x=[1, 2]' --address our.yaml" in capsys.readouterr().err

@@ -19,7 +19,7 @@ And these, on `white_3pct`, have none, so that each of their intervals that is s
 - `two_level`: 6% apart, each held for 20 to 40 steps.
 
 A machine changes between trials as well. `calm_then_FAMILY` are sequences of six trials: `white_3pct` at first, and
-this family from the second, third, fourth or fifth on. Which is drawn, so that a rule that measures in full now and then
+this family from the second, third, fourth or fifth on, drawn so that a rule that measures in full now and then
 has no luck. Each trial is judged by what it was itself. Their columns *first* and *later* are of the trials after the
 change: the one right behind it, and the rest.
 

@@ -67,8 +67,8 @@ NEGLIGIBLE = 0.25  # of the half-width: an interval that misses stalls of this c
 CHANGE = 3.5  # standard errors between a slower start and the rest
 SLOPE = 2.3  # standard errors of a drift: 1 in 50 steady traces has it by chance
 SKEWED = 0.3  # of Johnson's term, which moves one end of the interval out and the other in; set by measuring coverage
-HINT = 1.25  # standard errors of a slope that make a short window go on: 1 in 5 of steady ones does so by chance
-UNLIKE = 1.1  # of the interval of their difference, by which a short window that goes on is off the earlier ones ...
+HINT = 1.3  # standard errors of a slope that make a short window go on: 1 in 5 of steady ones does so by chance
+UNLIKE = 1.0  # of the interval of their difference, by which a short window that goes on is off the earlier ones ...
 UNLIKE_SHARE = 0.005  # ... if that is this share of it: at such small spreads a slope of 3% in 100 steps shows itself
 ORDERS = 10  # of the longest autoregression tried
 LEVEL_STEPS = 8  # that a level is held at least
@@ -148,6 +148,7 @@ def decide(step_ms: Steps, rule: Rule, known: Known = NOTHING) -> Decision:
         and found.half_width_ms is not None
         and found.steps >= rule.min_window
         and found.half_width_ms <= rule.ci * found.mean_ms
+        and (found.steps >= CALM_STEPS or _slope(calmed(trace)[found.start :]) <= HINT)
     )
     if is_sure:
         return Decision(kind="stop", reason="interval", estimate=found)
@@ -207,7 +208,7 @@ def _judged(window: Trace, far: Trace, start: int, known: Known) -> Estimate:
     effective = effective_steps(window)
     half_width_ms = half_width(window, effective)
     for_stalls = _steps_for_stalls(known, mean_ms, half_width_ms)
-    is_alone = len(stalls(window, far)) > 0 or _is_unlike(window, far, half_width_ms, known)
+    is_alone = len(stalls(window, far)) > 0 or _is_unlike(window, half_width_ms, known)
     for_calm = CALM_STEPS if is_alone else max(CALM_STEPS - known.calm_steps, 0)
     why_not = unsteadiness(clipped(far))
     if not why_not and len(window) < for_stalls:
@@ -225,19 +226,19 @@ def _judged(window: Trace, far: Trace, start: int, known: Known) -> Estimate:
     )
 
 
-def _is_unlike(window: Trace, far: Trace, half_width_ms: float, known: Known) -> bool:
-    """Whether something may have changed since the calm windows: the mean is not theirs, or there is a hint of a slope.
+def _is_unlike(window: Trace, half_width_ms: float, known: Known) -> bool:
+    """Whether the mean is not that of the calm windows: something may have changed since.
 
-    48 steps with a spread of 3% show a drift of 3% in 100 steps as a slope of 1 standard error, but when it began where
-    the earlier windows were, they are by then 2.3 off their mean. A short window that may be steady all the same loses
-    nothing but the time to show it.
+    48 steps with a spread of 3% show a drift of 3% in 100 steps as a slope of 1 standard error; but where it began at
+    the mean of the earlier windows, they are by then 2.3 off it. A short window that may be steady all the same loses
+    nothing but the time to show it; nor does one that stops no sooner for a hint of a slope (`decide`).
     """
     if not known.calm_steps:
         return False
     earlier_ms = known.calm_ms / known.calm_steps
     off_ms = abs(float(window.mean()) - earlier_ms)
     within_ms = half_width_ms * math.sqrt(1 + len(window) / known.calm_steps)
-    return off_ms > max(UNLIKE * within_ms, UNLIKE_SHARE * earlier_ms) or _slope(clipped(far)) > HINT
+    return off_ms > max(UNLIKE * within_ms, UNLIKE_SHARE * earlier_ms)
 
 
 def _steps_for_stalls(known: Known, step_ms: float, half_width_ms: float) -> int:

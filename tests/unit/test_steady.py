@@ -279,7 +279,10 @@ def test_a_drift_that_begins_after_calm_trials_is_seen_though_a_short_window_can
             _, known = after(len(calm), NOTHING, calm)
             found, _ = after(3, known, drifting)
             wrong[share] += sum(one.is_steady for one in found)
-    assert all(times / 120 <= 0.08 + 2 * math.sqrt(0.08 * 0.92 / 120) for times in wrong.values()), wrong
+    assert wrong[0.03] / 120 <= 0.25, (
+        wrong
+    )  # 0.85 of first trials, if calm is lent for ever and to all; see the benchmark
+    assert all(wrong[share] / 120 <= 0.08 for share in (0.05, 0.08, 0.12)), wrong
 
 
 def test_two_short_windows_live_on_a_long_one_and_the_next_is_long_again() -> None:

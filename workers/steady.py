@@ -23,7 +23,7 @@ And when the interval is withheld, with the reason, because no width would make 
   or levels have to be seen before a shorter window is believed: in this window and in those of earlier trials of the
   same kind on the same nodes together (`Known`, `learnt`). What earlier windows have shown is a credit, and it ends:
   when a window shows something; for a window that is unlike them (`_is_unlike`), because a machine may have begun to
-  slow down since, and because stalls that come by the clock hit longer steps more often; and when two windows too short
+  slow down since, and because stalls that come by the clock hit longer steps more often; and when three windows too short
   to show a drift have lived on it. Then 228 steps are seen anew.
 - `rare stalls`: earlier windows had stalls so seldom that one of this length misses them all more than once in 100,
   and they cost more than a quarter of the interval. The repeats of a cell still carry them.
@@ -31,7 +31,7 @@ And when the interval is withheld, with the reason, because no width would make 
 No rule sees what has never happened. A stall of 1 in 200 steps is absent from 228 steps 32 times in 100, and until it
 comes, here or in an earlier trial, the trace is that of a trial without stalls, and so are the interval and the stop.
 Nor can a short window show a stall that began after the calm ones: 48 steps miss one of 1 in 50 steps 38 times in 100.
-Of three windows in a row at least one is long, and from the first stall that is seen on, all are.
+Of four windows in a row at least one is long, and from the first stall that is seen on, all are.
 """
 
 from __future__ import annotations

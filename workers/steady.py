@@ -23,8 +23,8 @@ And when the interval is withheld, with the reason, because no width would make 
   or levels have to be seen before a shorter window is believed: in this window and in those of earlier trials of the
   same kind on the same nodes together (`Known`, `learnt`). What earlier windows have shown is a credit, and it ends:
   when a window shows something; for a window that is unlike them (`_is_unlike`), because a machine may have begun to
-  slow down since, and because stalls that come by the clock hit longer steps more often; and when three windows too short
-  to show a drift have lived on it. Then 228 steps are seen anew.
+  slow down since, and because stalls that come by the clock hit longer steps more often; and when three windows too
+  short to show a drift have lived on it. Then 228 steps are seen anew.
 - `rare stalls`: earlier windows had stalls so seldom that one of this length misses them all more than once in 100,
   and they cost more than a quarter of the interval. The repeats of a cell still carry them.
 

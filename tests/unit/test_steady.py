@@ -295,7 +295,7 @@ def test_three_short_windows_live_on_a_long_one_and_the_next_is_long_again() -> 
 
 def flat() -> Trace:
     """As calm as can be, with a mean that is the same from window to window."""
-    return 100 + np.tile([0.3, -0.3, -0.3, 0.3], 125)
+    return np.asarray(100 + np.tile([0.3, -0.3, -0.3, 0.3], 125), np.float64)
 
 
 @pytest.mark.parametrize("factor", [0.98, 0.99, 1.01, 1.02])

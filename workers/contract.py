@@ -61,6 +61,7 @@ WITHOUT_JPEGS = ("synthetic", "digits")  # data that nothing has to decode
 
 MOST_RANKS = 32
 CALM_STEPS = 228  # that windows show before a short one is believed: a stall of 1 in 50 is absent from so many 1 in 100
+LENT = 3  # short windows that may follow before calm has to be shown anew
 UNREAD_VARIABLES = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER")  # Horovod here has no MPI
 ROUNDS = 6  # in which parts of a step are taken away by turns
 

@@ -18,6 +18,11 @@ What one block leaves behind must not show in the next:
   Where a block begins and ends within them must not count: with an input that is waited for it settles for as many
   steps, and counts a multiple of them.
 
+One step suffices to settle (`SETTLING`) where a step carries nothing over but how far its ranks are apart: all begin
+the first step after a barrier together, which is easier than what follows, and the reduction at its end brings them to
+where every later step begins. A test plants such ranks. What that rests on and no test shows: that caches, allocators,
+a GPU's queue and Horovod's cycle need no more than a step to be as they are in a block that goes on.
+
 No step of the window is touched. It takes `cost` steps: a quarter of the trial's, but at least those of the shortest
 blocks: 31 for an input, 49 for a reduction (a third of them nothing else), 85 for both. Where the input is waited for
 they are 55 and 133, more with bursts of several batches, and its buffers are filled and emptied besides, six times at

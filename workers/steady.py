@@ -21,13 +21,17 @@ And when the interval is withheld, with the reason, because no width would make 
 - `too short to know`: 40 steps miss a stall of 1 in 50 steps 45 times in 100 and cannot show a drift of 3% in 100
   steps under a spread of 3%; 228 steps miss the stall once in 100 and show the drift. So 228 steps without stall, drift
   or levels have to be seen before a shorter window is believed: in this window and in those of earlier trials of the
-  same kind on the same nodes together (`Known`, `learnt`), and as much time as 228 of this trial's steps take, because
-  some stalls come by the clock. A window that shows something ends that credit.
+  same kind on the same nodes together (`Known`, `learnt`). What earlier windows have shown is a credit, and it ends:
+  when a window shows something; for a window that is unlike them (`_is_unlike`), because a machine may have begun to
+  slow down since, and because stalls that come by the clock hit longer steps more often; and when three windows too
+  short to show a drift have lived on it. Then 228 steps are seen anew.
 - `rare stalls`: earlier windows had stalls so seldom that one of this length misses them all more than once in 100,
   and they cost more than a quarter of the interval. The repeats of a cell still carry them.
 
 No rule sees what has never happened. A stall of 1 in 200 steps is absent from 228 steps 32 times in 100, and until it
 comes, here or in an earlier trial, the trace is that of a trial without stalls, and so are the interval and the stop.
+Nor can a short window show a stall that began after the calm ones: 48 steps miss one of 1 in 50 steps 38 times in 100.
+Of four windows in a row at least one is long, and from the first stall that is seen on, all are.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers import student
-from workers.contract import CALM_STEPS
+from workers.contract import CALM_STEPS, LENT
 
 Trace = NDArray[np.float64]
 Steps = Sequence[float] | Trace
@@ -63,6 +67,9 @@ NEGLIGIBLE = 0.25  # of the half-width: an interval that misses stalls of this c
 CHANGE = 3.5  # standard errors between a slower start and the rest
 SLOPE = 2.3  # standard errors of a drift: 1 in 50 steady traces has it by chance
 SKEWED = 0.3  # of Johnson's term, which moves one end of the interval out and the other in; set by measuring coverage
+HINT = 1.3  # standard errors of a slope that make a short window go on: 1 in 5 of steady ones does so by chance
+UNLIKE = 1.0  # of the interval of their difference, by which a short window that goes on is off the earlier ones ...
+UNLIKE_SHARE = 0.005  # ... if that is this share of it: at such small spreads a slope of 3% in 100 steps shows itself
 ORDERS = 10  # of the longest autoregression tried
 LEVEL_STEPS = 8  # that a level is held at least
 
@@ -92,8 +99,9 @@ class Rule:
 class Known:
     """What the windows of earlier trials of one kind have shown on the same nodes; empty: nothing is known."""
 
-    calm_steps: int = 0  # since the last window that showed a stall, a drift or two levels
+    calm_steps: int = 0  # the latest, since the last window that showed a stall, a drift or two levels
     calm_ms: float = 0.0  # that these took
+    lent: int = 0  # windows since then that were too short to show a drift
     steps: float = 0.0  # in which stalls were counted; the oldest fade
     stalls: float = 0.0
     excess: float = 0.0  # what these took beyond an ordinary step, in ordinary steps
@@ -140,6 +148,7 @@ def decide(step_ms: Steps, rule: Rule, known: Known = NOTHING) -> Decision:
         and found.half_width_ms is not None
         and found.steps >= rule.min_window
         and found.half_width_ms <= rule.ci * found.mean_ms
+        and (found.steps >= CALM_STEPS or _slope(calmed(trace)[found.start :]) <= HINT)
     )
     if is_sure:
         return Decision(kind="stop", reason="interval", estimate=found)
@@ -199,7 +208,8 @@ def _judged(window: Trace, far: Trace, start: int, known: Known) -> Estimate:
     effective = effective_steps(window)
     half_width_ms = half_width(window, effective)
     for_stalls = _steps_for_stalls(known, mean_ms, half_width_ms)
-    for_calm = CALM_STEPS if len(stalls(window, far)) else _steps_for_calm(known, mean_ms)
+    is_alone = len(stalls(window, far)) > 0 or _is_unlike(window, half_width_ms, known)
+    for_calm = CALM_STEPS if is_alone else max(CALM_STEPS - known.calm_steps, 0)
     why_not = unsteadiness(clipped(far))
     if not why_not and len(window) < for_stalls:
         why_not = "rare stalls"
@@ -216,9 +226,19 @@ def _judged(window: Trace, far: Trace, start: int, known: Known) -> Estimate:
     )
 
 
-def _steps_for_calm(known: Known, step_ms: float) -> int:
-    """The steps of a window without stalls that, with what is known, make `CALM_STEPS`, in steps and in time."""
-    return max(CALM_STEPS - int(min(known.calm_steps, known.calm_ms / step_ms)), 0)
+def _is_unlike(window: Trace, half_width_ms: float, known: Known) -> bool:
+    """Whether the mean is not that of the calm windows: something may have changed since.
+
+    48 steps with a spread of 3% show a drift of 3% in 100 steps as a slope of 1 standard error; but where it began at
+    the mean of the earlier windows, they are by then 2.3 off it. A short window that may be steady all the same loses
+    nothing but the time to show it; nor does one that stops no sooner for a hint of a slope (`decide`).
+    """
+    if not known.calm_steps:
+        return False
+    earlier_ms = known.calm_ms / known.calm_steps
+    off_ms = abs(float(window.mean()) - earlier_ms)
+    within_ms = half_width_ms * math.sqrt(1 + len(window) / known.calm_steps)
+    return off_ms > max(UNLIKE * within_ms, UNLIKE_SHARE * earlier_ms)
 
 
 def _steps_for_stalls(known: Known, step_ms: float, half_width_ms: float) -> int:
@@ -250,12 +270,12 @@ def learnt(known: Known, step_ms: Steps, start: int) -> Known:
     if len(seen) or unsteadiness(clipped(far)):
         return remembered
     if len(window) < SHOWS_DRIFT:
-        return dataclasses.replace(remembered, calm_steps=known.calm_steps, calm_ms=known.calm_ms)
-    return dataclasses.replace(
-        remembered,
-        calm_steps=known.calm_steps + len(window),
-        calm_ms=known.calm_ms + float(window.sum()),
-    )
+        if known.lent + 1 >= LENT:
+            return remembered
+        return dataclasses.replace(remembered, calm_steps=known.calm_steps, calm_ms=known.calm_ms, lent=known.lent + 1)
+    older = min(known.calm_steps, max(CALM_STEPS - len(window), 0))  # no more than make up what is needed
+    older_ms = known.calm_ms * older / known.calm_steps if older else 0.0
+    return dataclasses.replace(remembered, calm_steps=older + len(window), calm_ms=older_ms + float(window.sum()))
 
 
 def checked(step_ms: Steps) -> Trace:
@@ -367,20 +387,22 @@ def warmup_end(calm: Trace) -> int:
 
 
 def unsteadiness(calm: Trace) -> WhyNot:
-    if _drifts(calm):
+    if _slope(calm) > SLOPE:
         return "drift"
     return "two levels" if _has_two_levels(calm) else ""
 
 
-def _drifts(calm: Trace) -> bool:
-    """Whether a line fits better than chance makes it."""
+def _slope(calm: Trace) -> float:
+    """Of the line that fits best, in standard errors; infinite where it fits exactly."""
     n = len(calm)
     centred = np.arange(n) - (n - 1) / 2
     moment = float(centred @ centred)
     slope = float(centred @ calm) / moment
     residuals = calm - calm.mean() - slope * centred
-    variance = float(residuals @ residuals) / (n - 2) * correlation_time(residuals)
-    return slope**2 * moment > variance * SLOPE**2
+    error = math.sqrt(float(residuals @ residuals) / (n - 2) * correlation_time(residuals) / moment)
+    if error:
+        return abs(slope) / error
+    return math.inf if slope else 0.0
 
 
 def _has_two_levels(calm: Trace) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sweeps import shape
 from sweeps.simulator import learning, model, unfit
-from workers.contract import CALM_STEPS, TrialConfig
+from workers.contract import CALM_STEPS, LENT, TrialConfig
 
 if TYPE_CHECKING:
     from sweeps.simulator.cluster import SimulatedCluster
@@ -49,7 +49,8 @@ def expected_s(config: TrialConfig, cluster: SimulatedCluster) -> float:
         return around_s + epochs * epoch_s(config, step_ms) + validated * judging_s(config, step_ms)
     steps = config.steps
     if not config.measured_steps:
-        window = config.min_window if config.repeat else max(config.min_window, CALM_STEPS)  # the first earns the rest
+        is_first = config.repeat % (1 + LENT) == 0  # of those that live on what one long window has shown
+        window = max(config.min_window, CALM_STEPS) if is_first else config.min_window
         steps = min(steps, round(FIRST_LOOKS * (config.warmup_steps + window)))
     if config.explain:
         from workers import explain

@@ -52,10 +52,11 @@ def test_a_fixed_window_has_an_interval_once_earlier_ones_have_earned_it(tmp_pat
     assert window
     assert (window.stopped_by, window.warmup_steps, len(found.ranks[0].steps)) == ("steps", 5, 30)
     assert window.withheld == "too short to know"
-    known.save(str(history(tmp_path)), CALM)
+    mean_ms = 1e3 * statistics.fmean(step_s(found))
+    known.save(str(history(tmp_path)), Known(calm_steps=1000, calm_ms=1000 * mean_ms, steps=1000))
     window = measured(tmp_path, measured_steps=30, warmup_steps=5).ranks[0].window
     assert window
-    assert window.withheld or window.half_width_ms > 0
+    assert window.withheld or window.half_width_ms > 0  # a busy machine's second window may be unlike its first
 
 
 BOTH_MODES = pytest.mark.parametrize(

@@ -206,6 +206,20 @@ def test_blocks_settle_after_a_barrier_but_where_a_round_turns_back() -> None:
     assert len(both.done) - both.done.count("|") - 2 == explain.cost(64, explain.parts(config, 2))
 
 
+def test_after_the_steps_that_settle_each_takes_what_it_takes_in_the_long_run() -> None:
+    """Ranks of unlike lengths, from a barrier: the first step is easier, since none comes to it late."""
+    backward, update, out_ms = [60.0, 80.0, 70.0], [35.0, 10.0, 20.0], 30.0
+    ends, steps = [0.0] * 3, []
+    for _ in range(12):
+        there = max(end + ms for end, ms in zip(ends, backward, strict=True))
+        later = [there + out_ms + ms for ms in update]
+        steps.append([one - end for one, end in zip(later, ends, strict=True)])
+        ends = later
+    in_the_long_run = max(one + other for one, other in zip(backward, update, strict=True)) + out_ms
+    assert all(ms == in_the_long_run for step in steps[explain.SETTLING :] for ms in step)
+    assert any(ms < in_the_long_run - 1 for step in steps[: explain.SETTLING] for ms in step)
+
+
 def test_it_rests_until_the_threads_that_fill_buffers_have_done_so(clock: Clock) -> None:
     clock.busy_until_s = 0.3
     explain.rest(30.0, lambda: None)

@@ -18,7 +18,7 @@ from workers.contract import CALM_STEPS
 from workers.steady import NOTHING, Known, Rule, decide, estimate, learnt, next_look
 
 Trace = NDArray[np.float64]
-CALM = Known(calm_steps=1000, calm_ms=1e6, steps=1000)
+CALM = Known(calm_steps=1000, calm_ms=1e5, steps=1000)
 
 
 def white(seed: int, n: int, spread: float = 0.03) -> Trace:
@@ -195,10 +195,10 @@ def test_after_a_calm_trial_the_next_stops_once_the_shortest_window_is_full() ->
 
 
 def test_half_the_calm_that_is_needed_leaves_the_other_half_to_the_window() -> None:
-    found = estimate(white(0, 200), known=Known(calm_steps=100, calm_ms=1e5))
+    found = estimate(white(0, 200), known=Known(calm_steps=100, calm_ms=1e4))
     assert found
     assert (found.needed_steps, found.why_not) == (128, "")
-    shorter = estimate(white(0, 130), known=Known(calm_steps=100, calm_ms=1e5))
+    shorter = estimate(white(0, 130), known=Known(calm_steps=100, calm_ms=1e4))
     assert shorter
     assert (shorter.steps, shorter.why_not, shorter.half_width_ms) == (120, "too short to know", None)
 
@@ -207,7 +207,7 @@ def test_short_steps_do_not_vouch_for_long_ones() -> None:
     """Stalls that come by the clock hit a step ten times as long ten times as often."""
     found = estimate(white(0, 200), known=Known(calm_steps=1000, calm_ms=1000 * 10.0))
     assert found
-    assert found.needed_steps == pytest.approx(CALM_STEPS - 100, abs=2)
+    assert found.needed_steps == CALM_STEPS
 
 
 def test_a_window_that_may_not_grow_to_what_is_needed_has_its_interval_withheld() -> None:
@@ -256,6 +256,72 @@ def test_a_trial_that_shows_something_ends_the_calm_of_those_before_it(shows: Tr
     assert (known.calm_steps, known.calm_ms) == (0, 0.0)
 
 
+def after(number: int, known: Known, of: list[Trace]) -> tuple[list[steady.Estimate], Known]:
+    """What so many trials come to, one after the other, and what is known then."""
+    found = []
+    for trace in of[:number]:
+        one = ended(trace, Rule(), known).estimate
+        assert one
+        known = learnt(known, trace[: one.start + one.steps], one.start)
+        found.append(one)
+    return found, known
+
+
+def test_a_drift_that_begins_after_calm_trials_is_seen_though_a_short_window_cannot_show_it() -> None:
+    """48 steps show a drift of 3% in 100 as a slope of one standard error."""
+    wrong = {0.03: 0, 0.05: 0, 0.08: 0, 0.12: 0}
+    for share in wrong:
+        for seed in range(40):
+            rng = np.random.default_rng([seed, 1])
+            calm = [white(100 * seed + n, 500) for n in range(int(rng.integers(1, 4)))]
+            factors = np.exp(rng.choice([-1, 1]) * share / 100 * np.arange(500))
+            drifting = [white(100 * seed + 10 + n, 500) * factors for n in range(3)]
+            _, known = after(len(calm), NOTHING, calm)
+            found, _ = after(3, known, drifting)
+            wrong[share] += sum(one.is_steady for one in found)
+    assert wrong[0.03] / 120 <= 0.25, (
+        wrong
+    )  # 0.85 of first trials, if calm is lent for ever and to all; see the benchmark
+    assert all(wrong[share] / 120 <= 0.08 for share in (0.05, 0.08, 0.12)), wrong
+
+
+def test_three_short_windows_live_on_a_long_one_and_the_next_is_long_again() -> None:
+    long, known = [], NOTHING
+    for _ in range(9):
+        (found,), known = after(1, known, [flat()])
+        long.append(found.steps >= CALM_STEPS)
+    assert long == [True, False, False, False, True, False, False, False, True]
+
+
+def flat() -> Trace:
+    """As calm as can be, with a mean that is the same from window to window."""
+    return np.asarray(100 + np.tile([0.3, -0.3, -0.3, 0.3], 125), np.float64)
+
+
+@pytest.mark.parametrize("factor", [0.98, 0.99, 1.01, 1.02])
+def test_a_window_whose_mean_is_not_that_of_the_calm_ones_is_measured_in_full(factor: float) -> None:
+    found = ended(factor * white(1, 500, spread=0.01), Rule(), CALM).estimate
+    assert found
+    assert (found.why_not, found.needed_steps) == ("", CALM_STEPS)
+    assert found.steps >= CALM_STEPS
+    assert decide(factor * white(1, 60, spread=0.01), Rule(), CALM).kind == "go on"
+
+
+def test_windows_that_differ_by_next_to_nothing_are_alike_however_sure_each_is() -> None:
+    found = ended(1.004 * white(1, 500, spread=0.002), Rule(), CALM).estimate
+    assert found
+    assert found.steps < 100
+
+
+def test_of_calm_windows_the_latest_count() -> None:
+    known = learnt(CALM, 1.1 * white(0, 300), 10)
+    assert known.calm_steps == 290
+    assert known.calm_ms == pytest.approx(290 * 110, rel=0.01)
+    known = learnt(known, white(1, 110), 10)
+    assert known.calm_steps == CALM_STEPS
+    assert known.calm_ms == pytest.approx(100 * 100 + 128 * 110, rel=0.01)
+
+
 def test_the_warm_up_shows_nothing() -> None:
     trace = white(0, 300)
     trace[:40] *= 3
@@ -264,7 +330,7 @@ def test_the_warm_up_shows_nothing() -> None:
 
 
 def test_windows_too_short_to_show_a_drift_earn_nothing_but_their_stalls_count() -> None:
-    assert learnt(CALM, white(0, 60), 10) == dataclasses.replace(CALM, steps=1050)
+    assert learnt(CALM, white(0, 60), 10) == dataclasses.replace(CALM, steps=1050, lent=1)
     found = learnt(CALM, stalling(0, 60, every=40, factor=2.0), 10)
     assert (found.calm_steps, found.stalls) == (0, 1)
 
@@ -296,7 +362,7 @@ def test_stalls_are_forgotten_in_the_end() -> None:
 
 
 def test_known_stalls_too_rare_for_a_window_withhold_its_interval() -> None:
-    rare = Known(calm_steps=400, calm_ms=1e6, steps=1000, stalls=5, excess=5.0)  # 1 in 200, of twice a step
+    rare = Known(calm_steps=400, calm_ms=4e4, steps=1000, stalls=5, excess=5.0)  # 1 in 200, of twice a step
     needed = math.ceil(math.log(0.01) / math.log(1 - 1 / 200))
     decision = ended(white(0, 500), Rule(), rare)
     assert decision.reason == "max_steps"
@@ -310,7 +376,7 @@ def test_known_stalls_too_rare_for_a_window_withhold_its_interval() -> None:
 
 
 def test_known_stalls_that_cost_next_to_nothing_withhold_nothing() -> None:
-    cheap = Known(calm_steps=400, calm_ms=1e6, steps=4000, stalls=2, excess=2.0)
+    cheap = Known(calm_steps=400, calm_ms=4e4, steps=4000, stalls=2, excess=2.0)
     found = ended(white(0, 500), Rule(), cheap).estimate
     assert found
     assert found.why_not == ""
@@ -372,10 +438,10 @@ def test_the_last_step_decides_though_no_block_ends_there() -> None:
 
 
 def test_steps_that_all_take_the_same_are_known_exactly() -> None:
-    decision = ended(np.full(100, 125.0), Rule(max_steps=100), CALM)
+    decision = ended(np.full(100, 100.0), Rule(max_steps=100), CALM)
     assert decision.reason == "interval"
     assert decision.estimate
-    assert (decision.estimate.mean_ms, decision.estimate.half_width_ms) == (125.0, 0.0)
+    assert (decision.estimate.mean_ms, decision.estimate.half_width_ms) == (100.0, 0.0)
 
 
 def looks(rule: Rule, known: Known) -> list[int]:

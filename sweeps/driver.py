@@ -436,7 +436,10 @@ def _conduct(
     same: Sameness | None = None,
 ) -> int:
     """Run what the strategy proposes, and say what was found; the exit code. Raises if the ledger or the store
-    refused before the first trial."""
+    refused before the first trial.
+
+    The ledger stays its caller's until then: the tracker makes runs and the report goes to the sweep's own, and the
+    next driver would do the same beside them."""
     from sweeps import runner, tracking
     from sweeps.metering import Meter
     from sweeps.status import Herald
@@ -481,7 +484,6 @@ def _conduct(
         herald.close()  # from here on the ledger tells how it stands
         if is_discarded:
             book.discard()
-        book.close()  # not before the tracker has ended: the next driver's would make the same runs
     if refusals and not progress.done:
         raise refusals[0]
     if left:
@@ -546,10 +548,15 @@ def _rungs(spec: SweepSpec) -> Rungs | None:
 
 def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why: str) -> None:
     """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will."""
-    console.print(why, style="red")
-    console.print(
-        f"  once it is back, or on another head: {terms.me} resume {name} --address HOST:6379",
-    )
+    if terms.address:
+        console.print(why, style="red")
+        console.print(f"  once it is back, or on another head: {terms.me} resume {name} --address HOST:6379")
+    else:
+        console.print("the Ray that this command had started on this machine has ended before it", style="red")
+        console.print(
+            "  by a signal to all processes of the command, or by hand, or for lack of memory\n"
+            f"  to go on: {terms.me} resume {name}"
+        )
     tracker.close(is_complete=False)
     os._exit(errors.REFUSED)
 

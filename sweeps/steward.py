@@ -1,8 +1,8 @@
 """The one who keeps a cluster's `Commons` and asks it to grow, an actor on its head that every sweep's driver asks.
 
-It is there as long as a sweep is: once it has said that nobody is left it takes nobody in, so that none joins one that is
-about to be killed. If it is lost, Ray starts it anew, and within seconds the drivers have told it what is in use; only
-whose clock stood where is forgotten. Plain values go to and fro: the drivers' programs may differ.
+It is there as long as a sweep is: once it has said that nobody is left it takes nobody in, so that none joins one that
+is about to be killed. If it is lost, Ray starts it anew, and within seconds the drivers have told it what is in use;
+only whose clock stood where is forgotten. Plain values go to and fro: the drivers' programs may differ.
 """
 
 from __future__ import annotations

@@ -191,7 +191,9 @@ def test_a_sweep_that_goes_on_runs_in_mlflow_until_it_has_ended_again(
     store.close(ended)
     seen: list[Counter[str]] = []
 
-    def run(_: object, __: object, again: ledger.Ledger, ___: object, observers: Sequence[Observer], **____: Any) -> bool:
+    def run(*given: Any, **_: Any) -> bool:
+        again: ledger.Ledger = given[2]
+        observers: Sequence[Observer] = given[4]
         for observer in observers:
             observer.ready()
         seen.append(runs())

@@ -50,13 +50,14 @@ class Loop(TuneController):
     is told once a trial's gang has its placement group (`held`): Tune itself tells of none until its actor stands. Its
     trainable has a method `follow`, which is reset and train in one."""
 
-    _actor_manager: RayActorManager
+    _actor_manager: Patient
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._following: list[Trial] = []  # on gangs that are there, to be started
         self._wanted_at = 0.0  # that a trial was there last for the gangs that wait for one
         super().__init__(*args, **options)
-        self._actor_manager = Patient(self._actor_manager._resource_manager, self._placed)
+        self._actor_manager = Patient(self._actor_manager._resource_manager)
+        self._actor_manager.tell_placed = self._placed
 
     def _placed(self, actor: Any) -> None:
         if trial := self._actor_to_trial.get(actor):
@@ -106,15 +107,13 @@ class Loop(TuneController):
 class Patient(RayActorManager):
     """Tune's loop looks ten times a second whether anything has happened; it wakes at once when something has.
 
-    It tells of an actor once its placement group is there."""
+    It tells of an actor once its placement group is there. (Ray begins a manager anew in the end, in its own way.)"""
 
-    def __init__(self, resources: Any, placed: Callable[[Any], None]) -> None:
-        super().__init__(resources)
-        self._tell_placed = placed
+    tell_placed: Callable[[Any], None]
 
     def _enqueue_cached_actor_tasks(self, tracked_actor: Any) -> None:
         """Ray calls this of each actor, as soon as it is asked for in a placement group that is there."""
-        self._tell_placed(tracked_actor)
+        self.tell_placed(tracked_actor)
         super()._enqueue_cached_actor_tasks(tracked_actor)
 
     def next(self, timeout: float | None = None) -> bool:

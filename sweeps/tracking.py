@@ -405,6 +405,14 @@ def sync(record: SweepRecord, found: Conclusion | None = None, *, only_missing: 
         raise refused(f"take every trial; it has all others, but not {some}", next(iter(unwanted.values())))
 
 
+def leave_one_each(facts: SweepFacts) -> None:
+    """Delete the runs of a sweep that were made twice."""
+    try:
+        Store(facts)
+    except Exception as error:
+        raise refused("be writable", error) from None
+
+
 def attach(facts: SweepFacts, file: Path, found: Conclusion) -> None:
     """Log a report to a sweep's own run, in place of what had its name there, and what it says first."""
     try:

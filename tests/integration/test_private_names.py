@@ -410,7 +410,8 @@ def test_a_gang_holds_nothing_until_its_placement_group_is_there(our_own: None) 
     from sweeps import private_tune
 
     told: list[str] = []
-    manager = private_tune.Patient(PlacementGroupResourceManager(), lambda _: told.append("held"))
+    manager = private_tune.Patient(PlacementGroupResourceManager())
+    manager.tell_placed = lambda _: told.append("held")
     cpus = ray.cluster_resources()["CPU"]
     other = ray.remote(Nobody).options(num_cpus=cpus).remote()
     ray.get(other.__ray_ready__.remote())
@@ -436,8 +437,9 @@ def test_our_loop_says_which_trial_holds_its_gpus(is_judged: bool, monkeypatch: 
     trial, actor = MagicMock(), MagicMock()
     loop._actor_to_trial[actor] = trial
     assert isinstance(loop._actor_manager, private_tune.Patient)
-    loop._actor_manager._tell_placed(actor)
-    loop._actor_manager._tell_placed(MagicMock())  # of a trial that was stopped
+    loop._actor_manager.cleanup()  # as Tune does in the end
+    loop._actor_manager.tell_placed(actor)
+    loop._actor_manager.tell_placed(MagicMock())  # of a trial that was stopped
     search.held.assert_called_once_with(trial)
     monkeypatch.setattr(private_tune.TuneController, "_schedule_trial_reset", lambda *_: None)
     loop._schedule_trial_reset(following := MagicMock(), {}, "")

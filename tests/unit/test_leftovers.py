@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def results(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return FINISHED
 
     monkeypatch.setattr("sweeps.query.told", told)
+    monkeypatch.setattr("sweeps.query.doubled", lambda _: Counter())
     monkeypatch.setattr("sweeps.tracking.store_name", lambda: f"sqlite:///{workplace}/mlflow.db")
     return workplace / "results"
 

@@ -450,15 +450,19 @@ def _telling() -> Iterator[None]:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from sweeps import report
+    from sweeps import ledger, report
 
     if args.out == Path("-"):
         sys.stdout.write(report.told(args.name, args.store))
         return errors.DONE
     made = report.write(args.name, args.out, args.format, args.store)
     print(made)
-    if args.format == "html" and not args.store:
-        report.attach(args.name, made)
+    if args.format == "html" and not args.store and args.name in ledger.names():
+        with ledger.undriven(args.name) as is_free:
+            if is_free:
+                report.attach(args.name, made)
+            else:
+                print(f"{args.name} is running: its driver logs the report to MLflow at its end", file=sys.stderr)
     return errors.DONE
 
 

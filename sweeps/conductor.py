@@ -53,7 +53,7 @@ class Conductor:
         self._is_virtual = is_virtual
         self._virtual_now = time.time()
         self._away: dict[str, float] = {}  # trials that were started and have not answered: since when
-        self._held: dict[str, float] = {}  # by trial, since when its last attempt holds its ranks
+        self._held: dict[str, float] = {}  # by trial, since when its last attempt holds its GPUs, once it does
         self._ahead: list[tuple[float, int, TrialRecord | _Finished]] = []  # a heap, by their virtual time
         self._numbers = itertools.count()
         self._set_aside: set[str] = set()
@@ -74,8 +74,10 @@ class Conductor:
             now = self.now
             found = self.engine.next(now)
             if isinstance(found, Start):
-                self._away[found.trial.trial] = self._held[found.trial.trial] = now
-                self._write(self._ledger.start, found.trial, now)
+                self._away[found.trial.trial] = now
+                self._held.pop(found.trial.trial, None)
+                if self._is_virtual:
+                    self.held(found.trial)
                 for observer in self._observers:
                     observer.started(found.trial)
                 return found
@@ -95,8 +97,16 @@ class Conductor:
     def is_running(self, config: TrialConfig) -> bool:
         return config.trial in self._away
 
+    def held(self, config: TrialConfig) -> None:
+        """Note that its gang has its GPUs from now on, if that is not known: before, it waited for them."""
+        if config.trial in self._away and config.trial not in self._held:
+            now = self._held[config.trial] = self.now
+            self.engine.held(config, now)
+            self._write(self._ledger.start, config, now)
+
     def begun(self, config: TrialConfig) -> None:
         """Note that its ranks start now: before, its gang was brought together and its nodes were tested."""
+        self.held(config)
         if not self._is_virtual:
             self._away[config.trial] = time.time()
 
@@ -147,20 +157,19 @@ class Conductor:
     def stopped(self) -> None:
         """Cancel all that runs, and all that the virtual clock has not reached."""
         for config in self.engine.running:
-            held_since = self._held[config.trial]
-            started_at = self._away.pop(config.trial, held_since)
+            started_at = self._away.pop(config.trial, self.now)
             outcome = TrialOutcome(status="cancelled", kind="stopped")
             record = self._ended(config, outcome, started_at, self.now)
             self.engine.cancelled(record, self.now)
             self._count(dataclasses.replace(record, attempts=self.engine.attempts[config.trial]))
 
     def _ended(self, config: TrialConfig, outcome: TrialOutcome, started_at: float, ended_at: float) -> TrialRecord:
+        """Return what is known of an attempt that is over; one that never had its GPUs took no time."""
+        held_since = self._held.get(config.trial)
+        if held_since is None:
+            started_at = held_since = ended_at
         return TrialRecord(
-            config=config,
-            outcome=outcome,
-            started_at=started_at,
-            ended_at=ended_at,
-            held_since=self._held[config.trial],
+            config=config, outcome=outcome, started_at=started_at, ended_at=ended_at, held_since=held_since
         )
 
     def _end(self, record: TrialRecord) -> None:

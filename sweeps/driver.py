@@ -439,7 +439,10 @@ def _conduct(
     same: Sameness | None = None,
 ) -> int:
     """Run what the strategy proposes, and say what was found; the exit code. Raises if the ledger or the store
-    refused before the first trial."""
+    refused before the first trial.
+
+    The ledger stays its caller's until then: the tracker makes runs and the report goes to the sweep's own, and the
+    next driver would do the same beside them."""
     from sweeps import runner, tracking
     from sweeps.metering import Meter
     from sweeps.status import Herald
@@ -469,7 +472,7 @@ def _conduct(
     refusals: list[RefusedError] = []
     is_over = is_complete = False
     try:
-        with progress, site.guarded(functools.partial(_abandoned, tracker, console, book.facts.name)):
+        with progress, site.guarded(functools.partial(_abandoned, tracker, console, book.facts.name, terms)):
             is_complete = runner.run(engine, spec, book, site, [progress, tracker, herald, *meters], before=same)
         is_over = True
     except RefusedError as refusal:
@@ -484,7 +487,6 @@ def _conduct(
         herald.close()  # from here on the ledger tells how it stands
         if is_discarded:
             book.discard()
-        book.close()  # not before the tracker has ended: the next driver's would make the same runs
     if refusals and not progress.done:
         raise refusals[0]
     if left:
@@ -551,10 +553,17 @@ def _rungs(spec: SweepSpec) -> Rungs | None:
     return Rungs(spec.search.grace, spec.search.reduction, spec.epochs, spec.evaluate_every)
 
 
-def _abandoned(tracker: Tracker, console: Console, name: str, why: str) -> None:
+def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why: str) -> None:
     """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will."""
-    console.print(why, style="red")
-    console.print(f"  once it is back, or with another head's address: {_resumes(name)}")
+    if terms.address:
+        console.print(why, style="red")
+        console.print(f"  once it is back, or with another head's address: {_resumes(name)}")
+    else:
+        console.print("the Ray that this command had started on this machine has ended before it", style="red")
+        console.print(
+            "  by a signal to all processes of the command, or by hand, or for lack of memory\n"
+            f"  to go on: {_resumes(name)}"
+        )
     tracker.close(is_complete=False)
     os._exit(errors.REFUSED)
 

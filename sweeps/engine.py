@@ -33,11 +33,11 @@ NODES_MAY_COME_BACK_S = 600.0
 class _Running:
     config: TrialConfig
     seats: Seats
-    since: float
+    since: float | None = None  # that its gang holds them; until then it waits for them and costs nothing
 
     def gpu_hours(self, now: float) -> float:
         """So far."""
-        return self.config.gpus * max(0.0, now - self.since) / 3600
+        return 0.0 if self.since is None else self.config.gpus * max(0.0, now - self.since) / 3600
 
 
 class Engine:
@@ -150,7 +150,7 @@ class Engine:
                 return self.next(now)
             if is_affordable:
                 del self._waiting[config.trial]
-                self._running[config.trial] = _Running(config, start.seats, now)
+                self._running[config.trial] = _Running(config, start.seats)
                 self._equals[config.trial] = equals(config, start.seats, self._made)
                 return start
             self._packing.ended(config.trial, now)
@@ -161,6 +161,10 @@ class Engine:
         if self._settled:  # something that was proposed in its place
             return self.next(now)
         return self._gone(now) if self._packing.waiting and not self._running else None
+
+    def held(self, config: TrialConfig, now: float) -> None:
+        """Note that a trial that was started has its GPUs from now on."""
+        self._running[config.trial] = dataclasses.replace(self._running[config.trial], since=now)
 
     @property
     def is_judging(self) -> bool:

@@ -1,9 +1,10 @@
 """What a sweep has spent: the GPU-hours that attempts at its trials have held, whoever they were for. Pure.
 
-An attempt holds its GPUs from when they are taken for it until it ends: its launch and the test of its nodes are paid
-for, and so is an attempt that was lost, cancelled, or whose trial has been tried again since. A result that is used
-again held nothing. An attempt without an end was cut off with its driver: it counts until that driver was last heard,
-and `UNHEARD_S` more, for which it may have held its GPUs unheard. So none that has started counts nothing.
+An attempt holds its GPUs from when its placement group is there until it ends; while it waits for that, for minutes
+where nodes are busy or have yet to come, it costs nothing. Its launch and the test of its nodes are paid for, and so is
+an attempt that was lost, cancelled, or whose trial has been tried again since. A result that is used again held
+nothing. An attempt without an end was cut off with its driver: it counts until that driver was last heard, and
+`UNHEARD_S` more, for which it may have held its GPUs unheard. So none that has held them counts nothing.
 
 A gang that waits for its next trial is no attempt: it is ended within seconds (`private_tune.IDLE_GANG_S`).
 """

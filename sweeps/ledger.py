@@ -3,7 +3,7 @@
 {"kind": "sweep", …}     first: the name, the file, every planned trial
 {"kind": "node", …}      what a node is made of, when it is first met
 {"kind": "probe", …}     a node's self-test, and what was slow
-{"kind": "start", …}     a trial has got its GPUs, and since when it holds them
+{"kind": "start", …}     a trial has got its GPUs: its placement group is there, since when
 {"kind": "attempt", …}   how a trial ended that was tried again, and the nodes to blame
 {"kind": "rung", …}      a trial at a rung of an asha search, or at its target
 {"kind": "trial", …}     how a trial ended, and all that it measured

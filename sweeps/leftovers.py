@@ -1,7 +1,9 @@
 """`sweep gc`: what takes space and can be made again, or that nobody needs any more.
 
 Of a sweep that is complete and old, and whose trials all stand in the tracking store: logs, telemetry, checkpoints and
-Tune's folder. Its ledger and report stay unless they are asked for. And columnar copies of tracking stores.
+Tune's folder. Its ledger and report stay unless they are asked for. And columnar copies of tracking stores; and runs
+that were made twice there: a server may carry out a call long after its client has given up and called again, when
+nobody is left to look.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ class Leftover:
     days: float  # since it was of use
     sweep: str = ""
     ledger_size: int = 0  # bytes of it, when this was found
+    runs: int = 0  # in the tracking store, beside one for each trial
 
     def row(self) -> dict[str, Any]:
         parts = ", ".join(path.name for path in self.paths)
-        return {"what": self.what, "days": round(self.days), "mib": round(self.size / MIB, 1), "goes": parts}
+        goes = parts or f"{self.runs} runs in MLflow that were made twice"
+        return {"what": self.what, "days": round(self.days), "mib": round(self.size / MIB, 1), "goes": goes}
 
 
 def collect(days: float, has_ledgers: bool, is_meant: bool, form: tables.Format) -> int:
@@ -67,6 +71,8 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
     """What can go, and which sweeps stay for which reason."""
     copies = [*_copies(days, now)]  # before the store is read, which may write its copy anew
     kept: dict[str, list[str]] = {}
+    resting: list[Leftover] = []
+    ids: dict[str, str] = {}  # of those
     ended: list[tuple[SweepRecord, float, int]] = []
     for name in ledger.names():
         try:
@@ -78,6 +84,9 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
             continue
         ended_at = max([record.facts.created_at, *(trial.ended_at for trial in record.trials)])
         age = max(0.0, now - ended_at) / DAY_S  # a simulated sweep may end in the future
+        if not is_driven:
+            resting.append(Leftover(name, (), 0, age, name, length))
+            ids[name] = record.facts.id
         if results_root().joinpath(name).is_symlink():
             kept.setdefault("folders that are links", []).append(name)
         elif is_driven or not record.is_complete:
@@ -87,7 +96,8 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
         else:
             ended.append((record, age, length))
     told = query.told([record.facts.name for record, *_ in ended])
-    found: list[Leftover] = []
+    doubled = query.doubled([*ids])
+    found = [dataclasses.replace(one, runs=doubled[ids[one.sweep]]) for one in resting if doubled[ids[one.sweep]]]
     for record, age, length in ended:
         if {trial.config.trial for trial in record.trials} <= told.get(record.facts.id, set()):
             found += _of_sweep(record.facts.name, age, length, has_ledgers)
@@ -126,6 +136,8 @@ def _delete(one: Leftover) -> bool:
             return True
         with ledger.undriven(one.sweep) as is_free:
             is_meant = is_free and ledger.paths(one.sweep).ledger.stat().st_size == one.ledger_size
+            if is_meant and one.runs:
+                tracking.leave_one_each(ledger.facts(one.sweep))
             for path in one.paths if is_meant else ():
                 if _kind(path) == stat.S_IFDIR:
                     shutil.rmtree(path)

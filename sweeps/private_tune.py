@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ray import tune
@@ -46,16 +46,22 @@ class Loop(TuneController):
     nobody uses. It would tell a gang of its next trial in one call and start that in another, and keep all trials that
     have ended.
 
-    Its search algorithm says which nodes are `taken` by other sweeps and whether trials are judged (`is_judged`); its
+    Its search algorithm says which nodes are `taken` by other sweeps and whether trials are judged (`is_judged`), and
+    is told once a trial's gang has its placement group (`held`): Tune itself tells of none until its actor stands. Its
     trainable has a method `follow`, which is reset and train in one."""
 
-    _actor_manager: RayActorManager
+    _actor_manager: Patient
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._following: list[Trial] = []  # on gangs that are there, to be started
         self._wanted_at = 0.0  # that a trial was there last for the gangs that wait for one
         super().__init__(*args, **options)
         self._actor_manager = Patient(self._actor_manager._resource_manager)
+        self._actor_manager.tell_placed = self._placed
+
+    def _placed(self, actor: Any) -> None:
+        if trial := self._actor_to_trial.get(actor):
+            self._search_alg.held(trial)
 
     def _update_trial_queue(self, blocking: bool = False, timeout: int = 0) -> bool:
         return bool(super()._update_trial_queue(blocking=False))
@@ -72,6 +78,7 @@ class Loop(TuneController):
         self._following.clear()
 
     def _schedule_trial_reset(self, trial: Trial, new_config: dict[str, Any], new_experiment_tag: str) -> None:
+        self._search_alg.held(trial)  # what was the gang's stays with it
         # The gang's last trial may have been stopped: that takes time, and not of this one's.
         if self._search_alg.is_judged:
             super()._schedule_trial_reset(trial, new_config, new_experiment_tag)
@@ -98,7 +105,16 @@ class Loop(TuneController):
 
 
 class Patient(RayActorManager):
-    """Tune's loop looks ten times a second whether anything has happened; it wakes at once when something has."""
+    """Tune's loop looks ten times a second whether anything has happened; it wakes at once when something has.
+
+    It tells of an actor once its placement group is there. (Ray begins a manager anew in the end, in its own way.)"""
+
+    tell_placed: Callable[[Any], None]
+
+    def _enqueue_cached_actor_tasks(self, tracked_actor: Any) -> None:
+        """Ray calls this of each actor, as soon as it is asked for in a placement group that is there."""
+        self.tell_placed(tracked_actor)
+        super()._enqueue_cached_actor_tasks(tracked_actor)
 
     def next(self, timeout: float | None = None) -> bool:
         if not self.num_total_actors:  # nothing can happen here

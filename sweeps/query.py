@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -208,6 +209,21 @@ def told(names: Collection[str]) -> dict[str, set[str]]:
         if trial and status != "RUNNING":  # how it ended is the last that is written of a trial
             found.setdefault(sweep_id, set()).add(trial)
     return found
+
+
+def doubled(names: Collection[str]) -> Counter[str]:
+    """Count the runs that a store holds beside one for each trial of these sweeps and one for the sweep itself, by the
+    sweep's id: the server made them after whoever asked for them had given up and asked again."""
+    uri = tracking.store_name()
+    if not names or _is_absent(uri):
+        return Counter()
+    table = _read(uri, [*names], OWN)
+    runs = Counter(zip(*(arrays.texts(table, name) for name in ("tag:sweep.id", "tag:sweep.trial")), strict=True))
+    more: Counter[str] = Counter()
+    for (sweep_id, _), count in runs.items():
+        if sweep_id and count > 1:
+            more[sweep_id] += count - 1
+    return more
 
 
 def finished(wanted: Collection[str]) -> list[dict[str, Any]]:

@@ -179,6 +179,11 @@ class _Feed(SearchAlgorithm):
         config = {"name": name, "order": json.dumps(order)}  # Tune walks through what it sees inside of
         return PlacedTrial(self._spec, config, _placement_group(order))
 
+    def held(self, trial: Any) -> None:
+        """Tune has a placement group for it."""
+        if one := self.away.get(_name(trial)):
+            self._conductor.held(one[0])
+
     def look(self) -> None:
         """Which nodes are there, which may be used, and what are they made of?"""
         self._look_at_others()

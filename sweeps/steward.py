@@ -1,7 +1,8 @@
 """The one who keeps a cluster's `Commons` and asks it to grow, an actor on its head that every sweep's driver asks.
 
-It is there as long as a sweep is. If it is lost, Ray starts it anew, and within seconds the drivers have told it what
-is in use; only whose clock stood where is forgotten. Plain values go to and fro: the drivers' programs may differ.
+It is there as long as a sweep is: once it has said that nobody is left it takes nobody in, so that none joins one that
+is about to be killed. If it is lost, Ray starts it anew, and within seconds the drivers have told it what is in use;
+only whose clock stood where is forgotten. Plain values go to and fro: the drivers' programs may differ.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ REVIEW_EVERY_S = 5.0
 TOLD_WITHIN_S = 10.0  # by every driver what it uses, once the actor is lost and back
 
 
+class StewardOverError(Exception):
+    """It has said that nobody is left: the next one is to be asked."""
+
+
 class Steward:
     def __init__(self) -> None:
+        self._is_over = False
         is_back = ray.get_runtime_context().was_current_actor_reconstructed
         self._opens_at = time.monotonic() + TOLD_WITHIN_S if is_back else 0.0
         self._commons = Commons(self._opens_at)
@@ -43,11 +49,13 @@ class Steward:
         needs: list[list[list[str]]],
         nodes: dict[str, int],
     ) -> dict[str, float]:
+        self._stay()
         wanted = [tuple(frozenset(part) for part in need) for need in needs]
         return self._commons.ask(job, Terms(*terms), busy, wanted, nodes, time.monotonic())
 
     def want(self, job: str, bundles: list[dict[str, float]]) -> None:
         """A cluster that grows by itself holds the sum of what its sweeps want, as long as they live."""
+        self._stay()
         self._wanted[job] = bundles
         self._tell_the_autoscaler()
 
@@ -65,7 +73,14 @@ class Steward:
             if job in self._commons.leases:
                 self._commons.release(job)
         self._tell_the_autoscaler()
-        return bool(self._wanted or self._commons.leases or time.monotonic() < self._opens_at)
+        is_needed = bool(self._wanted or self._commons.leases or time.monotonic() < self._opens_at)
+        self._is_over = self._is_over or not is_needed
+        return not self._is_over
+
+    def _stay(self) -> None:
+        """Whoever was told that nobody is left kills it: what it would take now would be lost with it."""
+        if self._is_over:
+            raise StewardOverError
 
     def _tell_the_autoscaler(self) -> None:
         """It has one request, which stands until there is another, whoever made it and whether they live."""
@@ -129,6 +144,8 @@ class Member:
             self._steward = self._steward or _steward()
             return ray.get(call(self._steward), timeout=ANSWERS_WITHIN_S)
         except (ray.exceptions.RayError, AttributeError, ValueError) as error:
+            if isinstance(error, StewardOverError) and self._steward:
+                ray.kill(self._steward)  # whoever was told so may have died before it could
             self._steward = None
             if tries > 1:
                 return self._answer(call, tries - 1)

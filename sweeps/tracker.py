@@ -198,6 +198,7 @@ def main(name: str, driver: int) -> None:
         try:
             record = ledger.read(name)
             store = tracking.Store(record.facts)
+            tracking.once_more(store.go_on)
         except Exception as error:
             print(json.dumps({"refusal": tracking.first_line(error)}), file=voice)
             return

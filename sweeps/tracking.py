@@ -94,6 +94,12 @@ class Store:
             self._unheard_at = time.monotonic()
         self._bulk = self._opened_for_bulk(uri)
 
+    def go_on(self) -> None:
+        """Have the sweep's own run say that it runs, whatever it had ended with. A trial's run says how the trial ended
+        last until it has ended again."""
+        if self.status != "RUNNING":
+            self._client.update_run(self._parent, status="RUNNING")
+
     def log(self, records: Sequence[TrialRecord]) -> dict[str, str]:
         """Write trials with all that they measured, as finished runs. Doing it twice is doing it once.
 
@@ -397,6 +403,14 @@ def sync(record: SweepRecord, found: Conclusion | None = None, *, only_missing: 
     if unwanted:
         some = f"{len(unwanted)} of {len({trial.config.trial for trial in record.trials})}"
         raise refused(f"take every trial; it has all others, but not {some}", next(iter(unwanted.values())))
+
+
+def leave_one_each(facts: SweepFacts) -> None:
+    """Delete the runs of a sweep that were made twice."""
+    try:
+        Store(facts)
+    except Exception as error:
+        raise refused("be writable", error) from None
 
 
 def attach(facts: SweepFacts, file: Path, found: Conclusion) -> None:

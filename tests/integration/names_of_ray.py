@@ -55,6 +55,7 @@ _SLOW = "a trial's start takes two calls to its gang, where one does"
 _MEMORY = "the driver keeps every trial that has ended: memory grows, and each look at them takes longer"
 _ASKS = "Ray is asked for the class, and the actor for what it shows, at every trial"
 _LATE = "the driver looks ten times a second whether anything has happened, beside the ranks that it measures"
+_HOURS = "hours count from when ranks start: what a gang holds while it is brought together counts for nobody"
 _SECRETS = "AWS keys of the driver stand in a runtime environment, which Ray logs"
 _NODES = "trials don't get the nodes that the engine chose"
 _PRINTS = "Tune prints each trial's progress amid our tables, and keeps all trials"
@@ -90,6 +91,8 @@ OF_TUNE = (
     Name(f"{_MANAGER}._resource_manager", _LATE),
     Name(f"{_MANAGER}.next", _LATE, takes="self, timeout"),
     Name(f"{_MANAGER}.num_total_actors", _LATE),
+    Name(f"{_MANAGER}._enqueue_cached_actor_tasks", _HOURS, takes="self, tracked_actor"),
+    Name(f"{_LOOP}._actor_to_trial", _HOURS),
     Name(f"{_CACHE}:ENV_VARS_TO_PROPAGATE", _SECRETS, asked_in=f"{_CACHE}:_ActorClassCache.get"),
     Name("ray.tune.experiment:Experiment.spec", _FIRST),
     Name(
@@ -158,6 +161,8 @@ READ = {
     f"{_TRIAL}.set_ray_actor": "e92163ac4cd7",
     f"{_TRIAL}.update_last_result": "0c2083ed46d3",
     f"{_MANAGER}.next": "2845ef1758a0",
+    f"{_MANAGER}._try_start_actors": "c5d348f41efb",
+    f"{_MANAGER}._enqueue_cached_actor_tasks": "50f0c1ea2e7b",
     "ray.tune.experiment.config_parser:_create_trial_from_spec": "c3e1e8fd5627",
     "ray.tune.trainable:Trainable.train": "22ae4fe44d9f",
 }

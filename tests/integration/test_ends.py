@@ -6,16 +6,18 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
-from sweeps import cluster, driver, ledger, plan, query, runner, spec, tracking
+from sweeps import cli, cluster, driver, ledger, plan, query, runner, spec, tracking
 from sweeps.driver import Terms
 from sweeps.errors import RefusedError
+from sweeps.ledger import SweepFacts
+from sweeps.observer import Observer
 from sweeps.shape import Node
 from tests.integration.test_sweep import sweep
 from tests.unit.records import record
@@ -174,3 +176,72 @@ def test_a_retry_leaves_a_sweep_unfinished_that_others_of_its_trials_have_not_ru
     assert sweep("resume", name).returncode == 0
     assert ledger.read(name).is_complete
     assert len(ledger.read(name).trials) == 4
+
+
+@pytest.mark.parametrize("ended", ["KILLED", "FINISHED"])
+def test_a_sweep_that_goes_on_runs_in_mlflow_until_it_has_ended_again(
+    ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = ledger.create(plan.plan(spec.parse(TEXT, "x")), TEXT)
+    first, *others = [record(config, 100.0) for config in book.facts.trials]
+    book.write(first)
+    book.close()
+    store = tracking.Store(book.facts)
+    store.log([first])
+    store.close(ended)
+    seen: list[Counter[str]] = []
+
+    def run(*given: Any, **_: Any) -> bool:
+        again: ledger.Ledger = given[2]
+        observers: Sequence[Observer] = given[4]
+        for observer in observers:
+            observer.ready()
+        seen.append(runs())
+        for one in others:
+            again.write(one)
+            for observer in observers:
+                observer.ended(one)
+        return True
+
+    monkeypatch.setattr(runner, "run", run)
+    before = runs()
+    assert driver.resume(NAME, Terms()) == 0
+    assert before == Counter([ended, "FINISHED"])
+    assert seen == [{"RUNNING": 1, "FINISHED": 1}], "the sweep's own; a trial that has ended is as it was"
+    assert runs() == {"FINISHED": 4}
+
+
+def test_a_report_is_logged_before_another_driver_can_begin(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_: object, __: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
+        for config in book.facts.trials:
+            book.write(record(config, 100.0))
+        return True
+
+    logged: list[str] = []
+
+    def attach(facts: SweepFacts, *what: object) -> None:
+        with pytest.raises(RefusedError, match="a sweep has one driver at a time"):
+            driver.resume(facts.name, Terms())
+        logged.append(facts.name)
+
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(tracking, "attach", attach)
+    driver.drive(file, (), Terms())
+    assert logged == [NAME]
+    assert not ledger.is_driven(NAME)
+
+
+def test_a_report_that_is_asked_for_while_a_driver_has_the_sweep_is_left_to_that_to_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = ledger.create(plan.plan(spec.parse(TEXT, "x")), TEXT)
+    for config in book.facts.trials:
+        book.write(record(config, 100.0))
+    logged: list[str] = []
+    monkeypatch.setattr(tracking, "attach", lambda facts, *_: logged.append(facts.name))
+    assert cli.main(["report", NAME]) == 0
+    assert "small is running: its driver logs the report to MLflow at its end" in capsys.readouterr().err
+    assert not logged
+    book.close()
+    assert cli.main(["report", NAME]) == 0
+    assert logged == [NAME]

@@ -397,3 +397,50 @@ def test_our_loop_waits_as_ours_does(our_own: None, monkeypatch: pytest.MonkeyPa
     assert isinstance(loop._actor_manager, private_tune.Patient)
     assert loop._actor_manager._resource_manager
     assert not loop._actor_manager.next(timeout=60)  # there is nobody to wait for
+
+
+class Nobody:
+    """An actor that does nothing."""
+
+
+def test_a_gang_holds_nothing_until_its_placement_group_is_there(our_own: None) -> None:
+    from ray.air.execution import PlacementGroupResourceManager
+    from ray.tune import PlacementGroupFactory
+
+    from sweeps import private_tune
+
+    told: list[str] = []
+    manager = private_tune.Patient(PlacementGroupResourceManager())
+    manager.tell_placed = lambda _: told.append("held")
+    cpus = ray.cluster_resources()["CPU"]
+    other = ray.remote(Nobody).options(num_cpus=cpus).remote()
+    ray.get(other.__ray_ready__.remote())
+    manager.add_actor(
+        Nobody,
+        kwargs={},
+        resource_request=PlacementGroupFactory([{"CPU": 1.0}]),
+        on_start=lambda _: told.append("stands"),
+    )
+    assert not manager.next(timeout=2.0)
+    assert not told, "another has the node"
+    ray.kill(other)
+    eventually(lambda: manager.next(timeout=1.0))
+    assert told == ["held", "stands"]
+
+
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_our_loop_says_which_trial_holds_its_gpus(is_judged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeps import private_tune
+
+    search = MagicMock(is_judged=is_judged)
+    loop = private_tune.Loop(search_alg=search, storage=MagicMock())
+    trial, actor = MagicMock(), MagicMock()
+    loop._actor_to_trial[actor] = trial
+    assert isinstance(loop._actor_manager, private_tune.Patient)
+    loop._actor_manager.cleanup()  # as Tune does in the end
+    loop._actor_manager.tell_placed(actor)
+    loop._actor_manager.tell_placed(MagicMock())  # of a trial that was stopped
+    search.held.assert_called_once_with(trial)
+    monkeypatch.setattr(private_tune.TuneController, "_schedule_trial_reset", lambda *_: None)
+    loop._schedule_trial_reset(following := MagicMock(), {}, "")
+    search.held.assert_called_with(following)

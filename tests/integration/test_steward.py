@@ -4,12 +4,13 @@ in. `test_nodes` has the same on a cluster that grows."""
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from sweeps import steward
+from sweeps.sharing import Terms
 
 ONE, TWO = [{"GPU": 1.0}], [{"GPU": 1.0}] * 2
 
@@ -104,3 +105,94 @@ def test_a_request_that_the_head_did_not_take_is_made_again(ray: Ray, monkeypatc
     monkeypatch.setattr(steward.sdk, "request_resources", taken)
     made.review()
     assert ray.request == ONE
+
+
+class Head:
+    """Has the one actor by that name; what is called waits until it is asked for. Each call comes from a job."""
+
+    def __init__(self) -> None:
+        self.living: Handle | None = None
+        self.job = ""
+        self.before_a_kill: list[Callable[[], object]] = []
+
+    def found(self) -> Handle:
+        if self.living is None:
+            self.living = Handle(steward.Steward())
+        return self.living
+
+    def get(self, call: Callable[[], Any], timeout: float = 0.0) -> Any:
+        return call()
+
+    def kill(self, handle: Handle) -> None:
+        while self.before_a_kill:
+            self.before_a_kill.pop()()
+        handle.is_dead = True
+        if self.living is handle:
+            self.living = None
+
+    def member(self, job: str) -> steward.Member:
+        self.job = job
+        return steward.Member()
+
+
+class Handle:
+    def __init__(self, of: steward.Steward) -> None:
+        self._of = of
+        self.is_dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        def remote(*given: Any) -> Callable[[], Any]:
+            return lambda: self._call(name, *given)
+
+        return types.SimpleNamespace(remote=remote)
+
+    def _call(self, name: str, *given: Any) -> Any:
+        if self.is_dead:
+            raise steward.ray.exceptions.RayActorError
+        try:
+            return getattr(self._of, name)(*given)
+        except Exception as error:
+            raise steward.ray.exceptions.RayTaskError(name, "", error).as_instanceof_cause() from None
+
+
+@pytest.fixture
+def head(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> Head:
+    made = Head()
+
+    def context() -> Any:
+        return types.SimpleNamespace(was_current_actor_reconstructed=False, get_job_id=lambda: made.job)
+
+    monkeypatch.setattr(steward.ray, "get_runtime_context", context)
+    monkeypatch.setattr(steward.ray, "get", made.get)
+    monkeypatch.setattr(steward.ray, "kill", made.kill)
+    monkeypatch.setattr(steward, "_steward", made.found)
+    return made
+
+
+NODES = {"n0": 4, "n1": 4}
+
+
+def holds(one: steward.Member, node: str) -> Mapping[str, float]:
+    return one.ask(Terms(), {node: 60.0}, [], NODES)
+
+
+def test_a_sweep_that_joins_as_the_last_other_leaves_keeps_its_nodes_and_what_it_wants(ray: Ray, head: Head) -> None:
+    """Between the steward's word that nobody is left and the end that is made of it."""
+    last, joins, later = head.member("a"), head.member("b"), head.member("c")
+    holds(last, "n1")
+    head.before_a_kill.append(lambda: (joins.want(ONE), holds(joins, "n0")))
+    last.leave()
+    assert not head.before_a_kill, "it has joined in between"
+    assert "n0" in later.ask(Terms(), {}, [(frozenset(["n0"]),)], NODES), "another sweep's trial runs there"
+    assert ray.request == ONE
+
+
+def test_a_steward_that_is_over_and_that_nobody_has_ended_holds_nobody_up(ray: Ray, head: Head) -> None:
+    """The last to leave was killed before it could end it."""
+    holds(head.member("a"), "n0")
+    over = head.living
+    assert over
+    assert not over._of.release("a")
+    assert "n1" not in holds(head.member("b"), "n0")
+    assert head.living is not over
+    assert over.is_dead

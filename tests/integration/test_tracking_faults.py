@@ -21,10 +21,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sweeps import plan, spec, tracking
+from sweeps import cli, ledger, plan, spec, tracking
 from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.note import Conclusion
 from sweeps.tracker import Scribe
+from tests.integration.clusters import eventually
 from tests.integration.test_tracking_server import Server
 from tests.unit.records import record
 
@@ -34,6 +35,7 @@ Fault = Literal["never arrives", "unanswered", "answered late", "arrives late"]
 TIMEOUT_S = 5  # a busy machine's server is slow too
 HELD_S = 1.5 * TIMEOUT_S
 AT_A_TIME = 12
+ARRIVES_WITHIN_S = 60.0  # what was held back, once it may
 TEXT = "{name: cut, model: tiny, device: cpu, repeats: 2, space: {batch_size: 8, gpus: 1}}"
 TRIALS = [record(trial) for trial in plan.plan(spec.parse(TEXT, "cut")).trials]
 NODE = {"kind": "node", "hardware": {"digest": "a"}, "software": {"digest": "b"}}
@@ -49,10 +51,22 @@ class Line:
     asked: list[str] = dataclasses.field(default_factory=list)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
-    def take(self, request: str) -> Fault | None:
+    def take(self, request: str) -> Fault | Literal["arrives at last"] | None:
         with self.lock:
             self.asked.append(request)
             return self.fault if len(self.asked) == self.breaks_at + 1 else None
+
+
+@dataclasses.dataclass
+class Slow(Line):
+    """One that holds back the first call for the sweep's own run, and the first for a trial's, until it may arrive."""
+
+    may_arrive: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def take(self, request: str) -> Fault | Literal["arrives at last"] | None:
+        super().take(request)
+        calls = sum(one.endswith("runs/create") for one in self.asked)
+        return "arrives at last" if request.endswith("runs/create") and calls in (1, 3) else None
 
 
 class Proxy(http.server.ThreadingHTTPServer):
@@ -77,7 +91,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         _, name, *rest = self.path.split("/")
         path = "/" + "/".join(rest)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        fault = self.server.lines[name].take(f"{self.command} {path.split('?')[0]}")
+        line = self.server.lines[name]
+        fault = line.take(f"{self.command} {path.split('?')[0]}")
+        if isinstance(line, Slow) and fault == "arrives at last":
+            line.may_arrive.wait(2 * ARRIVES_WITHIN_S)
         if fault == "arrives late":
             time.sleep(HELD_S)
         if fault != "never arrives":
@@ -109,7 +126,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def proxy(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")  # as a user may have it
-    tracking.prepare("sqlite:///server.db")
+    tracking.prepare(f"sqlite:///{workplace}/server.db")  # of each test its own: MLflow keeps those that it has opened
     server = Server()
     server.start()
     made = Proxy(server.uri)
@@ -228,3 +245,28 @@ def test_a_connection_that_breaks_at_any_call_doubles_nothing_and_loses_nothing(
         except Exception as error:
             raise AssertionError(where) from error
         assert held(of) == whole[write], where
+
+
+@pytest.mark.parametrize("command", [["sync", "cut"], ["resume", "cut"], ["gc", "--yes"]], ids=lambda words: words[0])
+def test_a_run_that_is_made_long_after_the_sweep_has_ended_goes_with_the_next_command(
+    command: list[str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client had given up, had waited once more as long for what might have come, and had ended."""
+    proxy.lines["slow"] = line = Slow()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{proxy.server_port}/slow")
+    Path("report.html").write_text("found")
+    book = ledger.create(plan.plan(spec.parse(TEXT, "cut")), TEXT)
+    for trial in TRIALS:
+        book.write(trial)
+    told(book.facts)
+    whole = held(book.facts)
+    assert whole["runs"] == [("FINISHED", 1 + len(TRIALS))]
+    line.may_arrive.set()
+    runs = [("FINISHED", 1 + len(TRIALS)), ("RUNNING", 2)]
+    assert eventually(lambda: held(book.facts)["runs"] == runs, ARRIVES_WITHIN_S)
+    book.end("complete")
+    book.close()
+    assert cli.main(command) == 0
+    after = held(book.facts)
+    assert after["runs"] == whole["runs"]
+    assert (after["trials"], after["metrics"], after["report"]) == (whole["trials"], whole["metrics"], [True])

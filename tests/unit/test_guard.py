@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import queue
 import socket
+import types
 from collections.abc import Iterator
 
 import pytest
+from rich.console import Console
 
-from sweeps import guard
+from sweeps import driver, guard
 
 
 class Head:
@@ -54,3 +57,23 @@ def test_a_head_that_only_hangs_up_is_still_there(head: Head) -> None:
         for _ in range(3):
             head.line().close()
     assert heard.empty()
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379", "auto"])
+def test_whoever_loses_its_head_is_told_what_has_ended_and_how_to_go_on(
+    address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    told = io.StringIO()
+    monkeypatch.setattr(driver.os, "_exit", ended.append)
+    tracker = types.SimpleNamespace(close=lambda is_complete: 0)
+    why = "the Ray head at 127.0.0.1:54321 has gone"
+    driver._abandoned(tracker, Console(file=told, width=200), "x", driver.Terms(address=address), why)  # type: ignore[arg-type]
+    assert ended == [3]
+    if address:
+        assert why in told.getvalue()
+        assert "sweep resume x --address HOST:6379" in told.getvalue()
+    else:
+        assert "the Ray that this command had started on this machine has ended" in told.getvalue()
+        assert "sweep resume x\n" in told.getvalue()
+        assert "127.0.0.1" not in told.getvalue(), "nobody knows of an address: none was given"

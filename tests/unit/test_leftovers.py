@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def results(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return FINISHED
 
     monkeypatch.setattr("sweeps.query.told", told)
+    monkeypatch.setattr("sweeps.query.doubled", lambda _: Counter())
     monkeypatch.setattr("sweeps.tracking.store_name", lambda: f"sqlite:///{workplace}/mlflow.db")
     return workplace / "results"
 
@@ -170,3 +172,22 @@ def test_copies_of_stores_go_and_the_store_stays(workplace: Path, results: Path)
 def test_days_are_a_number(days: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["gc", f"--older={days}"]) == 2
     assert "--older" in capsys.readouterr().err
+
+
+def test_runs_that_were_made_twice_go_of_any_sweep_without_a_driver_and_only_when_it_is_meant(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = swept(is_told=False)
+    gone: list[str] = []
+    monkeypatch.setattr("sweeps.query.doubled", lambda names: Counter({book.facts.id: 2} if "old" in names else {}))
+    monkeypatch.setattr("sweeps.tracking.leave_one_each", lambda facts: gone.append(facts.id))
+    assert not found(), "its driver may be asking for them"
+    book.end("stopped")
+    book.close()
+    (one,) = found()
+    assert (one.sweep, one.runs, one.paths) == ("old", 2, ())
+    assert cli.main(["gc"]) == 0
+    assert "2 runs in MLflow that were made twice" in capsys.readouterr().out
+    assert not gone
+    assert cli.main(["gc", "--yes"]) == 0
+    assert gone == [book.facts.id]

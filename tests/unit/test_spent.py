@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import cost, driver, ledger, plan, report, search, spec, status
+from sweeps import cost, driver, ledger, metering, plan, report, search, spec, status
 from sweeps.cache import Cache, Made
 from sweeps.conductor import Conductor
 from sweeps.durations import Durations
@@ -387,6 +387,7 @@ def played(made: Engine, seconds: dict[str, float], fails: Sequence[int] = ()) -
     number = 0
     while True:
         while isinstance(found := made.next(now), Start):
+            made.held(found.trial, now)
             heapq.heappush(ends, (now + seconds[found.trial.cell], number, found, now))
             number += 1
         if not ends:
@@ -433,8 +434,59 @@ def test_a_trial_that_outlives_its_prediction_counts_as_long_as_it_takes() -> No
     late, other = config(batch_size=8, gpus=4), config(batch_size=16, gpus=4)
     made = engine([late], {late.cell: 1.0, other.cell: 1.0}, budget=9.0)
     assert isinstance(made.next(0.0), Start)
-    assert made._is_affordable(other, 0.5 * HOUR)
-    assert not made._is_affordable(other, 1.5 * HOUR)
+    assert made._is_affordable(other, 1.5 * HOUR), "it waits for its GPUs"
+    made.held(late, 1.5 * HOUR)
+    assert made._is_affordable(other, 2.0 * HOUR)
+    assert not made._is_affordable(other, 3.0 * HOUR)
+
+
+def test_a_trial_that_waits_for_its_gpus_spends_nothing_until_it_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its placement group may wait for a node that has yet to come."""
+    book = begun()
+    made = engine(book.facts.trials[:1], {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
+    now = [1000.0]
+    monkeypatch.setattr("sweeps.conductor.time.time", lambda: now[0])
+    conductor = Conductor(made, book, [])
+    start = conductor.next()
+    assert start
+    now[0] += HOUR
+    assert made.spent(conductor.now).gpu_hours == 0
+    assert ledger.read("study").spent == 0, "nor for a driver that is killed now"
+    conductor.held(start.trial)
+    now[0] += HOUR
+    conductor.held(start.trial)  # it is told once
+    conductor.begun(start.trial)
+    assert made.spent(conductor.now).gpu_hours == 4
+    now[0] += HOUR
+    conductor.answered(start.trial, TrialOutcome(status="lost", kind="node lost"))
+    assert made.spent(conductor.now).gpu_hours == ledger.read("study").spent == 2 * 4
+    again = conductor.next()
+    assert again
+    assert again.trial == start.trial
+    now[0] += HOUR
+    assert made.spent(conductor.now).gpu_hours == 2 * 4, "what the attempt before held is over"
+    conductor.held(again.trial)
+    now[0] += HOUR
+    assert made.spent(conductor.now).gpu_hours == 3 * 4
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_an_attempt_that_never_had_its_gpus_took_no_time(is_stopped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = begun()
+    made = engine(book.facts.trials, {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
+    monkeypatch.setattr("sweeps.conductor.time.time", lambda: 1000.0)
+    conductor = Conductor(made, book, [])
+    start = conductor.next()
+    assert start
+    monkeypatch.setattr("sweeps.conductor.time.time", lambda: 1000.0 + HOUR)
+    if is_stopped:
+        conductor.stopped()
+        (record,) = ledger.read("study").trials
+    else:
+        conductor.answered(start.trial, TrialOutcome(status="lost", kind="node lost"))
+        (record,) = ledger.read("study").attempts
+    assert made.spent().gpu_hours == ledger.read("study").spent == record.gpu_hours == 0
+    assert sum(metering.spent(record).values()) == 0
 
 
 def test_what_runs_is_spent_as_it_runs_and_what_is_cancelled_stays_spent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,16 +31,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from verdicts import conclude
-
-from sweeps import limits
-from sweeps.limits import Share, Shares, Verdict
+from sweeps.record import limits
+from sweeps.record.limits import Share, Shares, Verdict
 from tests.integration import turns
 from tests.integration.gangs import KEY
 from tests.integration.late_ranks import DELAY_S
 from tests.unit.records import config
-from workers import dataset, verdict
-from workers.paths import nursery_address
+from verdicts import conclude
+from workers.contract.paths import nursery_address
+from workers.inputs import dataset
+from workers.launch import verdict
 
 WITHIN = 0.05
 ENTRY = "tests.integration.late_ranks:run"
@@ -166,7 +166,7 @@ def make_images(folder: Path) -> None:
 @contextmanager
 def nursery() -> Iterator[None]:
     """That forks the ranks."""
-    command = [sys.executable, "-m", "workers.nursery", nursery_address(KEY)[1:]]
+    command = [sys.executable, "-m", "workers.launch.fork_server", nursery_address(KEY)[1:]]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         yield

@@ -53,35 +53,54 @@ def quoted(texts: Iterable[str]) -> set[str]:
 
 # A sweep file's text becomes cells before anything is measured; a verdict is read off figures that stay.
 BESIDE = (
-    *("sweeps/__init__.py", "sweeps/plan.py", "sweeps/spec.py", "workers/__init__.py"),
-    *("tests/cluster/__init__.py", "tests/integration/__init__.py", "benchmarks/verdicts.py"),
+    "sweeps/__init__.py",
+    "sweeps/spec/keys.py",
+    "sweeps/spec/plan.py",
+    "sweeps/spec/sweep_file.py",
+    "workers/__init__.py",
+    "workers/contract/ranks.py",
+    "tests/cluster/__init__.py",
+    "tests/integration/__init__.py",
+    "benchmarks/verdicts.py",
 )
 # What `ours.swept` puts a runner together from.
 OF_OURS = (
-    *("sweeps/cache.py", "sweeps/cluster.py", "sweeps/durations.py", "sweeps/engine.py", "sweeps/feasibility.py"),
-    *("sweeps/ledger.py", "sweeps/search.py"),
+    "sweeps/scheduling/cache.py",
+    "sweeps/cluster/ray_cluster.py",
+    "sweeps/scheduling/durations.py",
+    "sweeps/scheduling/engine.py",
+    "sweeps/scheduling/feasibility.py",
+    "sweeps/record/ledger.py",
+    "sweeps/scheduling/search.py",
 )
 
 # What takes a trial's steps apart and tells shares of them.
 OF_SHARES = (
-    *("workers/train.py", "workers/throughput.py", "workers/explain.py", "workers/steady.py", "workers/learner.py"),
-    *("workers/ring.py", "sweeps/limits.py"),
+    "workers/workloads/images/train.py",
+    "workers/workloads/images/throughput.py",
+    "workers/workloads/images/step_shares.py",
+    "workers/measure/steady.py",
+    "workers/frameworks/tensorflow/learner.py",
+    "workers/strategies/ring.py",
+    "sweeps/record/limits.py",
 )
 
 CLAIMS = (
     Claim(
         benchmark="launch",
         code=(
-            *("workers/group.py", "workers/keeper.py", "workers/nursery.py", "workers/rank.py", "workers/ring.py"),
-            *(
-                "workers/seats.py",
-                "sweeps/runner.py",
-                "benchmarks/ours.py",
-                "benchmarks/ready.py",
-                "benchmarks/peers.py",
-            ),
+            "workers/launch/gang.py",
+            "workers/launch/supervisor.py",
+            "workers/launch/fork_server.py",
+            "workers/launch/rank.py",
+            "workers/strategies/ring.py",
+            "workers/launch/seats.py",
+            "sweeps/run/ray_tune.py",
+            "benchmarks/ours.py",
+            "benchmarks/ready.py",
+            "benchmarks/peers.py",
         ),
-        beside=(*OF_OURS, "workers/contract.py"),
+        beside=(*OF_OURS, "workers/contract/messages.py"),
         rows=(
             Row(
                 claim="start 2 ranks, TensorFlow and Horovod ready",
@@ -100,12 +119,28 @@ CLAIMS = (
     Claim(
         benchmark="parity",
         code=(
-            *("workers/train.py", "workers/throughput.py", "workers/steady.py", "workers/known.py"),
-            *("workers/learner.py", "workers/optimizers.py", "workers/precision.py", "workers/ring.py"),
-            *("workers/pinning.py", "workers/inputs", "workers/models/tiny.py", "workers/keeper.py"),
-            *("workers/usage.py", "workers/contract.py", "workers/group.py", "workers/nursery.py"),
-            *("workers/models/__init__.py", "sweeps/runner.py", "sweeps/analysis/means.py"),
-            *("benchmarks/ours.py", "benchmarks/plain.py", "benchmarks/odometer.py"),
+            "workers/workloads/images/train.py",
+            "workers/workloads/images/throughput.py",
+            "workers/measure/steady.py",
+            "workers/measure/earlier_windows.py",
+            "workers/frameworks/tensorflow/learner.py",
+            "workers/frameworks/tensorflow/optimizers.py",
+            "workers/frameworks/tensorflow/precision.py",
+            "workers/strategies/ring.py",
+            "workers/node/pinning.py",
+            "workers/inputs",
+            "workers/frameworks/tensorflow/models/tiny.py",
+            "workers/launch/supervisor.py",
+            "workers/measure/usage.py",
+            "workers/contract/messages.py",
+            "workers/launch/gang.py",
+            "workers/launch/fork_server.py",
+            "workers/frameworks/tensorflow/models/__init__.py",
+            "sweeps/run/ray_tune.py",
+            "sweeps/analysis/means.py",
+            "benchmarks/ours.py",
+            "benchmarks/plain.py",
+            "benchmarks/odometer.py",
         ),
         beside=(*OF_OURS, "sweeps/analysis/__init__.py"),
         rows=(
@@ -146,9 +181,17 @@ CLAIMS = (
     Claim(
         benchmark="agreement",
         code=(
-            *("workers/train.py", "workers/throughput.py", "workers/steady.py", "workers/student.py"),
-            *("workers/known.py", "workers/learner.py", "workers/ring.py", "workers/pinning.py"),
-            *("workers/sentinel.py", "workers/models/tiny.py", "sweeps/analysis/means.py"),
+            "workers/workloads/images/train.py",
+            "workers/workloads/images/throughput.py",
+            "workers/measure/steady.py",
+            "workers/measure/student_t.py",
+            "workers/measure/earlier_windows.py",
+            "workers/frameworks/tensorflow/learner.py",
+            "workers/strategies/ring.py",
+            "workers/node/pinning.py",
+            "workers/checks/self_test.py",
+            "workers/frameworks/tensorflow/models/tiny.py",
+            "sweeps/analysis/means.py",
         ),
         rows=(
             Row(
@@ -164,14 +207,23 @@ CLAIMS = (
         benchmark="causes",
         code=(
             *OF_SHARES,
-            *("workers/inputs", "workers/pinning.py", "workers/models/tiny.py"),
-            *("tests/integration/late_ranks.py", "tests/integration/turns.py"),
+            "workers/inputs",
+            "workers/node/pinning.py",
+            "workers/frameworks/tensorflow/models/tiny.py",
+            "tests/integration/late_ranks.py",
+            "tests/integration/turns.py",
         ),
         beside=(
-            *("tests/integration/bad_ranks.py", "tests/integration/gangs.py", "tests/unit/records.py"),
-            *("sweeps/ledger.py", "workers/contract.py", "workers/dataset.py", "workers/keeper.py"),
-            *("workers/nursery.py", "workers/paths.py", "workers/rank.py", "workers/rendezvous.py"),
-            "workers/verdict.py",
+            "tests/integration/bad_ranks.py",
+            "tests/integration/gangs.py",
+            "tests/unit/records.py",
+            "sweeps/record/ledger.py",
+            "workers/contract/messages.py",
+            "workers/launch/supervisor.py",
+            "workers/launch/fork_server.py",
+            "workers/contract/paths.py",
+            "workers/strategies/rendezvous.py",
+            "workers/launch/verdict.py",
         ),
         rows=(
             Row(
@@ -186,7 +238,7 @@ CLAIMS = (
     ),
     Claim(
         benchmark="link",
-        code=(*OF_SHARES, "workers/models/tiny.py", "tests/cluster/hosts.py"),
+        code=(*OF_SHARES, "workers/frameworks/tensorflow/models/tiny.py", "tests/cluster/hosts.py"),
         beside=("tests/cluster/launched.py",),
         rows=(
             Row(
@@ -199,7 +251,12 @@ CLAIMS = (
     ),
     Claim(
         benchmark="overlap",
-        code=(*OF_SHARES, "workers/models/vgg.py", "workers/student.py", "tests/cluster/hosts.py"),
+        code=(
+            *OF_SHARES,
+            "workers/frameworks/tensorflow/models/vgg.py",
+            "workers/measure/student_t.py",
+            "tests/cluster/hosts.py",
+        ),
         beside=("sweeps/analysis/__init__.py", "tests/cluster/launched.py"),
         rows=(
             Row(
@@ -215,8 +272,8 @@ CLAIMS = (
     ),
     Claim(
         benchmark="input",
-        code=("workers/inputs", "workers/dataset.py", "sweeps/analysis/means.py"),
-        beside=("sweeps/analysis/__init__.py", "workers/contract.py", "workers/ring.py"),
+        code=("workers/inputs", "workers/inputs/dataset.py", "sweeps/analysis/means.py"),
+        beside=("sweeps/analysis/__init__.py", "workers/contract/messages.py", "workers/strategies/ring.py"),
         rows=(
             Row(
                 claim="images/s of one JPEG decode thread: crop, resize, flip, batch",
@@ -235,10 +292,16 @@ CLAIMS = (
     Claim(
         benchmark="packing",
         code=(
-            *("sweeps/packing.py", "sweeps/shape.py", "sweeps/engine.py", "sweeps/durations.py"),
-            *("sweeps/search.py", "sweeps/feasibility.py", "benchmarks/bound.py", "benchmarks/tune_order.py"),
+            "sweeps/scheduling/packing.py",
+            "sweeps/spec/arrangements.py",
+            "sweeps/scheduling/engine.py",
+            "sweeps/scheduling/durations.py",
+            "sweeps/scheduling/search.py",
+            "sweeps/scheduling/feasibility.py",
+            "benchmarks/bound.py",
+            "benchmarks/tune_order.py",
         ),
-        beside=("sweeps/cache.py", "sweeps/ledger.py", "workers/contract.py"),
+        beside=("sweeps/scheduling/cache.py", "sweeps/record/ledger.py", "workers/contract/messages.py"),
         rows=(
             Row(
                 claim="makespan of 500 mixed gangs over its lower bound, on 4, 8 and 32 GPUs, in random order",
@@ -256,17 +319,40 @@ CLAIMS = (
     Claim(
         benchmark="overhead",
         code=(
-            *("sweeps/runner.py", "sweeps/conductor.py", "sweeps/engine.py", "sweeps/packing.py", "sweeps/search.py"),
-            *("sweeps/ledger.py", "sweeps/tracker.py", "sweeps/tracking.py", "sweeps/bulk.py", "sweeps/rows.py"),
-            "sweeps/progress.py",
-            *("sweeps/feasibility.py", "sweeps/durations.py", "sweeps/simulator/group.py", "search_spaces/demo.yaml"),
-            *("workers/group.py", "workers/keeper.py", "workers/nursery.py", "workers/train.py", "workers/learner.py"),
-            *("workers/throughput.py", "workers/steady.py", "workers/explain.py", "workers/models/tiny.py"),
-            "workers/ring.py",
-            *("sweeps/cache.py", "sweeps/cost.py", "sweeps/observer.py", "workers/contract.py"),
-            *("sweeps/simulator/cluster.py", "sweeps/simulator/__init__.py", "benchmarks/instant.py"),
+            "sweeps/run/ray_tune.py",
+            "sweeps/run/conductor.py",
+            "sweeps/scheduling/engine.py",
+            "sweeps/scheduling/packing.py",
+            "sweeps/scheduling/search.py",
+            "sweeps/record/ledger.py",
+            "sweeps/run/tracker.py",
+            "sweeps/store/tracking.py",
+            "sweeps/store/bulk.py",
+            "sweeps/record/rows.py",
+            "sweeps/run/progress.py",
+            "sweeps/scheduling/feasibility.py",
+            "sweeps/scheduling/durations.py",
+            "sweeps/simulator/group.py",
+            "search_spaces/demo.yaml",
+            "workers/launch/gang.py",
+            "workers/launch/supervisor.py",
+            "workers/launch/fork_server.py",
+            "workers/workloads/images/train.py",
+            "workers/frameworks/tensorflow/learner.py",
+            "workers/workloads/images/throughput.py",
+            "workers/measure/steady.py",
+            "workers/workloads/images/step_shares.py",
+            "workers/frameworks/tensorflow/models/tiny.py",
+            "workers/strategies/ring.py",
+            "sweeps/scheduling/cache.py",
+            "sweeps/run/cost.py",
+            "sweeps/scheduling/observer.py",
+            "workers/contract/messages.py",
+            "sweeps/simulator/cluster.py",
+            "sweeps/simulator/__init__.py",
+            "benchmarks/instant.py",
         ),
-        beside=("sweeps/cli.py", "sweeps/cluster.py"),
+        beside=("sweeps/cli/__main__.py", "sweeps/cluster/ray_cluster.py"),
         rows=(
             Row(
                 claim="instant trials a second through all of the control plane",
@@ -290,10 +376,16 @@ CLAIMS = (
     Claim(
         benchmark="tracking",
         code=(
-            *("sweeps/tracking.py", "sweeps/tracker.py", "sweeps/bulk.py", "sweeps/rows.py", "sweeps/note.py"),
-            *("sweeps/ledger.py", "workers/contract.py", "benchmarks/query.py"),
+            "sweeps/store/tracking.py",
+            "sweeps/run/tracker.py",
+            "sweeps/store/bulk.py",
+            "sweeps/record/rows.py",
+            "sweeps/store/description.py",
+            "sweeps/record/ledger.py",
+            "workers/contract/messages.py",
+            "benchmarks/query.py",
         ),
-        beside=("sweeps/query.py",),
+        beside=("sweeps/store/query.py",),
         rows=(
             Row(
                 claim="writing a trial to MLflow, sqlite",
@@ -313,8 +405,12 @@ CLAIMS = (
     Claim(
         benchmark="query",
         code=(
-            *("sweeps/query.py", "sweeps/database.py", "sweeps/mirror.py", "sweeps/arrays.py", "sweeps/rows.py"),
-            "sweeps/tabular.py",
+            "sweeps/store/query.py",
+            "sweeps/store/database.py",
+            "sweeps/store/mirror.py",
+            "sweeps/store/arrays.py",
+            "sweeps/record/rows.py",
+            "sweeps/store/tabular.py",
         ),
         rows=(
             Row(
@@ -339,10 +435,15 @@ CLAIMS = (
     Claim(
         benchmark="simulator",
         code=(
-            *("sweeps/simulator/model.py", "sweeps/simulator/gradients.py", "sweeps/simulator/evidence.py"),
-            *("sweeps/references.py", "workers/contract.py"),
-            *("references/throughput.csv", "references/speedups.csv"),
+            "sweeps/simulator/model.py",
+            "sweeps/simulator/gradients.py",
+            "sweeps/simulator/evidence.py",
+            "sweeps/analysis/references.py",
+            "workers/contract/messages.py",
+            "references/throughput.csv",
+            "references/speedups.csv",
         ),
+        beside=("sweeps/analysis/__init__.py",),
         rows=(
             Row(
                 claim="published images/s and speed-ups, each left out of what the simulator is fitted to",
@@ -356,7 +457,7 @@ CLAIMS = (
     ),
     Claim(
         benchmark="intervals",
-        code=("workers/steady.py", "workers/student.py"),
+        code=("workers/measure/steady.py", "workers/measure/student_t.py"),
         rows=(
             Row(
                 claim="95% interval, where it is not withheld, covers the truth, at the defaults",

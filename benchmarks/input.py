@@ -25,13 +25,14 @@ from typing import Any
 
 import psutil
 import simplejpeg
-from verdicts import conclude
 
-from sweeps import analysis, plan, spec
-from workers import dataset
-from workers.contract import TrialConfig
+from sweeps import analysis
+from sweeps.spec import plan, sweep_file
+from verdicts import conclude
+from workers.contract.messages import TrialConfig
+from workers.inputs import dataset
 from workers.inputs.opening import cores_here, open_source
-from workers.ring import Solo
+from workers.strategies.ring import Solo
 
 TURN_S, CURVE_POINT_S = 1.0, 3.0
 WARM_BATCHES = 5
@@ -120,7 +121,7 @@ def main(seconds: float) -> int:
         recipe = dataset.Recipe(images=512, shards=4, width_px=500, height_px=375, classes=1000, seed=0)
         with contextlib.redirect_stderr(io.StringIO()):
             print(dataset.make(Path(folder), recipe))
-        (config,) = plan.plan(spec.parse(SWEEP.format(data=folder), "input")).trials
+        (config,) = plan.plan(sweep_file.parse(SWEEP.format(data=folder), "input")).trials
         ways = {"ours": ours(config, 1), "libjpeg-turbo": libjpeg_turbo(config), "plain tf.data": plain(config)}
         print(f"{'images/s, one thread':<22}" + "".join(f"{name:>15}" for name in ways) + f"{'ratios':>16}")
         rounds: list[dict[str, float]] = []

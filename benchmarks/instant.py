@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from sweeps import cluster
+from sweeps.cluster import ray_cluster
 
 SWEEP = """
 name: instant
@@ -85,15 +85,17 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
     """All that `sweep run --simulate` does, but for its table."""
     from rich.console import Console
 
-    from sweeps import cost, ledger, plan, runner, spec
-    from sweeps.cache import Cache
-    from sweeps.engine import Engine
-    from sweeps.feasibility import Feasibility
-    from sweeps.observer import Observer
-    from sweeps.progress import Progress
-    from sweeps.search import Listed
+    from sweeps.record import ledger
+    from sweeps.run import cost, ray_tune
+    from sweeps.run.progress import Progress
+    from sweeps.run.tracker import Tracker
+    from sweeps.scheduling.cache import Cache
+    from sweeps.scheduling.engine import Engine
+    from sweeps.scheduling.feasibility import Feasibility
+    from sweeps.scheduling.observer import Observer
+    from sweeps.scheduling.search import Listed
     from sweeps.simulator import cluster as simulated
-    from sweeps.tracker import Tracker
+    from sweeps.spec import plan, sweep_file
 
     class Watch(Observer):
         def ready(self) -> None:
@@ -104,17 +106,17 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
             clock.tick()
 
     text = SWEEP.replace("TRIALS", str(trials))
-    planned = plan.plan(spec.parse(text, "instant"))
+    planned = plan.plan(sweep_file.parse(text, "instant"))
     assert len(planned.trials) == trials
     machine = simulated.parse(SHAPE)
-    with cluster.connected(None, cpus=1):
+    with ray_cluster.connected(None, cpus=1):
         book = ledger.create(planned, text, simulated=SHAPE)
         durations = cost.learned(machine, is_real=False)
         engine = Engine(lambda _: Listed(planned.trials), durations, Feasibility(), Cache())
         progress = Progress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
         tracker = Tracker(book.facts)
-        site = cluster.Simulated(machine.nodes)
-        assert runner.run(engine, planned.spec, book, site, [progress, tracker, Watch()])
+        site = ray_cluster.Simulated(machine.nodes)
+        assert ray_tune.run(engine, planned.spec, book, site, [progress, tracker, Watch()])
         assert not tracker.close(is_complete=True)
         told = clock.told()
         with contextlib.closing(sqlite3.connect(store_file())) as database:
@@ -139,7 +141,7 @@ def plain(trials: int, clock: Clock) -> dict[str, Any]:
         def on_trial_complete(self, *_: Any, **__: Any) -> None:
             clock.tick()
 
-    with cluster.connected(None, cpus=1):
+    with ray_cluster.connected(None, cpus=1):
         for ours_alone in ("TUNE_MAX_PENDING_TRIALS_PG", "TUNE_GLOBAL_CHECKPOINT_S"):
             del os.environ[ours_alone]
         tuner = tune.Tuner(

@@ -1,4 +1,4 @@
-"""Whether the interval of an adaptive trial holds at the step where it stopped: `workers.steady` on seeded traces.
+"""Whether the interval of an adaptive trial holds at the step where it stopped: `steady` on seeded traces.
 
 As a sweep lives it, at the defaults, with one rule for all families: sequences of four trials of a family, the first
 with nothing known, each later one with what those before it have shown. A trial ends one to five steps after the one
@@ -50,10 +50,10 @@ from functools import partial
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from verdicts import conclude
 
-from workers import steady, student
-from workers.steady import Known, Rule
+from verdicts import conclude
+from workers.measure import steady, student_t
+from workers.measure.steady import Known, Rule
 
 SEED = 20261120
 TRIALS = 4  # of a sequence
@@ -206,7 +206,7 @@ def stop_naively(trace: Steps) -> tuple[float, float]:
     n = np.arange(1, len(window) + 1)
     means = np.cumsum(window) / n
     squares = np.cumsum((window - window[0]) ** 2) - n * (means - window[0]) ** 2
-    halves = student.quantile(np.maximum(n - 1, 1)) * np.sqrt(squares / np.maximum(n - 1, 1) / n)
+    halves = student_t.quantile(np.maximum(n - 1, 1)) * np.sqrt(squares / np.maximum(n - 1, 1) / n)
     is_narrow = (n >= 10) & (halves <= RULE.ci * means)
     last = int(is_narrow.argmax()) if is_narrow.any() else len(window) - 1
     return float(means[last]), float(halves[last])

@@ -20,10 +20,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from verdicts import conclude, skip
-
 from tests.cluster import hosts
 from tests.cluster.launched import Laptop, on_hosts
+from verdicts import conclude, skip
 
 WITHIN = 0.05
 SHARES = (0.2, 0.35, 0.5)  # of a step that the link takes, about

@@ -7,14 +7,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeps import cluster, ledger, plan, spec
-from sweeps.cache import Cache
-from sweeps.durations import Durations
-from sweeps.engine import Engine
-from sweeps.feasibility import Feasibility
-from sweeps.ledger import TrialRecord
-from sweeps.search import Listed
-from workers.group import ENTRY
+from sweeps.cluster import ray_cluster
+from sweeps.record import ledger
+from sweeps.record.ledger import TrialRecord
+from sweeps.scheduling.cache import Cache
+from sweeps.scheduling.durations import Durations
+from sweeps.scheduling.engine import Engine
+from sweeps.scheduling.feasibility import Feasibility
+from sweeps.scheduling.search import Listed
+from sweeps.spec import plan, sweep_file
+from workers.launch.gang import ENTRY
 
 
 def swept(
@@ -22,11 +24,11 @@ def swept(
 ) -> tuple[TrialRecord, ...]:
     """Every trial of a sweep file's text, in the order in which they ended; its results lie in the folder, if one is
     named."""
-    from sweeps import runner
+    from sweeps.run import ray_tune
 
-    planned = plan.plan(spec.parse(text, "benchmark", overrides))
-    with tempfile.TemporaryDirectory() as scratch, cluster.connected(None) as site:
+    planned = plan.plan(sweep_file.parse(text, "benchmark", overrides))
+    with tempfile.TemporaryDirectory() as scratch, ray_cluster.connected(None) as site:
         os.environ["SWEEP_RESULTS"] = str(folder or scratch)
         engine = Engine(lambda _: Listed(planned.trials), Durations(lambda _: 1.0), Feasibility(), Cache())
-        assert runner.run(engine, planned.spec, ledger.create(planned, text), site, [], entry=entry)
+        assert ray_tune.run(engine, planned.spec, ledger.create(planned, text), site, [], entry=entry)
         return ledger.read(planned.spec.name).trials

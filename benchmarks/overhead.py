@@ -46,11 +46,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeps.record import ledger
+from sweeps.record.ledger import TrialRecord
 from verdicts import conclude
-
-from sweeps import ledger
-from sweeps.ledger import TrialRecord
-from workers.contract import RankReport
+from workers.contract.messages import RankReport
 
 HERE = Path(__file__).parent
 DEMO = HERE.parent / "search_spaces" / "demo.yaml"

@@ -15,12 +15,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verdicts import conclude, skip
-
 from sweeps import analysis
 from tests.cluster import hosts
 from tests.cluster.launched import on_hosts
-from workers import student
+from verdicts import conclude, skip
+from workers.measure import student_t
 
 MBIT, REPEATS = 2500, 4
 HOWS = ("overlapped", "grouped")
@@ -50,7 +49,7 @@ def low_of_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
     if not any(parts):
         return more
     freedom = sum(parts) ** 2 / sum(part**2 / (len(ours) - 1) for part in parts)
-    return float(more - student.quantile(freedom) * math.sqrt(sum(parts)))
+    return float(more - student_t.quantile(freedom) * math.sqrt(sum(parts)))
 
 
 Rows = Sequence[Mapping[str, Any]]  # of trials

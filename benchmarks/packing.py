@@ -39,20 +39,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bound import shortest
 from scipy.stats import spearmanr
-from verdicts import conclude
 
-from sweeps import plan, shape, spec
-from sweeps.cache import Cache
-from sweeps.durations import Durations
-from sweeps.engine import Engine
-from sweeps.feasibility import Feasibility
-from sweeps.ledger import TrialRecord
-from sweeps.packing import Packing, Start, _Waiting
-from sweeps.search import Listed
-from sweeps.shape import Node
-from workers.contract import Isolation, TrialConfig, TrialOutcome
+from bound import shortest
+from sweeps.record.ledger import TrialRecord
+from sweeps.scheduling.cache import Cache
+from sweeps.scheduling.durations import Durations
+from sweeps.scheduling.engine import Engine
+from sweeps.scheduling.feasibility import Feasibility
+from sweeps.scheduling.packing import Packing, Start, _Waiting
+from sweeps.scheduling.search import Listed
+from sweeps.spec import arrangements, plan, sweep_file
+from sweeps.spec.arrangements import Node
+from verdicts import conclude
+from workers.contract.messages import Isolation, TrialConfig, TrialOutcome
 
 HERE = Path(__file__).parent
 CLUSTERS, SLOTS = (4, 8, 32), 4
@@ -61,7 +61,9 @@ TYPICAL_S, SPREAD, NOISE = 120.0, 0.7, 0.1
 PENDING = 200
 ISOLATIONS: tuple[Isolation, ...] = ("exclusive", "shared")
 (TEMPLATE,) = plan.plan(
-    spec.parse("{name: packing, model: tiny, device: gpu, repeats: 1, space: {batch_size: 1, gpus: 1}}", "packing")
+    sweep_file.parse(
+        "{name: packing, model: tiny, device: gpu, repeats: 1, space: {batch_size: 1, gpus: 1}}", "packing"
+    )
 ).trials
 
 
@@ -156,17 +158,17 @@ def packed(nodes: Sequence[Node], works: Sequence[Work], packing: Packing | None
 def tuned(nodes: Sequence[Node], works: Sequence[Work]) -> list[Ran]:
     """In Tune's own order, as a model has it."""
     pending = list(works)
-    named = shape.idle(nodes)
+    named = arrangements.idle(nodes)
     free = dict(named)
-    seated: dict[int, shape.Seats] = {}
+    seated: dict[int, arrangements.Seats] = {}
 
-    def change(work: Work, seats: shape.Seats, sign: int) -> None:
-        for name, (cpus, gpus) in shape.taken(work.trial, seats, named).items():
+    def change(work: Work, seats: arrangements.Seats, sign: int) -> None:
+        for name, (cpus, gpus) in arrangements.taken(work.trial, seats, named).items():
             free[name] = Node(name, free[name].cpus + sign * cpus, free[name].gpus + sign * gpus)
 
     def start(now: float) -> Work | None:
         for work in pending[:PENDING]:
-            if seats := shape.place(work.trial, nodes, free):
+            if seats := arrangements.place(work.trial, nodes, free):
                 pending.remove(work)
                 seated[id(work)] = seats
                 change(work, seats, -1)
@@ -209,7 +211,7 @@ def size_and_start(sweeps: Sequence[Sequence[Ran]], nodes: Sequence[Node]) -> fl
     """The mean correlation of a trial's size with its start over all rounds: of two sizes the one farther from zero."""
     sizes: list[Callable[[TrialConfig], int]] = [lambda trial: trial.gpus]
     if len(nodes) > 1:
-        sizes.append(lambda trial: len(shape.arrangement(trial, nodes)))
+        sizes.append(lambda trial: len(arrangements.arrangement(trial, nodes)))
     return max((statistics.fmean(_correlations(sweeps, size)) for size in sizes), key=abs)
 
 
@@ -247,7 +249,7 @@ def least(nodes: Sequence[Node], works: Sequence[Work]) -> float:
     """That any schedule takes."""
     seconds: Counter[tuple[int, ...]] = Counter()
     for work in works:
-        ranks = shape.arrangement(work.trial, nodes)
+        ranks = arrangements.arrangement(work.trial, nodes)
         blocked = (SLOTS,) * len(ranks) if work.trial.isolation == "exclusive" else ranks
         seconds[blocked] += work.seconds  # type: ignore[assignment]
     return max(shortest(len(nodes), SLOTS, seconds), max(work.seconds for work in works))

@@ -45,13 +45,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 import odometer
 import ours
-import psutil
+from sweeps import analysis
+from sweeps.record import ledger
+from sweeps.spec import plan, sweep_file
 from verdicts import conclude
-
-from sweeps import analysis, ledger, plan, spec
-from workers import contract
+from workers.contract import messages
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -211,7 +213,7 @@ class Ours(Side):
         super().__init__(folder, cores, [sys.executable, __file__, "sweep", file])
         self._ended = 0
 
-    def ended(self) -> contract.Measurement | None:
+    def ended(self) -> messages.Measurement | None:
         """What the next trial has measured, if it has ended."""
         file = self.folder / "parity" / "ledger.jsonl"
         if not file.exists() or file.read_bytes().count(b'{"kind":"trial"') == self._ended:
@@ -223,7 +225,7 @@ class Ours(Side):
         return measured
 
     def _trains(self, process: psutil.Process) -> bool:
-        return "workers.nursery" in " ".join(process.cmdline())  # a rank is a fork of it
+        return "workers.launch.fork_server" in " ".join(process.cmdline())  # a rank is a fork of it
 
     def _is_rank(self, process: psutil.Process) -> bool:
         parent = process.parent()
@@ -314,9 +316,9 @@ class Bench:
         )
         self.file, self.config = folder / "parity.yaml", folder / "config.json"
         self.file.write_text(text)
-        trial = plan.plan(spec.parse(text, "parity")).trials[0]
+        trial = plan.plan(sweep_file.parse(text, "parity")).trials[0]
         self.batch = trial.global_batch
-        self.config.write_text(json.dumps(contract.to_json(trial)))
+        self.config.write_text(json.dumps(messages.to_json(trial)))
 
     @contextlib.contextmanager
     def plain(self, name: str) -> Iterator[Plain]:

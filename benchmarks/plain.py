@@ -4,7 +4,8 @@ reduced as it appears.
     horovodrun -np 2 python benchmarks/plain.py CONFIG.json FOLDER
 
 Same network, batch, data and threads as the trial whose config it is given. It shares with the trial how these are
-made: the network is of `workers.models`, and batches come from `workers.inputs`, by threads and cores that it chooses.
+made: the network is of `workers.frameworks.tensorflow.models`, and batches come from `workers.inputs`, by threads and
+cores that it chooses.
 What those cost is in both sides of the comparison, and does not show in it. The step, its reduction, the optimizer and
 the loop around them are its own. Notes each step in FOLDER until it is killed.
 """
@@ -20,14 +21,15 @@ from typing import Any, cast
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
-from odometer import Odometer
 
-from workers import contract, models
+from odometer import Odometer
+from workers.contract import messages
+from workers.frameworks.tensorflow import models
 from workers.inputs.opening import cores_here, open_source
 from workers.inputs.source import MEAN_RGB, STDDEV_RGB
-from workers.ring import Ring
+from workers.strategies.ring import Ring
 
-config = contract.trial_config(json.loads(Path(sys.argv[1]).read_text()))
+config = messages.trial_config(json.loads(Path(sys.argv[1]).read_text()))
 hvd.init()
 tf.config.threading.set_intra_op_parallelism_threads(config.cores_per_worker)
 tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -26,9 +26,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sweeps.record import rows
+from sweeps.spec import plan, sweep_file
 from verdicts import conclude
-
-from sweeps import plan, rows, spec
 
 HERE = Path(__file__).parent
 FRAME = 10_000  # runs that search_runs is asked for at a time, at most
@@ -98,7 +98,7 @@ def both(size: int, is_whole: bool) -> dict[str, float]:
     """MLflow's own and ours, in turns, and their rows beside each other."""
     import mlflow
 
-    from sweeps import query
+    from sweeps.store import query
 
     client = mlflow.MlflowClient()
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
@@ -153,7 +153,7 @@ def expected(run: Any) -> tuple[Any, ...]:
 
 
 def is_same(seen: dict[str, Any], size: int) -> bool:
-    from sweeps import query
+    from sweeps.store import query
 
     table = query.trials("bulk")
     told = [*("cell", "outcome", "kind", "message", "hardware", "software"), *rows.PARAMS, *rows.METRICS]
@@ -170,7 +170,7 @@ def is_same(seen: dict[str, Any], size: int) -> bool:
 
 
 def memory(size: int) -> dict[str, float]:
-    from sweeps import query
+    from sweeps.store import query
 
     assert len(query.trials("bulk", rebuild=True)) == size
     return {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
@@ -180,7 +180,7 @@ def changed(size: int) -> dict[str, float]:
     """One trial more, one deleted, one restored, a tag and a figure edited: all are seen, and what that takes."""
     import mlflow
 
-    from sweeps import query
+    from sweeps.store import query
 
     client = mlflow.MlflowClient()
     table = query.trials("bulk")
@@ -225,7 +225,7 @@ def populate(path: Path, size: int) -> None:
 
     client = MlflowClient(f"sqlite:///{path.absolute()}")
     experiment = int(client.create_experiment("bulk"))
-    cells = plan.plan(spec.parse(SWEEP, "bulk")).trials
+    cells = plan.plan(sweep_file.parse(SWEEP, "bulk")).trials
     at = 1_700_000_000_000
     with contextlib.closing(sqlite3.connect(path)) as store:
         store.execute("PRAGMA synchronous=OFF")

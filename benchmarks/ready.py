@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from workers.contract import RankReport, StepRecord, TrialConfig
-from workers.ranks import Seat, Voice
-from workers.ring import joined
+from workers.contract.messages import RankReport, StepRecord, TrialConfig
+from workers.contract.ranks import Seat, Voice
+from workers.strategies.ring import joined
 
 
 def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:

@@ -20,10 +20,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from claims import Claim
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+
+from claims import Claim
 
 ROOT = Path(__file__).parents[1]
 FILE = "benchmarks/results.json"

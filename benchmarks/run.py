@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
 import results
 import table
 from claims import CLAIMS, Claim
 from results import ROOT, Result
-
-from workers import fingerprint
+from workers.node import fingerprint
 
 LISTENING_S = 2.0
 GO_ON = "--go-on"

@@ -27,19 +27,22 @@ from pathlib import Path
 from typing import Literal
 
 from scipy.optimize import least_squares
-from verdicts import conclude
 
-from sweeps import plan, references, spec
+from sweeps.analysis import references
 from sweeps.simulator.evidence import FRAMEWORK, KIND
 from sweeps.simulator.model import FITTED, KINDS, Numbers, step
-from workers.contract import IMAGE_SIZES, Model, Precision, TrialConfig
+from sweeps.spec import plan, sweep_file
+from verdicts import conclude
+from workers.contract.messages import IMAGE_SIZES, Model, Precision, TrialConfig
 
 FILE = Path(__file__).parents[1] / "references" / "simulator.csv"
 GPUS_A_NODE, BATCH = 4, 128  # where speedups.csv doesn't say
 ORDINARY = 0.03  # a miss
 MODELS = sorted(FITTED.images_per_s)
 (TEMPLATE,) = plan.plan(
-    spec.parse("{name: simulator, model: tiny, device: gpu, repeats: 1, space: {batch_size: 1, gpus: 1}}", "simulator")
+    sweep_file.parse(
+        "{name: simulator, model: tiny, device: gpu, repeats: 1, space: {batch_size: 1, gpus: 1}}", "simulator"
+    )
 ).trials
 Loss = Literal["soft_l1", "linear"]
 

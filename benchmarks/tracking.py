@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from query import gauge, served
+from sweeps.record import ledger
+from sweeps.record.ledger import SweepFacts, TrialRecord
+from sweeps.run.tracker import Tracker
+from sweeps.spec import plan, sweep_file
+from sweeps.store import tracking
 from verdicts import conclude
-
-from sweeps import ledger, plan, spec, tracking
-from sweeps.ledger import SweepFacts, TrialRecord
-from sweeps.tracker import Tracker
-from workers.contract import Measurement, RankReport, StepRecord, TrialOutcome
+from workers.contract.messages import Measurement, RankReport, StepRecord, TrialOutcome
 
 SWEEP = """
 name: traced
@@ -98,7 +99,7 @@ def measured(count: int, slow: int) -> dict[str, float]:
             with gauge() as spent:
                 write(content)
             took[side] += spent
-    book = ledger.create(plan.plan(spec.parse(SWEEP, "traced")), SWEEP)
+    book = ledger.create(plan.plan(sweep_file.parse(SWEEP, "traced")), SWEEP)
     book.begin()
     tracker = Tracker(book.facts)
     tracker.ready()
@@ -126,7 +127,7 @@ def check(client: Any, count: int) -> None:
 
 def facts() -> SweepFacts:
     return SweepFacts(name="traced", id="0" * 32, study="traced", created_at=time.time(), file=SWEEP, overrides=(),
-                      trials=plan.plan(spec.parse(SWEEP, "traced")).trials)  # fmt: skip
+                      trials=plan.plan(sweep_file.parse(SWEEP, "traced")).trials)  # fmt: skip
 
 
 def records() -> list[TrialRecord]:

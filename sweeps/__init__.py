@@ -33,9 +33,9 @@ if TYPE_CHECKING:
         scaling,
         stragglers,
     )
-    from sweeps.query import cells, readings, series, trials
-    from sweeps.query import list_sweeps as list  # noqa: A004, read as sweeps.list
-    from sweeps.sides import diff
+    from sweeps.cli.diff import diff
+    from sweeps.store.query import cells, readings, series, trials
+    from sweeps.store.query import list_sweeps as list  # noqa: A004, read as sweeps.list
 
 __all__ = [
     "batch_curve",
@@ -66,13 +66,13 @@ _OF_STORES = ("cells", "list", "readings", "series", "trials")
 def __getattr__(name: str) -> object:
     """The names above, loaded at first use: pandas and MLflow take seconds that `sweep plan` doesn't have."""
     if name in _OF_STORES:
-        from sweeps import query
+        from sweeps.store import query
 
         return getattr(query, "list_sweeps" if name == "list" else name)
     if name == "diff":
-        from sweeps import sides
+        from sweeps.cli import diff
 
-        return sides.diff
+        return diff.diff
     if name in __all__:
         from sweeps import analysis
 

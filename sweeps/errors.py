@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from workers.redact import masked
+from workers.contract.redact import masked
 
 DONE, SOME_FAILED, WRONG_INPUT, REFUSED = 0, 1, 2, 3
 INTERRUPTED = 130  # as a shell has it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sweeps import rows
+from sweeps.record import rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,23 +27,23 @@ def half_width(variances: Any, freedom: Any, confidence: float) -> Any:
     """Return half of the interval of a sum; figures along the first axis. One without a variance stands as it is."""
     import numpy as np
 
-    from workers import student
+    from workers.measure import student_t
 
     variances, freedom = _known(variances, freedom)
-    return np.sqrt((student.quantile(freedom, confidence) ** 2 * variances).sum(axis=0))
+    return np.sqrt((student_t.quantile(freedom, confidence) ** 2 * variances).sum(axis=0))
 
 
 def chance(distance: Any, variances: Any, freedom: Any) -> Any:
     """Return the least chance at which the interval of a sum that is so far from zero does not hold zero."""
     import numpy as np
 
-    from workers import student
+    from workers.measure import student_t
 
     variances, freedom = _known(variances, freedom)
     low, high = np.full(variances.shape[1:], np.log(LEAST_CHANCE)), np.zeros(variances.shape[1:])
     for _ in range(60):  # halvings, to the last digit
         middle = (low + high) / 2
-        half = np.sqrt((student.quantile(freedom, 1 - np.exp(middle)) ** 2 * variances).sum(axis=0))
+        half = np.sqrt((student_t.quantile(freedom, 1 - np.exp(middle)) ** 2 * variances).sum(axis=0))
         is_held = half >= np.abs(distance)
         low, high = np.where(is_held, middle, low), np.where(is_held, high, middle)
     return np.exp(high)

@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from sweeps.analysis.alike import APART, FINGERPRINTS, UnlikeWarning, named, unlike
-from workers.contract import ROUNDS
+from workers.contract.messages import ROUNDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,17 +24,17 @@ def half_width(spread: Any, n: Any) -> Any:
     """Half of the t-interval of a mean of `n` values with this standard deviation; of numbers or of columns."""
     import numpy as np
 
-    from workers import student
+    from workers.measure import student_t
 
     n = np.asarray(n, float)
     several = np.where(n > 1, n, 2)
-    found = np.where(n > 1, student.quantile(several - 1, CONFIDENCE) * np.asarray(spread) / several**0.5, np.nan)
+    found = np.where(n > 1, student_t.quantile(several - 1, CONFIDENCE) * np.asarray(spread) / several**0.5, np.nan)
     return found if found.ndim else float(found)
 
 
 def parameters(trials: pd.DataFrame) -> list[str]:
     """The columns that tell cells apart."""
-    from sweeps import rows
+    from sweeps.record import rows
 
     return [name for name in trials if name != "repeat" and (name in rows.PARAMS or name.startswith(rows.VARIABLE))]
 
@@ -110,7 +110,7 @@ def pooled(of_repeats: Any, own: Any, n: Any) -> Any:
     """
     import numpy as np
 
-    from workers.student import quantile
+    from workers.measure.student_t import quantile
 
     of_repeats, own, n = (np.asarray(values, float) for values in (of_repeats, own, n))
     own = own / np.where(n > 0, n, np.nan)

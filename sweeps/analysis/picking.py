@@ -66,7 +66,7 @@ def pick(
     """
     import numpy as np
 
-    from workers import student
+    from workers.measure import student_t
 
     sign = 1.0 if is_more_better else -1.0
     values = [sign * (np.log(found) if is_ratio else np.asarray(found, float)) for found in repeats]
@@ -83,7 +83,7 @@ def pick(
     floor = (least_spread / np.abs([np.mean(repeats[place]) if is_ratio else 1.0 for place in compared])) ** 2
     per = np.maximum.reduce([shared, own, floor, np.full_like(own, SMALLEST_VARIANCE)]) / n[compared]
     tail = (1 - CONFIDENCE) / (len(compared) * picks)
-    half = student.quantile(np.minimum(freedom[0], freedom[1:]), 1 - 2 * tail) * np.sqrt(per[0] + per[1:])
+    half = student_t.quantile(np.minimum(freedom[0], freedom[1:]), 1 - 2 * tail) * np.sqrt(per[0] + per[1:])
     lead = means[top] - means[others]
     is_open = lead - half <= 0
     order = np.argsort(lead[is_open], kind="stable")

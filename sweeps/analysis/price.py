@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sweeps.analysis.alike import apart, conditions
 from sweeps.analysis.means import ENERGY, cells, plain, varied
-from sweeps.feasibility import INFERRED
+from sweeps.scheduling.feasibility import INFERRED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ def costs(trials: pd.DataFrame) -> pd.DataFrame:
     `is_on_front`: by means, no cell that was measured alike is both faster and cheaper. Joules are those of processors
     and of GPUs, and of all; each is empty where that was not read of every node.
     """
-    from sweeps import rows
+    from sweeps.record import rows
 
     table = cells(trials).dropna(subset=["images_per_s"])
     for ci in ("", "_ci"):

@@ -11,13 +11,13 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from workers.paths import written_whole
+from workers.contract.paths import written_whole
 
 if TYPE_CHECKING:
-    from sweeps.findings import Findings
-    from sweeps.note import Conclusion
+    from sweeps.analysis.findings import Findings
+    from sweeps.analysis.study import Study
     from sweeps.report.chart import Section
-    from sweeps.report.study import Study
+    from sweeps.store.description import Conclusion
 
 Format = Literal["html", "png", "csv"]
 
@@ -29,7 +29,7 @@ def write(name: str, out: Path | None = None, form: Format = "html", store: str 
     """
     import re
 
-    from sweeps import ledger
+    from sweeps.record import ledger
 
     file = "report.html" if form == "html" else f"report-{form}"
     found = _study(name, store)
@@ -45,8 +45,10 @@ def told(name: str, store: str = "") -> str:
 
 def _study(name: str, store: str) -> Study:
     """Of its ledger, where it lies here; else as a tracking store knows it."""
-    from sweeps import ledger, query
-    from sweeps.report import stored, study
+    from sweeps.analysis import study
+    from sweeps.record import ledger
+    from sweeps.report import stored
+    from sweeps.store import query
 
     if not store and (name in ledger.names() or not query.is_there()):
         return study.of(name)
@@ -59,7 +61,8 @@ def attach(name: str, file: Path, told: Conclusion | None = None) -> None:
 
     One that was made without the ledger tells less than the run holds, and is not.
     """
-    from sweeps import ledger, tracking
+    from sweeps.record import ledger
+    from sweeps.store import tracking
 
     if name in ledger.names():
         tracking.attach(ledger.facts(name), file, told or conclusion(name))
@@ -67,18 +70,21 @@ def attach(name: str, file: Path, told: Conclusion | None = None) -> None:
 
 def conclusion(name: str) -> Conclusion:
     """What was found, for the sweep's own run: the report's first screen, and its findings."""
-    from sweeps.report import study
+    from sweeps.analysis import study
 
     return concluded(study.of(name))
 
 
 def concluded(study: Study, found: Findings | None = None) -> Conclusion:
     """`found`: what the study found, where that is known already: it takes most of a second."""
-    from sweeps import findings, note
+    from sweeps.analysis import findings
     from sweeps.report import answer
+    from sweeps.store import description
 
     found = found or findings.of(study)
-    return note.Conclusion(answer.markdown(answer.around(study, found)), found.tag(note.LONGEST), study.spent)
+    return description.Conclusion(
+        answer.markdown(answer.around(study, found)), found.tag(description.LONGEST), study.spent
+    )
 
 
 def written(study: Study, at: Path, form: Format = "html", found: Findings | None = None) -> Path:
@@ -93,7 +99,7 @@ def written(study: Study, at: Path, form: Format = "html", found: Findings | Non
 
 
 def html(study: Study, found: Findings | None = None) -> str:
-    from sweeps import findings
+    from sweeps.analysis import findings
     from sweeps.report import answer, page
 
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

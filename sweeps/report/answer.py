@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from sweeps import findings, tables
-from sweeps.findings import Findings, outcomes
-from sweeps.report.study import Study
+from sweeps.analysis import findings
+from sweeps.analysis.findings import Findings, outcomes
+from sweeps.analysis.study import Study
+from sweeps.text import tables
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sweeps import analysis, tables
+from sweeps import analysis
+from sweeps.analysis.findings import best
 from sweeps.analysis.picking import NOT_SHOWN
-from sweeps.findings import best
+from sweeps.analysis.study import Study
+from sweeps.record.rows import EPOCH_IMAGES
 from sweeps.report.chart import Chart, Mark, Panel, Scale, Section, Series, Table, is_wide
-from sweeps.report.study import Study
-from sweeps.rows import EPOCH_IMAGES
+from sweeps.text import tables
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sweeps import analysis, tables
-from sweeps.findings import best as leading
+from sweeps import analysis
+from sweeps.analysis.findings import best as leading
+from sweeps.analysis.study import Study
 from sweeps.report import layout
 from sweeps.report.chart import Chart, Mark, Scale, Section
-from sweeps.report.study import Study
+from sweeps.text import tables
 
 if TYPE_CHECKING:
     import pandas as pd

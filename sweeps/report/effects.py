@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from sweeps import analysis, space, tables
+from sweeps import analysis
+from sweeps.analysis.study import Study
 from sweeps.report.chart import Block, Section, Table
-from sweeps.report.study import Study
+from sweeps.spec import space
+from sweeps.text import tables
 
 STRAY_TRIALS = 20  # that are named
 CLEARLY = 0.01  # of the variance

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps import overview, space
+from sweeps.analysis import overview
+from sweeps.analysis.study import Study
 from sweeps.report import layout
 from sweeps.report.chart import Block, Section, Table
-from sweeps.report.study import Study
+from sweeps.spec import space
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps import predict, tables
+from sweeps.analysis import predict
+from sweeps.analysis.study import Study
 from sweeps.report.chart import Section, Table
-from sweeps.report.study import Study
+from sweeps.text import tables
 
 if TYPE_CHECKING:
     import pandas as pd

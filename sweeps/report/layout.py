@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sweeps import space
+from sweeps.analysis.study import Study
 from sweeps.report.chart import Mark, Panel, Scale, Series, Style, is_wide
-from sweeps.report.study import Study
+from sweeps.spec import space
 
 if TYPE_CHECKING:
     import pandas as pd

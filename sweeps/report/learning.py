@@ -9,13 +9,17 @@ import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from sweeps import analysis, overview, rows, space, tables
+from sweeps import analysis
+from sweeps.analysis import overview
 from sweeps.analysis.picking import NOT_SHOWN
+from sweeps.analysis.study import Study
 from sweeps.analysis.target import GROWS_WITH
-from sweeps.ledger import TrialRecord
+from sweeps.record import rows
+from sweeps.record.ledger import TrialRecord
 from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table, is_wide
-from sweeps.report.study import Study
-from workers import schedules
+from sweeps.spec import space
+from sweeps.text import tables
+from workers.contract import schedules
 
 FACTORS = {"speed-up": "speedup", "throughput": "throughput", "statistical efficiency": "statistical"}
 MOST = 8  # series that can be told apart

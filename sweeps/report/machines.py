@@ -7,14 +7,14 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from sweeps.analysis.study import Study
 from sweeps.report.chart import Block, Section, Table
-from sweeps.report.study import Study
-from workers import sentinel
+from workers.checks import self_test
 
 PROBES = {
     "core_gflops": "one core, GFLOP/s",
     "node_gflops": "all cores, GFLOP/s",
-    **{name: f"{what}, {unit}" for name, (what, unit) in sentinel.OF_A_GPU.items()},
+    **{name: f"{what}, {unit}" for name, (what, unit) in self_test.OF_A_GPU.items()},
     "copy_gib_per_s": "memory, GiB/s",
     "decode_images_per_s": "JPEG decoding, images/s",
     "allreduce_mib_per_s": "allreduce, MiB/s",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sweeps import analysis, tables
+from sweeps import analysis
+from sweeps.analysis.study import Study
 from sweeps.report.chart import Section, Table
-from sweeps.report.study import Study
+from sweeps.text import tables
 
 FIRST = ("fp32", "tf32")  # what the others are held against
 

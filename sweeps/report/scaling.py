@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sweeps import plan, tables
+from sweeps.analysis.findings import best as fastest
+from sweeps.analysis.findings.best import Best
 from sweeps.analysis.picking import NOT_SHOWN
-from sweeps.findings import best as fastest
-from sweeps.findings.best import Best
+from sweeps.analysis.study import Study
 from sweeps.report import layout
 from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table
-from sweeps.report.study import Study
+from sweeps.spec import plan
+from sweeps.text import tables
 
 if TYPE_CHECKING:
     import pandas as pd

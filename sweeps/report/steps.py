@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps import limits, tables
 from sweeps.analysis.picking import NOT_SHOWN
+from sweeps.analysis.study import Study
+from sweeps.record import limits
 from sweeps.report.chart import Bars, Section, Table
-from sweeps.report.study import Study
+from sweeps.text import tables
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 
-from sweeps import note, plan, query, spec
+from sweeps.analysis.study import Study
 from sweeps.errors import InputError, Mistake
-from sweeps.ledger import SweepFacts
-from sweeps.report.study import Study
+from sweeps.record.ledger import SweepFacts
+from sweeps.spec import plan, sweep_file
+from sweeps.store import description, query
 
 NOTE = re.compile(r"```yaml\n(.*)\n```(?:\nwith `(.*)`)?\s*$", re.DOTALL)
 
@@ -21,12 +22,12 @@ def of(name: str, store: str = "") -> Study:
     trials = query.trials(name, store=store)
     own = query.sweep(name, store=store)
     told = NOTE.search(own["note"])
-    if not told or told[1].endswith(note.CUT):
+    if not told or told[1].endswith(description.CUT):
         rule = "must have the sweep's file in the note of its run, to be reported without its ledger"
         got = "a part of it" if told else "another note" if own["note"] else "no note"
         raise InputError("tracking store", [Mistake(name, rule, got)])
     file, overrides = told[1], tuple((told[2] or "").split())
-    parsed = spec.parse(file, f"{name} (note)", overrides, is_recorded=True)
+    parsed = sweep_file.parse(file, f"{name} (note)", overrides, is_recorded=True)
     facts = SweepFacts(
         name=name,
         id=own["id"],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sweeps.analysis.study import Study
 from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series
-from sweeps.report.study import Study
 
 GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (  # (title, unit, figures and what they are called)
     ("GPUs", "%", {"gpu_percent": "GPU busy"}),

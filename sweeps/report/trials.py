@@ -7,10 +7,11 @@ import math
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from sweeps import secrecy, space, tables
+from sweeps.analysis.study import Study
 from sweeps.report import effects
 from sweeps.report.chart import Block, Section, Table, Text
-from sweeps.report.study import Study
+from sweeps.spec import secrecy, space
+from sweeps.text import tables
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sweeps import tables
+from sweeps.analysis.study import Study
 from sweeps.report.chart import Section, Table
-from sweeps.report.study import Study
+from sweeps.text import tables
 
 if TYPE_CHECKING:
     import pandas as pd

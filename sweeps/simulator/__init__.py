@@ -8,7 +8,7 @@ learning   an accuracy's way over the epochs
 course     how long a whole trial takes
 unfit      why a trial can't run there
 measuring  noise on all that, judged by the code that judges real steps
-group      a trial's gang, with the interface of `workers.group.Group`
+group      a trial's gang, with the interface of `workers.launch.gang.Group`
 
 Everything but the noise is a pure function. What comes out is marked: its hardware is `simulated:v100`.
 """

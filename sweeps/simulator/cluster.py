@@ -7,11 +7,11 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sweeps.cache import Made
 from sweeps.errors import InputError, Mistake
-from sweeps.rows import SIMULATED
-from sweeps.shape import Node
+from sweeps.record.rows import SIMULATED
+from sweeps.scheduling.cache import Made
 from sweeps.simulator.model import KINDS, Kind
+from sweeps.spec.arrangements import Node
 
 PLACE = "--simulate"
 EXAMPLE = "nodes=8,gpus=4,gpu=v100"

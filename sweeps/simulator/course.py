@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sweeps import shape
 from sweeps.simulator import learning, model, unfit
-from workers.contract import CALM_STEPS, LENT, TrialConfig
+from sweeps.spec import arrangements
+from workers.contract.messages import CALM_STEPS, LENT, TrialConfig
 
 if TYPE_CHECKING:
     from sweeps.simulator.cluster import SimulatedCluster
@@ -37,7 +37,7 @@ def judging_s(config: TrialConfig, step_ms: float) -> float:
 
 def expected_s(config: TrialConfig, cluster: SimulatedCluster) -> float:
     """Of a whole trial, without noise; as if on one node, where the cluster can't hold it."""
-    ranks = shape.arrangement(config, cluster.nodes) or (config.gpus,)
+    ranks = arrangements.arrangement(config, cluster.nodes) or (config.gpus,)
     step_ms = model.step(config, cluster.kind, ranks, cluster.nodes[0].cpus).step_ms
     around_s = LAUNCH_S[config.device] + build_s(config)
     if unfit.why(config, cluster, max(ranks)):
@@ -53,7 +53,7 @@ def expected_s(config: TrialConfig, cluster: SimulatedCluster) -> float:
         window = max(config.min_window, CALM_STEPS) if is_first else config.min_window
         steps = min(steps, round(FIRST_LOOKS * (config.warmup_steps + window)))
     if config.explain:
-        from workers import explain
+        from workers.workloads.images import step_shares
 
-        steps += explain.cost(steps, explain.parts(config, config.gpus))
+        steps += step_shares.cost(steps, step_shares.parts(config, config.gpus))
     return around_s + steps * step_ms / 1e3

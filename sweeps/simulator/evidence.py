@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.simulator import model
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
 
 FILE = Path(__file__).parents[2] / "references" / "simulator.csv"
 KIND = {  # of simulated nodes, for the systems whose figures are published

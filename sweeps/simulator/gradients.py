@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from workers.contract import Model
+from workers.contract.messages import Model
 
 # Of the backward pass that is over, by its FLOPs, and of the parameters whose gradients then exist. Gradients that come
 # close together are one: Horovod fuses those of a cycle.

@@ -1,4 +1,4 @@
-"""A trial's gang on a cluster that is not there: the interface of `workers.group.Group`, answered at once.
+"""A trial's gang on a cluster that is not there: the interface of `workers.launch.gang.Group`, answered at once.
 
 Noise is drawn from the cluster's seed and the trial's name, and so is what befalls it: the same trial comes out the
 same, and another attempt at it meets a fate of its own.
@@ -10,12 +10,12 @@ import dataclasses
 import random
 from typing import TYPE_CHECKING, Any
 
-from sweeps.rows import SIMULATED
-from sweeps.shape import Seats
+from sweeps.record.rows import SIMULATED
 from sweeps.simulator import course, unfit
 from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.simulator.measuring import Bench, Measuring
-from workers.contract import (
+from sweeps.spec.arrangements import Seats
+from workers.contract.messages import (
     WITHOUT_JPEGS,
     EpochRecord,
     Granted,
@@ -27,7 +27,7 @@ from workers.contract import (
 )
 
 if TYPE_CHECKING:
-    from workers.steady import Known
+    from workers.measure.steady import Known
 
 ENTRY = "simulated"
 STOPPED = TrialOutcome(status="cancelled", kind="stopped")

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 
-from workers import schedules
-from workers.contract import Model, TrialConfig
+from workers.contract import schedules
+from workers.contract.messages import Model, TrialConfig
 
 BEST: dict[Model, float] = {
     "alexnet": 0.5682,

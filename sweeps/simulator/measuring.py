@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps.simulator import course, learning, model
 from sweeps.simulator.model import Kind
-from workers.contract import ROUNDS, EpochRecord, RankReport, StepRecord, TrialConfig, Window, Without
+from workers.contract.messages import ROUNDS, EpochRecord, RankReport, StepRecord, TrialConfig, Window, Without
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from workers.steady import Known
+    from workers.measure.steady import Known
 
 
 SLOW_START, SETTLING = 0.5, 2.0  # the first steps take half as much again, and a factor e less of it after each two
@@ -23,7 +23,7 @@ LEVEL = 0.5  # of the noise: what the repeats of a cell differ by
 UNSURE = 0.002  # deviation of an accuracy
 JPEG_MIB = 0.11
 ASKING = 2  # steps from the one that is enough to the last: one to look at it, one to tell all ranks
-KNOWN_MIB = 4  # as workers.ring adds up to see how fast that is
+KNOWN_MIB = 4  # as workers.strategies.ring adds up to see how fast that is
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Measuring:
 
     def learnt(self, earlier: Known | None) -> Known:
         """What is known of its cell's windows behind this trial, where so much was known before."""
-        from workers import steady
+        from workers.measure import steady
 
         earlier = earlier or steady.NOTHING
         taken, window = until_enough(self._config, self._trace(), earlier)
@@ -123,27 +123,27 @@ class Measuring:
         return steps.round(4).tolist()  # type: ignore[no-any-return]
 
     def _without(self, steps: int) -> dict[Without, tuple[tuple[float, ...], ...]]:
-        """By rounds, as `workers.explain` goes about it."""
-        from workers import explain
+        """By rounds, as `workers.workloads.images.step_shares` goes about it."""
+        from workers.workloads.images import step_shares
 
-        parts = explain.parts(self._config, self._config.gpus) if self._config.explain else []
-        counted = explain.block(steps, parts)
+        parts = step_shares.parts(self._config, self._config.gpus) if self._config.explain else []
+        counted = step_shares.block(steps, parts)
         if not counted:
             return {}
-        found: dict[Without, list[tuple[float, ...]]] = {part: [] for part in explain.order(0, parts)}
+        found: dict[Without, list[tuple[float, ...]]] = {part: [] for part in step_shares.order(0, parts)}
         level = self._level(1.0)
         for nth in range(ROUNDS):
-            for part in explain.order(nth, parts):
-                times = self._noisy(level * self._step.without(part), explain.SETTLING + counted)
-                found[part].append(tuple(times.round(4).tolist()[explain.SETTLING :]))
+            for part in step_shares.order(nth, parts):
+                times = self._noisy(level * self._step.without(part), step_shares.SETTLING + counted)
+                found[part].append(tuple(times.round(4).tolist()[step_shares.SETTLING :]))
         return {part: tuple(rounds) for part, rounds in found.items()}
 
     def _apart_s(self, steps: int, without_ms: Mapping[Without, tuple[tuple[float, ...], ...]]) -> float:
         """What looking took, with the steps that don't count."""
-        from workers import explain
+        from workers.workloads.images import step_shares
 
         times = [ms for rounds in without_ms.values() for block in rounds for ms in block]
-        cost = explain.cost(steps, explain.parts(self._config, self._config.gpus))
+        cost = step_shares.cost(steps, step_shares.parts(self._config, self._config.gpus))
         return cost * statistics.fmean(times) / 1e3 if times else 0.0
 
     def _report(self, **figures: Any) -> RankReport:
@@ -182,8 +182,9 @@ class Measuring:
 
 
 def until_enough(config: TrialConfig, trace: list[float], earlier: Known | None = None) -> tuple[list[float], Window]:
-    """The steps that a trial takes of these, and its window, as `workers.throughput.measure` goes about it."""
-    from workers import steady, throughput
+    """The steps that a trial takes of these, and its window, as a real trial's `throughput.measure` goes about it."""
+    from workers.measure import steady
+    from workers.workloads.images import throughput
 
     earlier = earlier or steady.NOTHING
     if config.measured_steps:

@@ -29,8 +29,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sweeps.simulator import gradients
-from workers import pinning
-from workers.contract import IMAGE_SIZES, WITHOUT_JPEGS, Model, Precision, TrialConfig, Without
+from workers.contract.messages import IMAGE_SIZES, WITHOUT_JPEGS, Model, Precision, TrialConfig, Without
+from workers.node import pinning
 
 MIB, GIB = 1 << 20, 1 << 30
 TRAINING = 3  # forward passes that a training step costs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweeps.simulator import learning, model
-from workers.contract import Status, TrialConfig
+from workers.contract.messages import Status, TrialConfig
 
 if TYPE_CHECKING:
     from sweeps.simulator.cluster import SimulatedCluster
@@ -19,8 +19,8 @@ def why(config: TrialConfig, cluster: SimulatedCluster, local: int) -> Finding |
 
 
 def _precision(config: TrialConfig, cluster: SimulatedCluster) -> Finding | None:
-    from workers import precision
-    from workers.ranks import Infeasible
+    from workers.contract.ranks import Infeasible
+    from workers.frameworks.tensorflow import precision
 
     on_gpu = config.device == "gpu"
     native = precision.native_on_gpu(cluster.kind.capability) if on_gpu else precision.native_on_cpu(set())

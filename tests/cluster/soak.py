@@ -25,8 +25,9 @@ from pathlib import Path
 
 import psutil
 
-from sweeps import ledger, leftovers
+from sweeps.cli import gc
 from sweeps.errors import SweepError
+from sweeps.record import ledger
 from tests.cluster import clocks, database, hosts, verdicts
 from tests.cluster.clocks import Clock
 from tests.cluster.database import Postgres
@@ -63,7 +64,7 @@ TRIES = 5  # to submit or to resume
 FAILURES = (AssertionError, OSError, ValueError, subprocess.SubprocessError, SweepError)  # of what is called here
 JUDGED = {  # by their command line, whose memory must not grow
     "driver": r"^\S*python\S* -m sweeps\.cli (run|resume)",
-    "tracker": r"^\S*python\S* -m sweeps\.tracker",
+    "tracker": r"^\S*python\S* -m sweeps\.run\.tracker",
     "Ray's raylet": r"/raylet/raylet ",
     "Ray's dashboard agent": r"^ray::DashboardAgent|dashboard/agent\.py",
     "Ray's runtime environment agent": r"^ray::RuntimeEnvAgent|runtime_env/agent/main\.py",
@@ -404,7 +405,7 @@ def repeats(left_s: float, trial_s: float) -> int:
 
 def strays(results: Path) -> Iterator[Path]:
     """What does not belong into the folders of sweeps that are over: parts of files, a driver's bulletin, others'."""
-    known = (*leftovers.PARTS, "ledger.jsonl", "report.html")
+    known = (*gc.PARTS, "ledger.jsonl", "report.html")
     for folder in (path.parent for path in results.glob("*/ledger.jsonl")):
         yield from (path for path in folder.iterdir() if path.name not in known)
         own = (part for part in known if part != "tune")  # Tune keeps hidden files of its own

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import link
 import pytest
 
+import link
 from sweeps import errors
 from tests.cluster import strangers
 from tests.cluster.hosts import ROOT, Host
@@ -210,9 +210,11 @@ def test_hosts_are_served_nothing_that_other_code_has_measured(
     for name in ("sweeps", "workers", "references"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setitem(laptop.environment, "PYTHONPATH", str(tmp_path))
-    (tmp_path / "sweeps/gantt.py").write_text((tmp_path / "sweeps/gantt.py").read_text() + "# it runs in no rank\n")
+    (tmp_path / "sweeps/scheduling/gantt.py").write_text(
+        (tmp_path / "sweeps/scheduling/gantt.py").read_text() + "# it runs in no rank\n"
+    )
     assert kinds(laptop, file) == {"cached": 4}
-    loop = tmp_path / "workers/throughput.py"
+    loop = tmp_path / "workers/workloads/images/throughput.py"
     loop.write_text(loop.read_text().replace("work.steps += 1", "work.steps += 1; time.sleep(0.002)", 1))
     assert kinds(laptop, file) == {"": 4}
     ran = [entry for n in ("", "-2", "-3", "-4") for entry in entries(laptop, f"reused{n}", "trial")]
@@ -323,7 +325,7 @@ while time.time() < until:
         try:
             words = " ".join(process.cmdline())
             is_gang = "ray::Gang" in words
-            if not is_gang and "workers.nursery" not in words:
+            if not is_gang and "workers.launch.fork_server" not in words:
                 continue
             listening = {tuple(one.laddr) for one in process.net_connections("tcp") if one.status == "LISTEN"}
             seen |= listening - (from_the_start.setdefault(process, listening) if is_gang else set())

@@ -6,15 +6,16 @@ import os
 import signal
 import time
 
-from workers import contract, train
-from workers.ranks import Seat, Voice
-from workers.ring import joined
+from workers.contract import messages
+from workers.contract.ranks import Seat, Voice
+from workers.strategies.ring import joined
+from workers.workloads.images import train
 
 RAISES, KILLED, STOPPED, NEVER_JOINS, EXITS, NO_MEMORY = 901, 902, 903, 904, 905, 906
 BAD_RANK = 1
 
 
-def run(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def run(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     if config.batch_size < RAISES:
         return train.run(config, seat, voice)
     train.place(config)

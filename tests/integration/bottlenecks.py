@@ -13,11 +13,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from workers import contract, learner, ring, steady, train
-from workers.contract import TrialConfig
+from workers.contract import messages
+from workers.contract.messages import TrialConfig
+from workers.contract.ranks import Seat, Voice
+from workers.frameworks.tensorflow import learner
 from workers.inputs import opening
 from workers.inputs.source import Batch, Source
-from workers.ranks import Seat, Voice
+from workers.measure import steady
+from workers.strategies import ring
+from workers.workloads.images import train
 
 INPUT_S, COMM_S, COMPUTE_S = "HOROVOD_PLANTED_INPUT_S", "HOROVOD_PLANTED_COMM_S", "HOROVOD_PLANTED_COMPUTE_S"
 DECODE_S = "HOROVOD_PLANTED_DECODE_S"  # a batch takes so long, in a pipeline beside the steps
@@ -78,14 +82,14 @@ class Stopwatch(Voice):
         self._noted = Path(seat.checkpoint).with_name(f"stopwatch-{seat.rank}")
         self._ends: list[float] = []
 
-    def beat(self, phase: contract.Phase, step: int = 0) -> None:
+    def beat(self, phase: messages.Phase, step: int = 0) -> None:
         super().beat(phase, step)
         if phase == "step":
             if self._rank == 1 and step == HELD_STEP:
                 time.sleep(planted(HELD_S))
             self._ends.append(time.monotonic())
 
-    def report(self, report: contract.RankReport) -> None:
+    def report(self, report: messages.RankReport) -> None:
         self._noted.write_text("\n".join(map(str, self._ends)))
         super().report(report)
 

@@ -198,7 +198,7 @@ def growing(cpus: int, head: str) -> dict[str, Any]:
 
 def _is_nursery(process: psutil.Process) -> bool:
     """Or one of its ranks, which are its forks."""
-    return "workers.nursery" in process.cmdline()
+    return "workers.launch.fork_server" in process.cmdline()
 
 
 def said() -> str:

@@ -13,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.unit.records import config
-from workers import contract
-from workers.keeper import Order, RankEnd, keep
-from workers.paths import history_of
-from workers.ranks import Seat
-from workers.rendezvous import Rendezvous
+from workers.contract import messages
+from workers.contract.paths import history_of
+from workers.contract.ranks import Seat
+from workers.launch.supervisor import Order, RankEnd, keep
+from workers.strategies.rendezvous import Rendezvous
 
 ROOT = Path(__file__).parents[2]
 KEY = f"test-{os.getpid()}"  # of the fixture `nursery`
 BAD_RANKS = "tests.integration.bad_ranks:run"
-IMPATIENT = contract.Deadlines(nursery_s=60, ring_s=3, build_s=60, step_s=2)  # with those that are meant to stand still
+IMPATIENT = messages.Deadlines(nursery_s=60, ring_s=3, build_s=60, step_s=2)  # with those that are meant to stand still
 
 
 def end_of(order: Order, nursery: str, is_called_off: Callable[[], bool] = lambda: False) -> RankEnd:
@@ -33,7 +33,7 @@ def end_of(order: Order, nursery: str, is_called_off: Callable[[], bool] = lambd
 
 def history(log: Path) -> Path:
     """The file in which a gang here leaves what its windows have shown of data that is no files."""
-    command = [sys.executable, "-c", "from workers import fingerprint as f; print(f.digest(f.software()))"]
+    command = [sys.executable, "-c", "from workers.node import fingerprint as f; print(f.digest(f.software()))"]
     software = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     return history_of(log / "history.json", software, "")
 
@@ -43,7 +43,7 @@ def gang(size: int, log: Path, entry: str = BAD_RANKS, nursery: str = KEY, **fie
 
     `fields` are of the trial's config; by default it is a throughput trial of five steps of a tiny network.
     """
-    deadlines = IMPATIENT if entry == BAD_RANKS else contract.Deadlines()
+    deadlines = IMPATIENT if entry == BAD_RANKS else messages.Deadlines()
     trial = dataclasses.replace(
         config(gpus=size), **{"image_size": 32, "classes": 10, "measured_steps": 5, "deadlines": deadlines} | fields
     )

@@ -7,15 +7,17 @@ import os
 import sys
 from typing import Any
 
-from workers import contract, memory, train
-from workers.ranks import Seat, Voice
+from workers.contract import messages
+from workers.contract.ranks import Seat, Voice
+from workers.frameworks.tensorflow import memory
+from workers.workloads.images import train
 
 REFUSED, BROKEN, ABORTS = 911, 912, 913  # as batch sizes
 HELD = ctypes.create_string_buffer(1 << 16)  # as long as the process
 NCCL = b"n1:17:99 [0] enqueue.cc:1085 NCCL WARN Cuda failure 'out of memory'"
 
 
-def fails(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def fails(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     """NCCL fails; it says why, as it does, where the C library holds it back until the process ends in order."""
     import tensorflow as tf
 
@@ -33,7 +35,7 @@ def fails(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
         raise tf.errors.UnknownError(None, None, "ncclAllReduce failed: unhandled cuda error")
 
 
-def counts_memory(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def counts_memory(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     """Trains on the CPU with a device whose peak is 1 GiB until the window ends, and 9 GiB from the steps after it."""
     import tensorflow as tf
 
@@ -45,32 +47,32 @@ def counts_memory(config: contract.TrialConfig, seat: Seat, voice: Voice) -> Non
     train.run(config, seat, voice)
 
 
-def on_cpu(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def on_cpu(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     """Says what the GPUs' self-test finds on two devices that this rank's processor stands for."""
     import json
 
     import tensorflow as tf
 
-    from workers import gputest
+    from workers.checks import gpu_self_test
 
     processor = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
     devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-    formats: tuple[contract.Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
+    formats: tuple[messages.Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
     small = {"matrix": 128, "copy_bytes": 1 << 20}
-    two = list(gputest.measure(devices, formats, 0.0, **small))
-    one = list(gputest.measure(devices[:1], formats, 0.0, **small))
+    two = list(gpu_self_test.measure(devices, formats, 0.0, **small))
+    one = list(gpu_self_test.measure(devices[:1], formats, 0.0, **small))
     voice.say("failed", kind="told", message=json.dumps([two, one]))
 
 
-def of_known_speed(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def of_known_speed(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     """Says what the self-test finds where a product, a pass over memory and a copy take a millisecond each."""
     import json
     import types
 
     import tensorflow as tf
 
-    from workers import gputest
+    from workers.checks import gpu_self_test
 
     now = 0.0
 
@@ -83,9 +85,9 @@ def of_known_speed(config: contract.TrialConfig, seat: Seat, voice: Voice) -> No
         return worked
 
     clock = types.SimpleNamespace(perf_counter=lambda: now, monotonic=lambda: now)
-    gputest.time = clock  # type: ignore[assignment]
+    gpu_self_test.time = clock  # type: ignore[assignment]
     tf.matmul, tf.negative = slow(tf.matmul, 1e-3), slow(tf.negative, 1e-3)
     tf.identity = slow(tf.identity, 0.5e-3)  # twice a copy
     cpu = "/CPU:0"
-    found = gputest.measure([cpu, cpu], ["fp32"], 0.0, matrix=100, copy_bytes=1 << 20)
+    found = gpu_self_test.measure([cpu, cpu], ["fp32"], 0.0, matrix=100, copy_bytes=1 << 20)
     voice.say("failed", kind="told", message=json.dumps(next(found)))

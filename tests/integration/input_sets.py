@@ -15,10 +15,10 @@ import numpy as np
 from PIL import Image
 
 from tests.conftest import MARK
-from workers import contract
+from workers.contract import messages
 from workers.inputs import opening
 from workers.inputs.source import Source
-from workers.ring import Solo
+from workers.strategies.ring import Solo
 
 CLASSES = 3000  # in these sets a label tells one image from another
 
@@ -77,7 +77,7 @@ def config(folder: Path | str, **fields: Any) -> Any:
 
     base = records.config(batch_size=4)
     content = {"data": str(folder), "image_size": 8, "classes": CLASSES, "decode_threads": 2} | fields
-    return contract.trial_config({**contract.to_json(base), **content})
+    return messages.trial_config({**messages.to_json(base), **content})
 
 
 def open_source(folder: Path | str, ring: Any = None, **fields: Any) -> Source:

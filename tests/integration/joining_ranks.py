@@ -10,9 +10,10 @@ from collections.abc import Iterable
 import numpy as np
 import psutil
 
-from workers import contract, rendezvous
-from workers.ranks import Seat, Voice
-from workers.ring import joined
+from workers.contract import messages
+from workers.contract.ranks import Seat, Voice
+from workers.strategies import rendezvous
+from workers.strategies.ring import joined
 
 LATE_S = 2.0
 CLOSED_WITHIN_S = 5.0
@@ -31,7 +32,7 @@ def listening(processes: Iterable[psutil.Process]) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-def late(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def late(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     """The last comes late, and all add up what is worth stealing: half a megabyte."""
     voice.beat("ring")
     if seat.rank == seat.size - 1:
@@ -42,7 +43,7 @@ def late(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
     voice.say("failed", kind="checked", message=f"{total[0]:g}")
 
 
-def look_around(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def look_around(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     voice.beat("ring")
     with joined(seat) as ring:
         ring.barrier()

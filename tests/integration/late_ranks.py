@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 from tests.integration.turns import Seen
-from workers import train
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
+from workers.contract.ranks import Seat, Voice
 from workers.inputs import images
-from workers.ranks import Seat, Voice
+from workers.workloads.images import train
 
 DELAY_S = "HOROVOD_DELAY_AN_IMAGE_S"  # a name that a trial's environment may have
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from workers import checkpoint, contract, train
-from workers.contract import EpochRecord, TrialConfig
+from workers.contract import messages
+from workers.contract.messages import EpochRecord, TrialConfig
+from workers.contract.ranks import Seat, Voice
 from workers.inputs import opening
-from workers.ranks import Seat, Voice
-from workers.ring import joined
-from workers.work import Work
+from workers.strategies.ring import joined
+from workers.workloads.images import checkpoint, train
+from workers.workloads.images.work import Work
 
 RATE = 0.1
 SLOWLY_S = 0.7
@@ -70,7 +71,7 @@ class DyingVoice(Voice):
         super().epoch(record)
         self._epochs = record.epoch if self._has_learnt else 0
 
-    def beat(self, phase: contract.Phase, step: int = 0) -> None:
+    def beat(self, phase: messages.Phase, step: int = 0) -> None:
         super().beat(phase, step)
         self._has_learnt |= phase == "step"
         if phase == "step" and self._epochs == 1:
@@ -97,7 +98,9 @@ def shows_its_environment(config: TrialConfig, seat: Seat, voice: Voice) -> None
     import tensorflow as tf
 
     asked = {name: os.environ.get(name) for name in config.env}
-    is_own_process = b"workers.rank" in Path("/proc/self/cmdline").read_bytes().split(b"\0")  # else the nursery's
+    is_own_process = b"workers.launch.rank" in Path("/proc/self/cmdline").read_bytes().split(
+        b"\0"
+    )  # else the nursery's
     tell(voice, {"asked": asked, "is_own_process": is_own_process, "version": tf.__version__})
 
 

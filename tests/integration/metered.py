@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import ray
 
-from sweeps import private_ray
-from sweeps.metering import Meter
-from sweeps.shape import Node
+from sweeps.cluster import private_ray
+from sweeps.run.metrics import Meter
+from sweeps.spec.arrangements import Node
 from tests.unit.records import record
 from tests.unit.test_metering import gpu, launched
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from workers.contract import EpochRecord, RankReport, TrialConfig, reaches_target
-from workers.ranks import Seat, Voice
+from workers.contract.messages import EpochRecord, RankReport, TrialConfig, reaches_target
+from workers.contract.ranks import Seat, Voice
 
 GOOD, LOW, SLOW = 8, 16, 32  # batch sizes: comes to the target, behind at the rung of epoch 2, best and slow
 TOPS = {GOOD: (0.2, 0.4, 0.8), LOW: (0.2, 0.1, 0.1), SLOW: (0.3, 0.5, 0.5)}

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import ledger, plan, query, spec
-from sweeps.ledger import TrialRecord
+from sweeps.record import ledger
+from sweeps.record.ledger import TrialRecord
+from sweeps.spec import plan, sweep_file
+from sweeps.store import query
 from tests.integration import planted_ranks
 from tests.integration.planted_ranks import GOOD, LOW, SLOW
 from tests.integration.test_sweep import sweep
@@ -138,9 +140,9 @@ def keep_until(name: str, is_enough: Callable[[list[TrialRecord]], bool]) -> Non
 def driven(*arguments: str, entry: str = f"{planted_ranks.__name__}:run") -> subprocess.CompletedProcess[str]:
     """A `sweep` with other ranks than the real ones."""
     drive = (
-        "import sys; from sweeps import runner;"
-        f"runner.run.__defaults__ = ('{entry}', None);"
-        f"from sweeps.cli import main; sys.exit(main({list(arguments)!r}))"
+        "import sys; from sweeps.run import ray_tune;"
+        f"ray_tune.run.__defaults__ = ('{entry}', None);"
+        f"from sweeps.cli.main import main; sys.exit(main({list(arguments)!r}))"
     )
     return subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)
 
@@ -149,7 +151,7 @@ def ordered(text: str, *wanted: tuple[object, ...]) -> str:
     """The search with a seed that puts trials of such a GPU count, batch size and rate into such an order."""
     for seed in range(2000):
         seeded = text.replace("SEED", str(seed))
-        trials = plan.plan(spec.parse(seeded, "small.yaml"), "small.yaml").trials
+        trials = plan.plan(sweep_file.parse(seeded, "small.yaml"), "small.yaml").trials
         if tuple((trial.gpus, trial.batch_size, trial.lr_schedule) for trial in trials) == wanted:
             return seeded
     raise AssertionError("no seed has that order")

@@ -20,8 +20,8 @@ from tests.integration.input_sets import (
     refusal,
     write,
 )
+from workers.contract.ranks import Fault, Infeasible
 from workers.inputs import shards
-from workers.ranks import Fault, Infeasible
 
 NOT_JPEGS = {
     "no JPEG": b"GIF89a",

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from sweeps import cost, ledger, plan, spec
-from sweeps.ledger import TrialRecord
+from sweeps.record import ledger
+from sweeps.record.ledger import TrialRecord
+from sweeps.run import cost
 from sweeps.simulator import cluster as simulated
+from sweeps.spec import plan, sweep_file
 from tests.integration.conftest import ROOT
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
@@ -75,7 +77,7 @@ def test_what_fits_runs_two_resumes_run_the_rest_once_and_hours_add_up(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     machine = simulated.parse(SHAPE)
-    first, *_ = plan.plan(spec.parse(FILE, "small.yaml"), "small.yaml", machine.nodes).trials
+    first, *_ = plan.plan(sweep_file.parse(FILE, "small.yaml"), "small.yaml", machine.nodes).trials
     alone = dataclasses.replace(first, gpus=1)
     cheap = cost.learned(machine, is_real=False).predict(alone).seconds / 3600
     Path("small.yaml").write_text(FILE + f"budget: {{gpu_hours: {4 * cheap}}}\n")

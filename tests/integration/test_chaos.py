@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import ledger
+from sweeps.record import ledger
 from tests.integration.clusters import Cluster, eventually, said
 
 pytestmark = pytest.mark.alone

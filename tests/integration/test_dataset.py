@@ -1,4 +1,4 @@
-"""`python -m workers.dataset`: the sets it makes, what it refuses, and the damage it names."""
+"""`python -m workers.inputs.dataset`: the sets it makes, what it refuses, and the damage it names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from workers import dataset
+from workers.inputs import dataset
 
 ASKED = {"--images": "40", "--shards": "4", "--size": "64x48", "--classes": "10", "--seed": "7"}
 SHARD = "train-00001-of-00004"
@@ -301,7 +301,7 @@ def test_a_set_that_is_there_is_left_alone_quickly_and_without_tensorflow(made: 
     before = {path: path.stat().st_mtime_ns for path in made.iterdir()}
     words = [word for pair in ASKED.items() for word in pair]
     code = (
-        "import sys; from workers import dataset; status = dataset.main(sys.argv[1:]); "
+        "import sys; from workers.inputs import dataset; status = dataset.main(sys.argv[1:]); "
         "sys.exit(status or 'tensorflow' in sys.modules)"
     )
     began = time.perf_counter()

@@ -19,10 +19,10 @@ def busy_threads(folder: Path, decode_threads: int, kept: frozenset[int]) -> Any
     """The threads that do the work of a stream, each with its cores; the decoders' cores as they tell them, and those
     of this thread."""
     from workers.inputs.records import Records
-    from workers.ring import Solo
+    from workers.strategies.ring import Solo
 
     if not folder.exists():
-        from workers import dataset
+        from workers.inputs import dataset
 
         dataset.make(folder, dataset.Recipe(images=64, shards=2, width_px=500, height_px=375, classes=10, seed=0))
     asked = config(folder, image_size=224, batch_size=16, classes=10)

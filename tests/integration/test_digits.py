@@ -15,8 +15,8 @@ from tests.integration.input_sets import (
     open_source,
     refusal,
 )
+from workers.contract.ranks import Fault, Infeasible
 from workers.inputs.source import Source
-from workers.ranks import Fault, Infeasible
 
 
 def digits() -> dict[str, Any]:

@@ -13,12 +13,17 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from sweeps import cli, cluster, driver, ledger, plan, query, runner, spec, tracking
-from sweeps.driver import Terms
+from sweeps.cli import main
+from sweeps.cluster import ray_cluster
 from sweeps.errors import RefusedError
-from sweeps.ledger import SweepFacts
-from sweeps.observer import Observer
-from sweeps.shape import Node
+from sweeps.record import ledger
+from sweeps.record.ledger import SweepFacts
+from sweeps.run import driver, ray_tune
+from sweeps.run.driver import Terms
+from sweeps.scheduling.observer import Observer
+from sweeps.spec import plan, sweep_file
+from sweeps.spec.arrangements import Node
+from sweeps.store import query, tracking
 from tests.integration.test_sweep import sweep
 from tests.unit.records import record
 
@@ -32,8 +37,8 @@ def file(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A sweep on a cluster of one node, on which nothing is run but what a test puts in the place of it."""
 
     @contextlib.contextmanager
-    def site(*_: object) -> Iterator[cluster.Simulated]:
-        yield cluster.Simulated([Node("here", 8, 0)])
+    def site(*_: object) -> Iterator[ray_cluster.Simulated]:
+        yield ray_cluster.Simulated([Node("here", 8, 0)])
 
     monkeypatch.setattr(driver, "_site", site)
     (workplace / "small.yaml").write_text(TEXT)
@@ -48,7 +53,7 @@ def runs() -> Counter[str]:
 
 
 def test_a_sweep_that_was_stopped_and_then_killed_at_its_very_end_is_finished_in_mlflow() -> None:
-    book = ledger.create(plan.plan(spec.parse(TEXT, "x")), TEXT)
+    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
     ended = [record(config, 100.0) for config in book.facts.trials]
     for one in ended:
         book.write(one)
@@ -62,7 +67,7 @@ def test_a_sweep_that_was_stopped_and_then_killed_at_its_very_end_is_finished_in
 
 @pytest.mark.parametrize("has_said_so", [True, False])
 def test_what_a_driver_that_was_killed_had_not_brought_to_mlflow_comes_with_the_next_one(has_said_so: bool) -> None:
-    book = ledger.create(plan.plan(spec.parse(TEXT, "x")), TEXT)
+    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
     first, *others = [record(config, 100.0) for config in book.facts.trials]
     for one in (first, *others):
         book.write(one)
@@ -92,7 +97,7 @@ def interrupted(does_begin: bool) -> Callable[..., bool]:
 def test_a_sweep_that_has_held_a_gpu_is_kept_though_no_trial_of_it_has_ended(
     does_begin: bool, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "run", interrupted(does_begin))
+    monkeypatch.setattr(ray_tune, "run", interrupted(does_begin))
     with pytest.raises(KeyboardInterrupt):
         driver.drive(file, (), Terms())
     assert ledger.names() == [NAME] * does_begin
@@ -110,7 +115,7 @@ def test_a_disk_that_fills_before_the_first_trial_has_ended_leaves_what_was_begu
         book.note("rung", {})
         return True
 
-    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(ray_tune, "run", run)
     with pytest.raises(RefusedError, match="then sweep resume small"):
         driver.drive(file, (), Terms())
     assert ledger.names() == [NAME]
@@ -140,16 +145,16 @@ def test_a_sweep_has_its_name_though_the_store_takes_its_time(
 def test_nodes_that_did_not_come_in_time_are_wanted_no_more(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[dict[str, float]]] = []
 
-    class Growing(cluster.Simulated):
+    class Growing(ray_cluster.Simulated):
         def ask_for(self, bundles: Any) -> None:
             asked.append(bundles)
 
     @contextlib.contextmanager
-    def site(*_: object) -> Iterator[cluster.Simulated]:
+    def site(*_: object) -> Iterator[ray_cluster.Simulated]:
         yield Growing([Node("here", 2, 0)])
 
     monkeypatch.setattr(driver, "_site", site)
-    monkeypatch.setattr(runner, "run", lambda *_, **__: True)
+    monkeypatch.setattr(ray_tune, "run", lambda *_, **__: True)
     file.write_text(TEXT.replace("gpus: 1", "gpus: [1, 2, 16]").replace("repeats", "wait_for_nodes_min: 0.01, repeats"))
     assert driver.drive(file, (), Terms(skips_impossible=True)) == 0
     assert asked[0] == [{"CPU": 1.0}] * 16
@@ -182,7 +187,7 @@ def test_a_retry_leaves_a_sweep_unfinished_that_others_of_its_trials_have_not_ru
 def test_a_sweep_that_goes_on_runs_in_mlflow_until_it_has_ended_again(
     ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = ledger.create(plan.plan(spec.parse(TEXT, "x")), TEXT)
+    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
     first, *others = [record(config, 100.0) for config in book.facts.trials]
     book.write(first)
     book.close()
@@ -203,7 +208,7 @@ def test_a_sweep_that_goes_on_runs_in_mlflow_until_it_has_ended_again(
                 observer.ended(one)
         return True
 
-    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(ray_tune, "run", run)
     before = runs()
     assert driver.resume(NAME, Terms()) == 0
     assert before == Counter([ended, "FINISHED"])
@@ -224,7 +229,7 @@ def test_a_report_is_logged_before_another_driver_can_begin(file: Path, monkeypa
             driver.resume(facts.name, Terms())
         logged.append(facts.name)
 
-    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(ray_tune, "run", run)
     monkeypatch.setattr(tracking, "attach", attach)
     driver.drive(file, (), Terms())
     assert logged == [NAME]
@@ -234,14 +239,14 @@ def test_a_report_is_logged_before_another_driver_can_begin(file: Path, monkeypa
 def test_a_report_that_is_asked_for_while_a_driver_has_the_sweep_is_left_to_that_to_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    book = ledger.create(plan.plan(spec.parse(TEXT, "x")), TEXT)
+    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
     for config in book.facts.trials:
         book.write(record(config, 100.0))
     logged: list[str] = []
     monkeypatch.setattr(tracking, "attach", lambda facts, *_: logged.append(facts.name))
-    assert cli.main(["report", NAME]) == 0
+    assert main.main(["report", NAME]) == 0
     assert "small is running: its driver logs the report to MLflow at its end" in capsys.readouterr().err
     assert not logged
     book.close()
-    assert cli.main(["report", NAME]) == 0
+    assert main.main(["report", NAME]) == 0
     assert logged == [NAME]

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweeps import ledger
+from sweeps.record import ledger
 from tests.integration import bad_ranks
 from tests.integration.clusters import Cluster, eventually, said
-from workers.ranks import Beat
+from workers.contract.ranks import Beat
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -109,8 +109,9 @@ def test_a_retry_runs_what_failed_and_nothing_else_into_the_same_runs(
 ) -> None:
     Path("small.yaml").write_text(SHORT + f"space: {{batch_size: [8, {bad_ranks.RAISES}], gpus: 2}}\nrepeats: 1\n")
     drive = (
-        "import sys; from sweeps import runner; runner.run.__defaults__ = ('tests.integration.bad_ranks:run', None);"
-        f"from sweeps.cli import main; sys.exit(main(['run', 'small.yaml', '--address', '{cluster.address}']))"
+        "import sys; from sweeps.run import ray_tune;"
+        "ray_tune.run.__defaults__ = ('tests.integration.bad_ranks:run', None);"
+        f"from sweeps.cli.main import main; sys.exit(main(['run', 'small.yaml', '--address', '{cluster.address}']))"
     )
     ran = subprocess.run([sys.executable, "-c", drive], env=os.environ | cluster.environment, check=False)
     assert ran.returncode == 1

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.integration.input_sets import Elsewhere, jpeg, labels_and_weights, open_source, refusal, write
-from workers.ranks import Fault
+from workers.contract.ranks import Fault
 
 WIDTH, HEIGHT, SIDE = 60, 44, 24
 ACROSS = np.linspace(0, 255, WIDTH)[None, :] + np.zeros((HEIGHT, 1))

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from sweeps import rows
-from sweeps.ledger import TrialRecord
+from sweeps.record import rows
+from sweeps.record.ledger import TrialRecord
 from tests.integration import gpu_ranks
 from tests.integration.gangs import gang
-from workers import contract, gputest, sentinel, verdict
-from workers.ranks import Seat
-from workers.ring import environment
+from workers.checks import gpu_self_test, self_test
+from workers.contract import messages
+from workers.contract.ranks import Seat
+from workers.launch import verdict
+from workers.strategies.ring import environment
 
 pytestmark = pytest.mark.usefixtures("nursery")
 
@@ -42,7 +44,7 @@ def test_an_interface_that_the_user_chose_stays() -> None:
 
 @pytest.mark.parametrize(("env", "interface"), [({}, "lo"), ({"NCCL_SOCKET_IFNAME": "eth7"}, "eth7")])
 def test_the_interface_in_force_is_in_the_record(tmp_path: Path, env: dict[str, str], interface: str) -> None:
-    outcome = verdict.outcome(gang(2, tmp_path, "workers.train:run", env=env), ())
+    outcome = verdict.outcome(gang(2, tmp_path, "workers.workloads.images.train:run", env=env), ())
     assert outcome.measurement, outcome
     assert [rank.in_force["NCCL_SOCKET_IFNAME"] for rank in outcome.measurement.ranks] == [interface] * 2
 
@@ -79,7 +81,7 @@ def test_a_ranks_device_memory_is_the_peak_at_the_end_of_the_window(tmp_path: Pa
     assert outcome.measurement, outcome
     assert outcome.measurement.ranks[0].without_ms  # steps were taken after the window
     assert [rank.peak_device_memory_mib for rank in outcome.measurement.ranks] == [1024] * 2
-    back = contract.trial_outcome(json.loads(json.dumps(contract.to_json(outcome))))
+    back = messages.trial_outcome(json.loads(json.dumps(messages.to_json(outcome))))
     assert back == outcome
     record = TrialRecord(config=config(), outcome=back, started_at=0.0, ended_at=1.0)
     assert rows.metrics(record)["peak_device_memory_mib"] == 1024
@@ -93,7 +95,7 @@ def test_there_is_no_device_memory_on_a_processor(tmp_path: Path) -> None:
     assert rows.metrics(record)["peak_memory_mib"] > 100
 
 
-def config() -> contract.TrialConfig:
+def config() -> messages.TrialConfig:
     from tests.unit.records import config as made
 
     return made()
@@ -104,8 +106,8 @@ def test_the_gpu_self_test_measures_every_figure_and_the_link_where_there_is_a_n
     assert end.kind == "told", end
     two, one = json.loads(end.message)
     link = {"gpu_link_gib_per_s"}
-    assert [figures.keys() for figures in two] == [sentinel.OF_A_GPU.keys()] * 2
-    assert [figures.keys() for figures in one] == [sentinel.OF_A_GPU.keys() - link]
+    assert [figures.keys() for figures in two] == [self_test.OF_A_GPU.keys()] * 2
+    assert [figures.keys() for figures in one] == [self_test.OF_A_GPU.keys() - link]
     assert all(value > 0 for figures in (*two, *one) for value in figures.values())
 
 
@@ -122,5 +124,5 @@ def test_a_figure_is_what_a_device_of_known_speed_does_a_second(tmp_path: Path) 
 def test_gpus_that_tensorflow_does_not_see_are_named_with_the_cure() -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this node has GPUs")
-    (found,) = gputest.probe("n0", ["0", "1"])
+    (found,) = gpu_self_test.probe("n0", ["0", "1"])
     assert found["trouble"] == "TensorFlow must see the node's GPUs, but sees none: sweep doctor"

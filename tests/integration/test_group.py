@@ -16,21 +16,21 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
-from sweeps import broom, cluster
+from sweeps.cluster import cleanup, ray_cluster
 from tests.integration import bad_ranks
 from tests.unit.records import config
-from workers import contract
-from workers.group import Group, Nurses
-from workers.paths import SweepPaths
-from workers.ranks import Seat, Voice
+from workers.contract import messages
+from workers.contract.paths import SweepPaths
+from workers.contract.ranks import Seat, Voice
+from workers.launch.gang import Group, Nurses
 
 pytestmark = pytest.mark.alone
 
 BUNDLE = {"CPU": 2, "GPU": 2}
-DEADLINES = contract.Deadlines(ring_s=20, step_s=20)
+DEADLINES = messages.Deadlines(ring_s=20, step_s=20)
 
 
-def shows_its_gpu(_: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def shows_its_gpu(_: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     voice.say("failed", kind=f"rank {seat.rank}", message=os.environ["CUDA_VISIBLE_DEVICES"])
 
@@ -38,9 +38,9 @@ def shows_its_gpu(_: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory, left_behind: Callable[[], list[str]]) -> Iterator[SweepPaths]:
     """A private Ray with two (logical) GPUs and a nursery."""
-    os.environ.update(cluster.QUIET)
+    os.environ.update(ray_cluster.QUIET)
     paths = SweepPaths("group", tmp_path_factory.mktemp("results"))
-    with broom.swept() as folder:
+    with cleanup.swept() as folder:
         ray.init("local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
         nurses = Nurses(paths)
         nurses.cover()
@@ -64,12 +64,12 @@ def group(logs: SweepPaths) -> Iterator[Group]:
         time.sleep(0.1)
 
 
-def trial(batch_size: int, **fields: Any) -> contract.TrialConfig:
+def trial(batch_size: int, **fields: Any) -> messages.TrialConfig:
     given = {"batch_size": batch_size, "image_size": 32, "classes": 10, "deadlines": DEADLINES} | fields
     return dataclasses.replace(config(gpus=2), **given)
 
 
-def ended(group: Group) -> contract.TrialOutcome:
+def ended(group: Group) -> messages.TrialOutcome:
     while (outcome := group.wait(1)) is None:
         pass
     return outcome
@@ -85,7 +85,7 @@ def processes(wanted: str) -> list[psutil.Process]:
 
 
 def ranks() -> list[psutil.Process]:
-    found = processes("workers.nursery")
+    found = processes("workers.launch.fork_server")
     nurseries = {process.pid for process in found}
     return [process for process in found if process.is_running() and process.ppid() in nurseries]
 
@@ -151,10 +151,10 @@ def test_a_lost_keeper_takes_its_gang_with_it_and_the_next_gang_runs(group: Grou
 
 def test_a_killed_nurse_comes_back_with_a_nursery(group: Group, logs: SweepPaths) -> None:
     (nurse,) = processes("ray::Nurse.tend")
-    before = {process.pid for process in processes("workers.nursery")}
+    before = {process.pid for process in processes("workers.launch.fork_server")}
     nurse.send_signal(signal.SIGKILL)
     until = time.monotonic() + 60
-    while not {process.pid for process in processes("workers.nursery")} - before:
+    while not {process.pid for process in processes("workers.launch.fork_server")} - before:
         assert time.monotonic() < until
         time.sleep(0.2)
     group.start(trial(8), logs, "tests.integration.bad_ranks:run")

@@ -13,15 +13,16 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
-from sweeps import broom, cluster, rows
-from sweeps.ledger import TrialRecord
+from sweeps.cluster import cleanup, ray_cluster
+from sweeps.record import rows
+from sweeps.record.ledger import TrialRecord
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup
 from tests.unit.records import config
-from workers import contract
-from workers.contract import ROUNDS, Measurement, TrialConfig, TrialOutcome
-from workers.group import Group, Nurses
-from workers.paths import SweepPaths
+from workers.contract import messages
+from workers.contract.messages import ROUNDS, Measurement, TrialConfig, TrialOutcome
+from workers.contract.paths import SweepPaths
+from workers.launch.gang import Group, Nurses
 
 pytestmark = pytest.mark.alone
 
@@ -44,8 +45,8 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> SweepPaths:
 
 @pytest.fixture(scope="module")
 def real(paths: SweepPaths, left_behind: Callable[[], list[str]]) -> Iterator[Group]:
-    os.environ.update(cluster.QUIET)
-    with broom.swept() as folder:
+    os.environ.update(ray_cluster.QUIET)
+    with cleanup.swept() as folder:
         ray.init("local", num_cpus=RANKS, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
         nurses = Nurses(paths)
         nurses.cover()
@@ -113,8 +114,8 @@ def test_every_rank_reports_and_is_granted_a_place(subject: Subject) -> None:
 
 def test_an_outcome_survives_its_json_and_becomes_a_row(subject: Subject) -> None:
     outcome = ended(subject, trial())
-    text = json.dumps(contract.to_json(outcome))
-    assert contract.trial_outcome(json.loads(text)) == outcome
+    text = json.dumps(messages.to_json(outcome))
+    assert messages.trial_outcome(json.loads(text)) == outcome
     record = TrialRecord(config=trial(), outcome=outcome, started_at=time.time() - 60, ended_at=time.time())
     row = rows.row(record)
     for figure in ("images_per_s", "step_ms_p95", "is_steady", "straggler_ratio", "loss", "comm_share"):

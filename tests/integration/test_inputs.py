@@ -31,11 +31,12 @@ from tests.integration.input_sets import (
     open_source,
     write,
 )
-from workers import contract, storage, train
-from workers.inputs import opening, padding, shards
+from workers.contract import messages
+from workers.contract.ranks import Seat, Voice
+from workers.inputs import opening, padding, shards, storage
 from workers.inputs.source import Source
-from workers.ranks import Seat, Voice
-from workers.ring import joined
+from workers.strategies.ring import joined
+from workers.workloads.images import train
 
 LAYOUTS = [  # ranks, batch, records in each file, records in each validation file
     (1, 4, [10], [7]),
@@ -105,7 +106,7 @@ def test_whole_files_are_dealt_before_any_is_split() -> None:
 
 
 def orders(folder: Path) -> dict[str, Any]:
-    from workers import dataset
+    from workers.inputs import dataset
 
     recipe = dataset.Recipe(images=60, shards=3, width_px=48, height_px=40, classes=60, seed=1)
     dataset.make(folder, recipe)
@@ -200,7 +201,7 @@ def test_training_sees_random_crops_half_of_them_turned_and_validation_the_middl
     assert np.abs(judged.astype(int) - np.asarray(middle).astype(int)).mean() < 4
 
 
-def check_two_ranks(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def check_two_ranks(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     """Runs in every rank: an epoch and a validation, added up over the ring."""
     with joined(seat) as ring:
         source = opening.open_source(config, ring, opening.cores_here(config, ring.local_size))
@@ -228,7 +229,7 @@ def test_two_real_ranks_share_a_set(elsewhere: Elsewhere, nursery: Any, tmp_path
     assert [(end.kind, end.message) for end in ends] == [("checked", "all holds")] * 2
 
 
-SLOW = contract.Deadlines(nursery_s=60, ring_s=20, build_s=3, step_s=60)
+SLOW = messages.Deadlines(nursery_s=60, ring_s=20, build_s=3, step_s=60)
 READ_S = 0.05
 
 
@@ -245,7 +246,7 @@ def reads_slowly(read_s: float) -> list[int]:
     return sizes
 
 
-def counts_on_slow_storage(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def counts_on_slow_storage(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     """Rank 0's storage is slow; the other has nothing left to count soon, and waits."""
     reads = reads_slowly(READ_S if seat.rank == 0 else 0.0)
     with joined(seat) as ring:
@@ -278,13 +279,13 @@ def test_counting_for_longer_than_a_deadline_is_no_stall_and_is_done_once(
     assert [end.message for end in again] == ["240 images, rank 0 read 0 times"] * 2, again
 
 
-def trains_on_slow_storage(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def trains_on_slow_storage(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     """A trial on storage where every read takes a millisecond; notes how many reads it was, and what it told."""
     reads = reads_slowly(1e-3)
     told: list[str] = []
     beat = voice.beat
 
-    def noted(phase: contract.Phase, step: int = 0) -> None:
+    def noted(phase: messages.Phase, step: int = 0) -> None:
         told.append(phase)
         beat(phase, step)
 
@@ -298,7 +299,7 @@ def trains_on_slow_storage(config: contract.TrialConfig, seat: Seat, voice: Voic
     storage.prepare = prepared
     report = voice.report
 
-    def last(measured: contract.RankReport) -> None:
+    def last(measured: messages.RankReport) -> None:
         phases = [phase for phase, _ in itertools.groupby(told)]
         Path(seat.checkpoint).with_suffix(".json").write_text(json.dumps({"reads": len(reads), "phases": phases}))
         report(measured)

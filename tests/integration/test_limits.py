@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import causes
 import pytest
 
-from sweeps import limits, rows
-from sweeps.ledger import TrialRecord
+import causes
+from sweeps.record import limits, rows
+from sweeps.record.ledger import TrialRecord
 from tests.integration.bottlenecks import COMM_S, COMPUTE_S, INPUT_S
 from tests.integration.gangs import gang
 from tests.unit.records import config
-from workers import verdict
-from workers.contract import ROUNDS
+from workers.contract.messages import ROUNDS
+from workers.launch import verdict
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("nursery")]
 
@@ -47,7 +47,15 @@ def test_the_planted_part_is_named_with_its_share(
 def test_looking_takes_no_step_of_the_window_and_as_many_rounds_at_all_ranks(tmp_path: Path) -> None:
     for explain in (False, True):
         outcome = verdict.outcome(
-            gang(2, tmp_path, "workers.train:run", data="digits", explain=explain, measured_steps=59, warmup_steps=5),
+            gang(
+                2,
+                tmp_path,
+                "workers.workloads.images.train:run",
+                data="digits",
+                explain=explain,
+                measured_steps=59,
+                warmup_steps=5,
+            ),
             (),
         )
         assert outcome.measurement, outcome

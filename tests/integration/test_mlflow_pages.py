@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import query, report, savedview, tracking
-from sweeps.ledger import SweepRecord
+from sweeps import report
+from sweeps.record.ledger import SweepRecord
+from sweeps.store import query, saved_views, tracking
 from tests.integration import browser
 from tests.unit import studies
 
@@ -61,7 +62,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     )
     try:
         _wait(f"{server}/health")
-        yield savedview.addresses(server, *place)
+        yield saved_views.addresses(server, *place)
     finally:
         process.terminate()
         process.wait(30)

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import pytest
 
 from sweeps.simulator import gradients, model
-from workers.contract import IMAGE_SIZES, Model
+from workers.contract.messages import IMAGE_SIZES, Model
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED: dict[Model, tuple[float, float]] = {  # millions of parameters, billions of multiply-adds
@@ -49,7 +49,7 @@ def main() -> None:
 def flops_by_hand() -> dict[str, int]:
     from keras import Input, Model, Sequential, layers
 
-    from workers.models import flops
+    from workers.frameworks.tensorflow.models import flops
 
     cases = {
         "strided": layers.Conv2D(8, 3, strides=2, padding="same"),
@@ -70,7 +70,7 @@ def flops_by_hand() -> dict[str, int]:
 def at_published_size(name: Model) -> dict[str, Any]:
     from keras import layers
 
-    from workers import models
+    from workers.frameworks.tensorflow import models
 
     network = models.build(name, image_size=IMAGE_SIZES[name][1], classes=1000)
     kept = (layers.Conv2D, layers.Dense, layers.BatchNormalization)
@@ -87,7 +87,7 @@ def appeared(network: Any) -> list[tuple[float, float]]:
     """Of FLOPs, and of parameters, from the last layer on: after each layer, as the backward pass goes."""
     from keras import Model, layers
 
-    from workers import models
+    from workers.frameworks.tensorflow import models
 
     worked, passed, found = 0, 0, []
     for layer in reversed([layer for layer in network.layers if layer.trainable_weights]):
@@ -103,7 +103,7 @@ def at_smallest_size(name: Model) -> dict[str, Any]:
     import numpy as np
     import tensorflow as tf
 
-    from workers import models
+    from workers.frameworks.tensorflow import models
 
     side = IMAGE_SIZES[name][0]
     images = np.random.default_rng(1).standard_normal((2, side, side, 3)).astype("float32")
@@ -130,7 +130,7 @@ def at_smallest_size(name: Model) -> dict[str, Any]:
 
 
 def builds(name: Model, side: int) -> bool:
-    from workers import models
+    from workers.frameworks.tensorflow import models
 
     try:
         models.build(name, image_size=side, classes=CLASSES)
@@ -142,7 +142,7 @@ def builds(name: Model, side: int) -> bool:
 def in_half_precision(name: Model) -> dict[str, Any]:
     import keras
 
-    from workers import models
+    from workers.frameworks.tensorflow import models
 
     keras.config.set_dtype_policy("mixed_float16")
     network = models.build(name, image_size=IMAGE_SIZES[name][0], classes=CLASSES)
@@ -233,7 +233,7 @@ def test_the_weights_that_decay_are_those_named_kernel(found: Any, name: Model) 
 
 
 def test_importing_the_networks_leaves_tensorflow_out() -> None:
-    code = "import sys, workers.models; assert not {'keras', 'tensorflow'} & set(sys.modules)"
+    code = "import sys, workers.frameworks.tensorflow.models; assert not {'keras', 'tensorflow'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

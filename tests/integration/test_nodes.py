@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import ledger, rows, status
-from sweeps.ledger import TrialRecord
+from sweeps.record import ledger, rows
+from sweeps.record.ledger import TrialRecord
+from sweeps.run import status
 from tests.integration.clusters import Cluster, eventually, said
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]

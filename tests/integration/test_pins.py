@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.integration.gangs import gang
-from workers import dataset, topology, verdict
-from workers.contract import RankReport
+from workers.contract.messages import RankReport
+from workers.inputs import dataset
+from workers.launch import verdict
+from workers.node import topology
 
 IMAGE_PX = 64
 

@@ -28,15 +28,15 @@ import psutil
 import pytest
 import ray
 
-from sweeps import cluster, private_ray
+from sweeps.cluster import private_ray, ray_cluster
 from tests.integration.clusters import eventually
 from tests.integration.names_of_ray import OF_RAY, OF_TUNE, READ, VARIABLES, Name
-from workers import redact
+from workers.contract import redact
 
 KNOWN = "2.60.0"  # the Ray that all was read and measured on
 ROOT = Path(__file__).parents[2]
 RAY = Path(ray.__file__).parent
-FILES = {"sweeps/private_ray.py": OF_RAY, "sweeps/private_tune.py": OF_TUNE}
+FILES = {"sweeps/cluster/private_ray.py": OF_RAY, "sweeps/run/private_tune.py": OF_TUNE}
 NAMES = [(file, name) for file, names in FILES.items() for name in names]
 LOOPBACK = "scripts/loopback/sitecustomize.py"
 
@@ -147,8 +147,8 @@ def test_what_we_replace_and_count_on_reads_as_it_did(at: str) -> None:
     except LookupError:
         now = "nothing"
     assert now == READ[at], (
-        f"Ray {KNOWN}'s {at} reads otherwise in this Ray, {ray.__version__}: read it beside sweeps/private_tune.py "
-        f"(and Gang in sweeps/runner.py), then note its text as read: {now}"
+        f"Ray {KNOWN}'s {at} reads otherwise in this Ray, {ray.__version__}: read it beside sweeps/run/private_tune.py "
+        f"(and Gang in sweeps/run/ray_tune.py), then note its text as read: {now}"
     )
 
 
@@ -157,7 +157,7 @@ def test_a_variable_is_still_read(name: str) -> None:
     read_in, breaks = VARIABLES[name]
     assert says(RAY / read_in, name), (
         f"Ray {KNOWN} read {name} in ray/{read_in}; this Ray, {ray.__version__}, does not: {breaks}. "
-        "Look in sweeps/private_ray.py"
+        "Look in sweeps/cluster/private_ray.py"
     )
 
 
@@ -207,29 +207,31 @@ def of_ray(kind: type) -> set[str]:
 
 @pytest.mark.parametrize("name", ["Loop", "Patient", "PlacedTrial", "Events"])
 def test_what_we_put_in_the_place_of_rays_is_gone_through(name: str) -> None:
-    kind = getattr(module("sweeps/private_tune.py"), name)
+    kind = getattr(module("sweeps/run/private_tune.py"), name)
     known = {name.at.rpartition(".")[2] for name in OF_TUNE}
     assert {name for name in ours(kind) & of_ray(kind) if not name.startswith("__")} <= known
 
 
 @pytest.mark.parametrize("name", ["Gang", "_Feed", "_Watcher", "_Scheduler", "_WhenLedgerFails"])
 def test_no_other_class_of_ours_stands_in_the_way_of_a_private_name(name: str) -> None:
-    kind = getattr(module("sweeps/runner.py"), name)
+    kind = getattr(module("sweeps/run/ray_tune.py"), name)
     assert of_ray(kind)
     both = {name for name in ours(kind) & of_ray(kind) if name.startswith("_") and not name.startswith("__")}
-    assert not both, f"Ray {ray.__version__} has {both} itself: {name} in sweeps/runner.py must name them otherwise"
+    assert not both, (
+        f"Ray {ray.__version__} has {both} itself: {name} in sweeps/run/ray_tune.py must name them otherwise"
+    )
 
 
 def test_all_that_would_be_printed_comes_to_us() -> None:
     from ray.tune.progress_reporter import TrialProgressCallback
 
-    from sweeps import runner
+    from sweeps.run import ray_tune
 
     heard = {name for name in vars(TrialProgressCallback) if name.startswith("on_") or name == "setup"}
-    more = heard - vars(runner._Watcher).keys()
+    more = heard - vars(ray_tune._Watcher).keys()
     assert not more, (
         f"this Ray, {ray.__version__}, has its TrialProgressCallback hear of {more}, that of {KNOWN} did not; ours is "
-        "not begun as that is. Look at _Watcher in sweeps/runner.py"
+        "not begun as that is. Look at _Watcher in sweeps/run/ray_tune.py"
     )
 
 
@@ -237,7 +239,7 @@ def test_tune_is_as_it_was_once_a_sweep_is_over() -> None:
     from ray.tune import tune
     from ray.tune.execution import class_cache
 
-    from sweeps import private_tune
+    from sweeps.run import private_tune
 
     before = tune.TuneController, class_cache.ENV_VARS_TO_PROPAGATE
     assert "AWS_SECRET_ACCESS_KEY" in before[1]
@@ -290,7 +292,8 @@ def test_what_ray_adds_to_a_jobs_log_begins_as_it_did() -> None:
     jobs = RAY / "dashboard/modules/job"
     changed = (
         f"Ray {KNOWN} began a job's log by a line of job_manager.py and one of the entrypoint; this Ray, "
-        f"{ray.__version__}, does otherwise: they stand in what `sweep logs` says. Look in sweeps/private_ray.py"
+        f"{ray.__version__}, does otherwise: they stand in what `sweep logs` says. "
+        "Look in sweeps/cluster/private_ray.py"
     )
     assert (jobs / "job_manager.py").exists(), changed
     assert says(jobs / "job_supervisor.py", "Running entrypoint for job"), changed
@@ -300,20 +303,20 @@ def test_a_head_that_is_starting_refuses_jobs_in_the_words_it_did() -> None:
     assert says(RAY / "dashboard/modules/job/job_head.py", private_ray.NO_AGENT_YET), (
         f"Ray {KNOWN}'s head said “{private_ray.NO_AGENT_YET}” while it was starting; that of this Ray, "
         f"{ray.__version__}, says otherwise: right after `ray up` a submission is refused. Look in "
-        "sweeps/private_ray.py"
+        "sweeps/cluster/private_ray.py"
     )
 
 
 def test_a_job_that_there_is_not_is_denied_in_the_words_it_was() -> None:
     assert says(RAY / "dashboard/modules/job/job_head.py", private_ray.NO_SUCH_JOB), (
         f"Ray {KNOWN}'s head said that a job “{private_ray.NO_SUCH_JOB}”; that of this Ray, {ray.__version__}, says "
-        "otherwise: a Ctrl-C in `sweep submit` waits two minutes for nothing. Look in sweeps/private_ray.py"
+        "otherwise: a Ctrl-C in `sweep submit` waits two minutes for nothing. Look in sweeps/cluster/private_ray.py"
     )
 
 
 @pytest.fixture(scope="module")
 def our_own(left_behind: Callable[[], list[str]]) -> Iterator[None]:
-    with cluster.connected(None, cpus=1):
+    with ray_cluster.connected(None, cpus=1):
         yield
     assert not left_behind()
 
@@ -325,17 +328,19 @@ def test_a_cluster_is_told_from_another_by_its_identity(our_own: None) -> None:
     except (AttributeError, TypeError) as error:
         pytest.fail(
             f"Ray {KNOWN}'s GcsClient had a cluster_id; that of this Ray, {ray.__version__}, has not ({error}): a head "
-            "that was started anew at its address is taken for the one before. Look in sweeps/private_ray.py"
+            "that was started anew at its address is taken for the one before. Look in sweeps/cluster/private_ray.py"
         )
     assert known == private_ray.identity(head)
-    assert len(str(known)) > 40, f"Ray {ray.__version__} says {known!r} of its cluster: look in sweeps/private_ray.py"
+    assert len(str(known)) > 40, (
+        f"Ray {ray.__version__} says {known!r} of its cluster: look in sweeps/cluster/private_ray.py"
+    )
 
 
 def test_a_ray_of_our_own_keeps_its_files_in_its_folder(our_own: None) -> None:
     (node,) = ray.nodes()
     assert node["ObjectStoreSocketName"].startswith(f"{tempfile.gettempdir()}/sweep-"), (
         f"Ray {KNOWN} took the option _temp_dir; this Ray, {ray.__version__}, has its files in "
-        f"{node['ObjectStoreSocketName']}: a Ray of our own leaves them behind. Look in sweeps/private_ray.py"
+        f"{node['ObjectStoreSocketName']}: a Ray of our own leaves them behind. Look in sweeps/cluster/private_ray.py"
     )
 
 
@@ -377,7 +382,7 @@ def test_a_ray_of_our_own_has_no_process_that_nobody_asks(our_own: None) -> None
 def test_the_head_and_no_other_node_has_its_resource(our_own: None) -> None:
     assert private_ray.HEAD in ray.cluster_resources(), (
         f"Ray {KNOWN}'s head had a resource {private_ray.HEAD}; that of this Ray, {ray.__version__}, has not: sweeps "
-        "can't share a cluster. Look in sweeps/private_ray.py"
+        "can't share a cluster. Look in sweeps/cluster/private_ray.py"
     )
 
 
@@ -390,7 +395,7 @@ def test_workers_of_a_ray_of_our_own_yield_to_nobody(our_own: None) -> None:
 
 
 def test_our_loop_waits_as_ours_does(our_own: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweeps import private_tune
+    from sweeps.run import private_tune
 
     monkeypatch.setattr(private_tune, "IDLE_S", 0.0)
     loop = private_tune.Loop(search_alg=MagicMock(), storage=MagicMock())
@@ -407,7 +412,7 @@ def test_a_gang_holds_nothing_until_its_placement_group_is_there(our_own: None) 
     from ray.air.execution import PlacementGroupResourceManager
     from ray.tune import PlacementGroupFactory
 
-    from sweeps import private_tune
+    from sweeps.run import private_tune
 
     told: list[str] = []
     manager = private_tune.Patient(PlacementGroupResourceManager())
@@ -430,7 +435,7 @@ def test_a_gang_holds_nothing_until_its_placement_group_is_there(our_own: None) 
 
 @pytest.mark.parametrize("is_judged", [True, False])
 def test_our_loop_says_which_trial_holds_its_gpus(is_judged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweeps import private_tune
+    from sweeps.run import private_tune
 
     search = MagicMock(is_judged=is_judged)
     loop = private_tune.Loop(search_alg=search, storage=MagicMock())

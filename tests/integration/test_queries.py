@@ -19,37 +19,25 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from sweeps import (
-    analysis,
-    bulk,
-    cli,
-    database,
-    findings,
-    mirror,
-    note,
-    plan,
-    query,
-    remote,
-    rows,
-    savedview,
-    shape,
-    sides,
-    spec,
-    tracking,
-)
+from sweeps import analysis
+from sweeps.analysis import findings
+from sweeps.cli import diff, main
 from sweeps.errors import InputError, RefusedError
-from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
+from sweeps.record import rows
+from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.report import stored
-from sweeps.shape import Node
+from sweeps.spec import arrangements, plan, sweep_file
+from sweeps.spec.arrangements import Node
+from sweeps.store import bulk, database, description, mirror, query, remote, saved_views, tracking
 from tests.unit import records
-from workers.contract import Measurement, StepRecord, TrialOutcome
+from workers.contract.messages import Measurement, StepRecord, TrialOutcome
 
 FILE = "{name: small, model: tiny, device: cpu, repeats: 2, space: {batch_size: [8, 16], gpus: [1, 2]}}"
 
 
 def record(name: str = "small", **outcomes: TrialOutcome) -> SweepRecord:
     """A sweep of eight trials that was never run; the outcomes are by trial's number, as in `_3`."""
-    trials = plan.plan(spec.parse(FILE, "small")).trials
+    trials = plan.plan(sweep_file.parse(FILE, "small")).trials
     facts = SweepFacts(
         name=name, id=f"id of {name}", study="small", created_at=1_700_000_000.0, file=FILE, overrides=(), trials=trials
     )
@@ -223,7 +211,7 @@ def test_runs_that_are_half_like_ours_are_named_and_not_counted(store: str, capf
     assert query.finished({"c"}) == [], "nor is it taken for a result to use again"
     with pytest.warns(query.LeftOut, match=r"no tag sweep.id: 1 runs"):
         assert query.list_sweeps()["sweep"].tolist() == ["small"]
-    assert cli.main(["list"]) == 0
+    assert main.main(["list"]) == 0
     assert "left out, for they have no tag sweep.id: 1 runs" in capfd.readouterr().err
 
 
@@ -267,7 +255,7 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
     store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     tracking.sync(record(_1=TrialOutcome(status="failed", kind="killed", message="killed by signal 9")))
-    assert cli.main(["report", "small"]) == 0
+    assert main.main(["report", "small"]) == 0
     assert capfd.readouterr().out.strip() == "small-report.html"
     page = (tmp_path / "small-report.html").read_text()
     for said in ("ade from the tracking store alone", "Left out", "killed by signal 9", "8 trials of 4 cells"):
@@ -275,26 +263,26 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
     assert 'id="scaling"' in page
     assert "ledger.jsonl" not in page
     assert not (tmp_path / "results").exists(), "no folder that a sweep of this name would stumble over"
-    assert cli.main(["report", "small", "--format", "csv", "--out", "figures"]) == 0
+    assert main.main(["report", "small", "--format", "csv", "--out", "figures"]) == 0
     table = pd.read_csv("figures/every-trial.csv")
     assert table["trial"].tolist() == query.trials("small")["trial"].tolist()
-    assert cli.main(["report", "small", "--format", "png"]) == 0
+    assert main.main(["report", "small", "--format", "png"]) == 0
     assert list(Path("small-report-png").glob("*.png"))
 
     capfd.readouterr()
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
-        assert cli.main(["report", "small"]) == 2
+        assert main.main(["report", "small"]) == 2
         assert "must hold the sweep named" in capfd.readouterr().err
         assert not Path("none.db").exists()
-    assert cli.main(["report", "smal"]) == 2
+    assert main.main(["report", "smal"]) == 2
     assert "did you mean small?" in capfd.readouterr().err
-    assert cli.main(["report", "../small"]) == 2
+    assert main.main(["report", "../small"]) == 2
     (parent,) = (run for run in MlflowClient().search_runs([experiment("small")]) if run.info.run_name == "small")
-    cut = f"```yaml\n{FILE[:20]}{note.CUT}\n```"
+    cut = f"```yaml\n{FILE[:20]}{description.CUT}\n```"
     for text, got in (("edited by hand", "another note"), (cut, "a part of it")):
         MlflowClient().set_tag(parent.info.run_id, "mlflow.note.content", text)
-        assert cli.main(["report", "small"]) == 2
+        assert main.main(["report", "small"]) == 2
         said = capfd.readouterr().err
         assert (
             f"must have the sweep's file in the note of its run, to be reported without its ledger, but got {got}"
@@ -305,7 +293,7 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
 def test_a_sweep_that_only_the_store_knows_has_the_cells_that_it_was_planned_with(store: str) -> None:
     file = FILE.replace("gpus: [1, 2]", "gpus: [1, 2, 4], placement: [pack, spread]")
     nodes = [Node("a", 4, 0), Node("b", 4, 0), Node("big", 8, 2, "V100")]
-    planned = plan.plan(spec.parse(file, "small"), "small", nodes)
+    planned = plan.plan(sweep_file.parse(file, "small"), "small", nodes)
     facts = dataclasses.replace(record().facts, file=file, trials=planned.trials, nodes=tuple(nodes))
     ended = tuple(records.record(config, 100.0) for config in planned.trials)
     tracking.sync(SweepRecord(facts, ended, is_complete=True))
@@ -313,7 +301,7 @@ def test_a_sweep_that_only_the_store_knows_has_the_cells_that_it_was_planned_wit
     assert found.facts.trials == planned.trials
     assert {trial.trial for trial in found.facts.trials} == {*query.trials("small")["trial"]}
     assert plan.places_alike(found.plan, 4, "pack") == plan.places_alike(planned, 4, "pack") == ["pack"]
-    assert shape.described(found.facts.nodes) == shape.described(nodes)
+    assert arrangements.described(found.facts.nodes) == arrangements.described(nodes)
     assert "Planned for no nodes" not in " ".join(findings.of(found).lines())
 
 
@@ -328,17 +316,17 @@ def test_another_store_is_compared_and_reported_where_it_is_named(
     tracking.sync(dataclasses.replace(twice, trials=tuple(ended)))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
 
-    found = sides.diff("small", "theirs", store=[store, theirs])
+    found = diff.diff("small", "theirs", store=[store, theirs])
     assert found.cells["ratio"].tolist() == pytest.approx([2.0] * 4)
-    assert sides.diff("theirs", "theirs", store=[theirs]).cells["ratio"].tolist() == pytest.approx([1.0] * 4)
-    assert cli.main(["diff", "small", "theirs", "--store", store]) == 2
+    assert diff.diff("theirs", "theirs", store=[theirs]).cells["ratio"].tolist() == pytest.approx([1.0] * 4)
+    assert main.main(["diff", "small", "theirs", "--store", store]) == 2
     assert "theirs" in capfd.readouterr().err
-    assert cli.main(["diff", "a", "b", *["--store", store] * 3]) == 2
+    assert main.main(["diff", "a", "b", *["--store", store] * 3]) == 2
     assert "--store: must be one for both sides, or A's and B's" in capfd.readouterr().err
 
-    assert cli.main(["report", "theirs", "--store", theirs]) == 0
+    assert main.main(["report", "theirs", "--store", theirs]) == 0
     assert "tracking store alone" in Path("theirs-report.html").read_text()
-    assert cli.main(["report", "theirs", "--store", store]) == 2
+    assert main.main(["report", "theirs", "--store", store]) == 2
     assert not Path("none.db").exists()
 
 
@@ -348,15 +336,15 @@ def test_a_store_that_was_lost_and_restored_tells_the_same_has_its_report_and_ta
     whole = record()
     tracking.sync(whole)
     Path("report.html").write_text("found")
-    tracking.attach(whole.facts, Path("report.html"), note.Conclusion("## Found", "[]"))
+    tracking.attach(whole.facts, Path("report.html"), description.Conclusion("## Found", "[]"))
     told = query.trials("small")
-    assert cli.main(["backup", "it.tgz"]) == 0
+    assert main.main(["backup", "it.tgz"]) == 0
     tracking.sync(record("later"))
     for path in tmp_path.iterdir():
         if path.name != "it.tgz":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    assert cli.main(["restore", "it.tgz"]) == 0
+    assert main.main(["restore", "it.tgz"]) == 0
     pd.testing.assert_frame_equal(query.trials("small"), told)
     pd.testing.assert_frame_equal(as_mlflow_says(), told)
     (own,) = (run for run in MlflowClient().search_runs([experiment("small")]) if run.info.run_name == "small")
@@ -375,10 +363,10 @@ def test_a_report_that_comes_to_a_store_before_its_sweep_leaves_no_run_open(stor
 
     Path("report.html").write_text("found")
     whole = record()
-    tracking.attach(whole.facts, Path("report.html"), note.Conclusion("## Found", "[]"))
+    tracking.attach(whole.facts, Path("report.html"), description.Conclusion("## Found", "[]"))
     assert stati() == ["KILLED"]
     tracking.sync(whole)
-    tracking.attach(whole.facts, Path("report.html"), note.Conclusion("## Found", "[]"))
+    tracking.attach(whole.facts, Path("report.html"), description.Conclusion("## Found", "[]"))
     assert stati() == ["FINISHED"] * (1 + len(whole.trials))
 
 
@@ -416,7 +404,7 @@ def test_of_a_store_that_does_not_tell_the_nodes_that_is_said_and_a_sync_tells_t
     assert found.facts.nodes == ()
     assert "Planned for no nodes: an earlier version stored it" in " ".join(findings.of(found).lines())
     facts = dataclasses.replace(older.facts, nodes=(Node("a", 4, 0),))
-    tracking.sync(dataclasses.replace(older, facts=facts), note.Conclusion("## Found", "[]"))
+    tracking.sync(dataclasses.replace(older, facts=facts), description.Conclusion("## Found", "[]"))
     assert query.sweep("small")["nodes"] == (Node("node-0", 4, 0),)
 
 
@@ -677,19 +665,19 @@ def test_many_writers_and_a_reader_on_one_file(store: str) -> None:
 
 def test_a_sweep_has_one_view_and_one_note_however_often_it_is_written(store: str) -> None:
     for _ in range(2):
-        tracking.sync(record(), note.Conclusion("## Found", "[]"))
+        tracking.sync(record(), description.Conclusion("## Found", "[]"))
     tracking.sync(record("small-2"))
     client = MlflowClient()
     tags = client.get_experiment_by_name("small").tags
-    assert sorted(name for name in tags if name.startswith(savedview.TAG)) == [
-        f"{savedview.TAG}id of small",
-        f"{savedview.TAG}id of small-2",
+    assert sorted(name for name in tags if name.startswith(saved_views.TAG)) == [
+        f"{saved_views.TAG}id of small",
+        f"{saved_views.TAG}id of small-2",
     ]
     place = query.place("small")
     assert place.sweep == "id of small"
     own = client.get_run(place.run)
     assert own.data.tags["mlflow.note.content"].startswith("## Found\n```yaml")
-    state = json.loads(json.loads(tags[f"{savedview.TAG}id of small"])["state"])
+    state = json.loads(json.loads(tags[f"{saved_views.TAG}id of small"])["state"])
     shown = client.search_runs([place.experiment], state["searchFilter"], order_by=[f"{state['orderByKey']} DESC"])
     assert len(shown) == 8
     assert place.run not in {run.info.run_id for run in shown}
@@ -705,12 +693,12 @@ def test_a_view_that_cannot_be_written_costs_no_trial(store: str, monkeypatch: p
     monkeypatch.setattr(MlflowClient, "set_experiment_tag", refuse)
     tracking.sync(record())
     assert len(query.trials("small")) == 8
-    assert list(savedview.addresses("http://host", *query.place("small"))) == ["trials", "verdict"]
+    assert list(saved_views.addresses("http://host", *query.place("small"))) == ["trials", "verdict"]
 
 
 def test_the_page_of_an_unknown_sweep_is_refused_with_the_near_names(
     store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tracking.sync(record())
-    assert cli.main(["ui", "smal"]) == 2
+    assert main.main(["ui", "smal"]) == 2
     assert "must hold a sweep of that name (did you mean small?), but got smal" in capsys.readouterr().err

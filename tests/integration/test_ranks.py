@@ -17,10 +17,11 @@ import pytest
 from tests.integration import bad_ranks
 from tests.integration.gangs import KEY, end_of, gang
 from tests.unit.records import config
-from workers import contract, verdict
-from workers.keeper import Order
-from workers.paths import nursery_address
-from workers.ranks import Seat
+from workers.contract import messages
+from workers.contract.paths import nursery_address
+from workers.contract.ranks import Seat
+from workers.launch import verdict
+from workers.launch.supervisor import Order
 
 pytestmark = pytest.mark.alone
 
@@ -101,10 +102,10 @@ def test_an_unsupported_precision_is_infeasible(nursery: subprocess.Popen[bytes]
 
 def test_ranks_die_with_a_nursery_that_is_killed(left_behind: Callable[[], list[str]], tmp_path: Path) -> None:
     key = f"{KEY}-doomed"
-    command = [sys.executable, "-m", "workers.nursery", nursery_address(key)[1:]]
+    command = [sys.executable, "-m", "workers.launch.fork_server", nursery_address(key)[1:]]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     seat = Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, host="127.0.0.1")
-    trial = dataclasses.replace(config(), batch_size=bad_ranks.NEVER_JOINS, deadlines=contract.Deadlines())
+    trial = dataclasses.replace(config(), batch_size=bad_ranks.NEVER_JOINS, deadlines=messages.Deadlines())
     order = Order(config=trial, seat=seat, entry="tests.integration.bad_ranks:run", env={}, log=str(tmp_path / "log"))
     with ThreadPoolExecutor() as pool:
         run = pool.submit(end_of, order, key)
@@ -120,7 +121,7 @@ def test_ranks_die_with_a_nursery_that_is_killed(left_behind: Callable[[], list[
 
 
 def test_no_nursery_is_a_failure_within_its_deadline() -> None:
-    trial = dataclasses.replace(config(), deadlines=contract.Deadlines(nursery_s=0.2))
+    trial = dataclasses.replace(config(), deadlines=messages.Deadlines(nursery_s=0.2))
     seat = Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, host="127.0.0.1")
     end = end_of(Order(config=trial, seat=seat, entry="x:y", env={}, log="/dev/null"), "nobody")
     assert (end.what, end.kind) == ("failed", "no nursery")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.integration.gangs import gang
-from workers import explain
-from workers.contract import ROUNDS
+from workers.contract.messages import ROUNDS
+from workers.workloads.images import step_shares
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("nursery")]
 
@@ -96,7 +96,7 @@ def trained(folder: Path, **fields: object) -> tuple[Timeline, float]:
     """Horovod's timeline of a trial on two ranks, and the median step in milliseconds."""
     file = folder / "timeline.json"
     steps = {"batch_size": 64, "warmup_steps": 1, "measured_steps": STEPS, "explain": False}
-    ends = gang(2, folder, "workers.train:run", env={"HOROVOD_TIMELINE": str(file)}, **steps | fields)
+    ends = gang(2, folder, "workers.workloads.images.train:run", env={"HOROVOD_TIMELINE": str(file)}, **steps | fields)
     assert [end.what for end in ends] == ["measured"] * 2, ends
     events = written(file)
     names = named(events)
@@ -141,14 +141,14 @@ def test_a_reduction_alone_reduces_as_much_as_a_step(
     file, most = tmp_path / "timeline.json", 24
     steps = {"measured_steps": 0, "max_steps": most, "min_window": most} if by_itself else {"measured_steps": most}
     asked = {"batch_size": 16, "warmup_steps": 1, "explain": True, "reduction": reduction, "compression": compression}
-    ends = gang(2, tmp_path, "workers.train:run", env={"HOROVOD_TIMELINE": str(file)}, **asked | steps)
+    ends = gang(2, tmp_path, "workers.workloads.images.train:run", env={"HOROVOD_TIMELINE": str(file)}, **asked | steps)
     assert [end.what for end in ends] == ["measured"] * 2, ends
     report = ends[0].report
     assert report
     assert report.window
-    a_part = ROUNDS * (explain.SETTLING + explain.FEWEST)
-    whole = report.window.warmup_steps + len(report.steps) + a_part - 2 * explain.SETTLING  # two blocks only go on
-    alone = 1 + a_part - 3 * explain.SETTLING  # one to build it; three blocks only go on
+    a_part = ROUNDS * (step_shares.SETTLING + step_shares.FEWEST)
+    whole = report.window.warmup_steps + len(report.steps) + a_part - 2 * step_shares.SETTLING  # two blocks only go on
+    alone = 1 + a_part - 3 * step_shares.SETTLING  # one to build it; three blocks only go on
     counts, formats = reductions(file), sent(file)
     in_steps, in_alone = (
         Counter(formats[name] for name, count in counts.items() if count in (times, whole + alone))
@@ -201,7 +201,15 @@ def test_horovod_looks_for_gradients_once_in_a_cycle(tmp_path: Path, cycle_ms: f
     """It marks each look in its timeline: that is the only way in which it tells its cycle."""
     file = tmp_path / "timeline.json"
     variables = {"HOROVOD_TIMELINE": str(file), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
-    ends = gang(2, tmp_path, "workers.train:run", env=variables, cycle_ms=cycle_ms, measured_steps=STEPS, explain=False)
+    ends = gang(
+        2,
+        tmp_path,
+        "workers.workloads.images.train:run",
+        env=variables,
+        cycle_ms=cycle_ms,
+        measured_steps=STEPS,
+        explain=False,
+    )
     assert [end.what for end in ends] == ["measured"] * 2, ends
     looks = [event["ts"] for event in written(file) if event.get("name") == "CYCLE_START"]
     apart_ms = [(after - before) / 1e3 for before, after in itertools.pairwise(looks)]

@@ -15,7 +15,7 @@ import pytest
 from sweeps import report
 from tests.integration import browser
 from tests.unit import studies
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
 
 SCALING = """
 name: scaling

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from sweeps import ledger, publication, query, spec
+from sweeps.analysis import publication
+from sweeps.record import ledger
+from sweeps.spec import sweep_file
+from sweeps.store import query
 from tests.integration.test_sweep import SMALL, sweep
 
 pytestmark = pytest.mark.alone
@@ -40,7 +43,7 @@ def test_a_published_table_on_a_simulated_cluster(workplace: Path) -> None:
 
     file = workplace / "results/reproduce-a-table-5.yaml"
     assert ledger.read(name).facts.file == file.read_text()
-    assert spec.load(file).name == "reproduce-a-table-5"
+    assert sweep_file.load(file).name == "reproduce-a-table-5"
     told = sweep("reproduce", "a-table-5", "--system", "C4140-K", "--measured", name)
     assert f"SIMULATED on {shape}: nothing was measured" in told.stdout
     assert "the simulator was fitted to 7 of these 7 rows" in told.stdout

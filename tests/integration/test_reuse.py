@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import analysis, ledger, query, rows
-from workers import checkpoint
-from workers.checkpoint import Kept
+from sweeps import analysis
+from sweeps.record import ledger, rows
+from sweeps.store import query
+from workers.workloads.images import checkpoint
+from workers.workloads.images.checkpoint import Kept
 
 pytestmark = pytest.mark.alone
 
@@ -64,7 +66,7 @@ def kinds(name: str) -> Counter[str]:
 
 
 def edit(project: Path) -> None:
-    loop = project / "workers" / "throughput.py"
+    loop = project / "workers" / "workloads" / "images" / "throughput.py"
     loop.write_text(loop.read_text().replace("work.steps += 1", "work.steps += 1; time.sleep(0.002)", 1))
 
 
@@ -147,7 +149,7 @@ def test_a_trial_to_an_accuracy_begins_anew_where_other_code_has_left_its_checkp
     code is among the tests of training."""
     Path("small.yaml").write_text(CONVERGING)
     kept = interrupted_after_its_first_checkpoint(sweep)
-    loop = project / "workers" / "convergence.py"
+    loop = project / "workers" / "workloads" / "images" / "convergence.py"
     loop.write_text(loop.read_text() + "# edited\n")
     said = told(sweep("resume", "small"))
     (trial,) = ledger.read("small").trials

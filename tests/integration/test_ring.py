@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.integration.gangs import gang
-from workers import contract
-from workers.ranks import Seat, Voice
-from workers.ring import Ring, joined
+from workers.contract import messages
+from workers.contract.ranks import Seat, Voice
+from workers.strategies.ring import Ring, joined
 
 
-def check(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def check(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     """Runs in every rank: what a training loop relies on."""
     import keras
     import tensorflow as tf

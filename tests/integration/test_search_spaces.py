@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from sweeps import analysis, ledger, query
+from sweeps import analysis
+from sweeps.record import ledger
+from sweeps.store import query
 from tests.integration.test_sweep import ROOT, sweep
 
 SMALL = ["device=cpu", "image_size=32", "batch_size=4", "repeats=1"]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.clusters import Cluster, eventually, said
 from tests.integration.test_tracking_server import Server
-from workers import redact
+from workers.contract import redact
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import ledger
-from sweeps.ledger import TrialRecord
+from sweeps.record import ledger
+from sweeps.record.ledger import TrialRecord
 from tests.integration.clusters import Cluster, eventually, said
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]

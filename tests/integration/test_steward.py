@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sweeps import steward
-from sweeps.sharing import Terms
+from sweeps.cluster import autoscaling as steward
+from sweeps.scheduling.leases import Terms
 
 ONE, TWO = [{"GPU": 1.0}], [{"GPU": 1.0}] * 2
 

@@ -16,7 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweeps import analysis, ledger, plan, query, rows, spec
+from sweeps import analysis
+from sweeps.record import ledger, rows
+from sweeps.spec import plan, sweep_file
+from sweeps.store import query
 from tests.integration import bad_ranks
 
 pytestmark = pytest.mark.alone
@@ -51,7 +54,7 @@ def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: 
     assert not left_behind()
 
     record = ledger.read("small")
-    planned = plan.plan(spec.load(Path("small.yaml")), "small.yaml", record.facts.nodes).trials
+    planned = plan.plan(sweep_file.load(Path("small.yaml")), "small.yaml", record.facts.nodes).trials
     assert [trial.config for trial in record.trials] == list(planned)
     assert len(record.nodes) == 1
     for trial in record.trials:
@@ -116,9 +119,9 @@ def test_a_sweep_goes_on_after_every_way_a_rank_can_end(
 def driven(entry: str) -> subprocess.CompletedProcess[str]:
     """`sweep run small.yaml` with other ranks than the real ones."""
     drive = (
-        "import sys; from sweeps import runner;"
-        f"runner.run.__defaults__ = ('{entry}', None);"
-        "from sweeps.cli import main; sys.exit(main(['run', 'small.yaml']))"
+        "import sys; from sweeps.run import ray_tune;"
+        f"ray_tune.run.__defaults__ = ('{entry}', None);"
+        "from sweeps.cli.main import main; sys.exit(main(['run', 'small.yaml']))"
     )
     return subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)
 
@@ -223,7 +226,7 @@ def test_a_nursery_that_dies_is_replaced_and_the_sweep_goes_on(
 ) -> None:
     running = started_sweep(workplace)
     below = psutil.Process(running.pid).children(recursive=True)
-    nurseries = {process.pid: process for process in below if "workers.nursery" in process.cmdline()}
+    nurseries = {process.pid: process for process in below if "workers.launch.fork_server" in process.cmdline()}
     (nursery,) = [process for process in nurseries.values() if process.ppid() not in nurseries]  # the rest are ranks
     nursery.kill()
     completed_after = 0

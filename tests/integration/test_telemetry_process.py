@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workers import sentinel, usage
+from workers.checks import self_test
+from workers.measure import usage
 
 pytestmark = pytest.mark.alone
 
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextlib.contextmanager
 def sampler(path: Path, every_s: float) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "workers.telemetry", str(path), "--every", str(every_s)]
+    command = [sys.executable, "-m", "workers.node.telemetry", str(path), "--every", str(every_s)]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
     try:
         yield process
@@ -85,7 +86,7 @@ def test_a_sampler_goes_with_its_parent(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     start = (
         "import subprocess, sys, time\n"
-        f"child = subprocess.Popen([sys.executable, '-m', 'workers.telemetry', {str(path)!r}], stdin={reader})\n"
+        f"child = subprocess.Popen([sys.executable, '-m', 'workers.node.telemetry', {str(path)!r}], stdin={reader})\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -112,8 +113,8 @@ def test_sampling_costs_next_to_nothing(tmp_path: Path) -> None:
 
 def test_the_self_test_measures_every_figure_in_about_its_time() -> None:
     began = time.monotonic()
-    found = sentinel.probe(2.0)
+    found = self_test.probe(2.0)
     assert time.monotonic() - began < 12
-    assert found.keys() == sentinel.FIGURES.keys() - {sentinel.OF_A_GANG}
+    assert found.keys() == self_test.FIGURES.keys() - {self_test.OF_A_GANG}
     assert all(value > 0 for value in found.values())
     assert found["node_gflops"] > 0.3 * found["core_gflops"]

@@ -21,10 +21,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sweeps import cli, ledger, plan, spec, tracking
-from sweeps.ledger import SweepFacts, SweepRecord, TrialRecord
-from sweeps.note import Conclusion
-from sweeps.tracker import Scribe
+from sweeps.cli import main
+from sweeps.record import ledger
+from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
+from sweeps.run.tracker import Scribe
+from sweeps.spec import plan, sweep_file
+from sweeps.store import tracking
+from sweeps.store.description import Conclusion
 from tests.integration.clusters import eventually
 from tests.integration.test_tracking_server import Server
 from tests.unit.records import record
@@ -37,7 +40,7 @@ HELD_S = 1.5 * TIMEOUT_S
 AT_A_TIME = 12
 ARRIVES_WITHIN_S = 60.0  # what was held back, once it may
 TEXT = "{name: cut, model: tiny, device: cpu, repeats: 2, space: {batch_size: 8, gpus: 1}}"
-TRIALS = [record(trial) for trial in plan.plan(spec.parse(TEXT, "cut")).trials]
+TRIALS = [record(trial) for trial in plan.plan(sweep_file.parse(TEXT, "cut")).trials]
 NODE = {"kind": "node", "hardware": {"digest": "a"}, "software": {"digest": "b"}}
 FOUND = Conclusion("## Found", "[]")
 
@@ -255,7 +258,7 @@ def test_a_run_that_is_made_long_after_the_sweep_has_ended_goes_with_the_next_co
     proxy.lines["slow"] = line = Slow()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{proxy.server_port}/slow")
     Path("report.html").write_text("found")
-    book = ledger.create(plan.plan(spec.parse(TEXT, "cut")), TEXT)
+    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "cut")), TEXT)
     for trial in TRIALS:
         book.write(trial)
     told(book.facts)
@@ -266,7 +269,7 @@ def test_a_run_that_is_made_long_after_the_sweep_has_ended_goes_with_the_next_co
     assert eventually(lambda: held(book.facts)["runs"] == runs, ARRIVES_WITHIN_S)
     book.end("complete")
     book.close()
-    assert cli.main(command) == 0
+    assert main.main(command) == 0
     after = held(book.facts)
     assert after["runs"] == whole["runs"]
     assert (after["trials"], after["metrics"], after["report"]) == (whole["trials"], whole["metrics"], [True])

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import pytest
 
-from sweeps import tracking
-from sweeps.ledger import SweepFacts
-from sweeps.tracker import Scribe
+from sweeps.record.ledger import SweepFacts
+from sweeps.run.tracker import Scribe
+from sweeps.store import tracking
 from tests.cluster import database
 from tests.cluster.database import Postgres
 from tests.integration.clusters import free_port

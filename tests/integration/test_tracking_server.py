@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import ledger, query
+from sweeps.record import ledger
+from sweeps.store import query
 from tests.integration.clusters import eventually, free_port
 
 pytestmark = pytest.mark.timeout(600)

@@ -12,14 +12,15 @@ import pytest
 
 from tests.integration import learning
 from tests.integration.gangs import gang
-from workers import checkpoint, verdict
-from workers.contract import Measurement
-from workers.keeper import RankEnd
+from workers.contract.messages import Measurement
+from workers.launch import verdict
+from workers.launch.supervisor import RankEnd
+from workers.workloads.images import checkpoint
 
 pytestmark = pytest.mark.usefixtures("nursery")
 
 LEARNING = "tests.integration.learning"
-TRAIN = "workers.train:run"
+TRAIN = "workers.workloads.images.train:run"
 DIGITS = {
     "protocol": "convergence",
     "data": "digits",

@@ -14,18 +14,20 @@ from typing import Any
 import psutil
 import pytest
 
-from sweeps import status
+from sweeps.run import status
 from tests.cluster import strangers
 from tests.integration import bad_ranks, gangs
 from tests.integration.clusters import Cluster, eventually, said
 from tests.integration.gangs import gang
 from tests.integration.joining_ranks import listening
-from workers import contract, rendezvous, verdict
-from workers.rendezvous import Rendezvous
+from workers.contract import messages
+from workers.launch import verdict
+from workers.strategies import rendezvous
+from workers.strategies.rendezvous import Rendezvous
 
 ROOT = Path(__file__).parents[2]
 
-PATIENT = contract.Deadlines(nursery_s=60, ring_s=20, build_s=60, step_s=20)
+PATIENT = messages.Deadlines(nursery_s=60, ring_s=20, build_s=60, step_s=20)
 NODE = "a"
 SWEEP = """
 name: small

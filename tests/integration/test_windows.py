@@ -10,9 +10,11 @@ import pytest
 
 from tests.integration.bottlenecks import COMPUTE_S, DECODE_S, ENOUGH, HELD_S, ends
 from tests.integration.gangs import gang, history
-from workers import known, storage, verdict
-from workers.contract import CALM_STEPS, Measurement
-from workers.steady import NOTHING, Known
+from workers.contract.messages import CALM_STEPS, Measurement
+from workers.inputs import storage
+from workers.launch import verdict
+from workers.measure import earlier_windows
+from workers.measure.steady import NOTHING, Known
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("nursery")]
 
@@ -26,7 +28,7 @@ def measured(log: Path, **fields: object) -> Measurement:
 
 
 def test_a_trial_stops_at_its_interval_and_all_ranks_at_one_step(tmp_path: Path) -> None:
-    known.save(str(history(tmp_path)), CALM)
+    earlier_windows.save(str(history(tmp_path)), CALM)
     found = measured(tmp_path, ci=0.1, max_steps=300)
     first, second = found.ranks
     assert first.window
@@ -53,7 +55,7 @@ def test_a_fixed_window_has_an_interval_once_earlier_ones_have_earned_it(tmp_pat
     assert (window.stopped_by, window.warmup_steps, len(found.ranks[0].steps)) == ("steps", 5, 30)
     assert window.withheld == "too short to know"
     mean_ms = 1e3 * statistics.fmean(step_s(found))
-    known.save(str(history(tmp_path)), Known(calm_steps=1000, calm_ms=1000 * mean_ms, steps=1000))
+    earlier_windows.save(str(history(tmp_path)), Known(calm_steps=1000, calm_ms=1000 * mean_ms, steps=1000))
     window = measured(tmp_path, measured_steps=30, warmup_steps=5).ranks[0].window
     assert window
     assert window.withheld or window.half_width_ms > 0  # a busy machine's second window may be unlike its first
@@ -73,7 +75,7 @@ def stopped_by(found: Measurement) -> str:
 def test_a_first_window_is_long_and_earns_shorter_ones(tmp_path: Path) -> None:
     first, second = (measured(tmp_path, ci=0.5, max_steps=300, env={COMPUTE_S: "0.02"}) for _ in range(2))
     assert len(first.ranks[0].steps) >= CALM_STEPS - 20
-    shown = known.load(str(history(tmp_path)))
+    shown = earlier_windows.load(str(history(tmp_path)))
     assert shown.steps >= CALM_STEPS
     times = step_s(second)
     has_stalled = max(times) > 2 * statistics.median(times)  # on a busy machine; then it has to earn it anew
@@ -84,17 +86,17 @@ def test_a_first_window_is_long_and_earns_shorter_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"calm": 1}', '{"calm_steps": "x"}'])
 def test_a_history_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "history.json"
-    assert known.load(str(file)) == NOTHING
+    assert earlier_windows.load(str(file)) == NOTHING
     file.write_text(text)
-    assert known.load(str(file)) == NOTHING
-    known.save(str(file), CALM)
-    assert known.load(str(file)) == CALM
-    known.save("/proc/nowhere/history.json", CALM)  # no trial fails for want of a place
+    assert earlier_windows.load(str(file)) == NOTHING
+    earlier_windows.save(str(file), CALM)
+    assert earlier_windows.load(str(file)) == CALM
+    earlier_windows.save("/proc/nowhere/history.json", CALM)  # no trial fails for want of a place
 
 
 @BOTH_MODES
 def test_images_per_s_is_what_a_stopwatch_beside_the_loop_says(tmp_path: Path, steps: dict[str, object]) -> None:
-    known.save(str(history(tmp_path)), CALM)
+    earlier_windows.save(str(history(tmp_path)), CALM)
     found = measured(tmp_path, env={ENOUGH: "80"}, batch_size=16, **steps)
     assert stopped_by(found) == ("steps" if "measured_steps" in steps else "interval")
     counted = len(found.ranks[0].steps)
@@ -108,7 +110,7 @@ def test_a_pipeline_of_a_known_rate_that_is_too_slow_gives_that_rate(
     tmp_path: Path, decode_s: str, compute_s: str, steps: dict[str, object]
 ) -> None:
     """What it had made while the first step was built would last for 60 steps and more that are hardly quicker."""
-    known.save(str(history(tmp_path)), CALM)
+    earlier_windows.save(str(history(tmp_path)), CALM)
     found = measured(tmp_path, env={DECODE_S: decode_s, COMPUTE_S: compute_s, ENOUGH: "80"}, **steps)
     assert stopped_by(found) == ("steps" if "measured_steps" in steps else "interval")
     assert found.images_per_s == pytest.approx(2 * 8 / float(decode_s), rel=0.02)

@@ -17,9 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.integration.gangs import gang
-from workers import contract, pinning
-from workers.keeper import RankEnd
-from workers.ranks import BEAT, Beat, Seat, Voice
+from workers.contract import messages
+from workers.contract.ranks import BEAT, Beat, Seat, Voice
+from workers.launch.supervisor import RankEnd
+from workers.node import pinning
 
 TURN_S = 1.0
 STEPS_A_TURN = 8  # at least: a turn's ends cut steps in two
@@ -38,7 +39,7 @@ class Seen(Voice):
             self._seen = Beat(file.fileno())
         (folder / f"pid-{seat.rank}").write_text(str(os.getpid()))
 
-    def beat(self, phase: contract.Phase, step: int = 0) -> None:
+    def beat(self, phase: messages.Phase, step: int = 0) -> None:
         super().beat(phase, step)
         self._seen.write(phase, step)
 

@@ -7,17 +7,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from workers import contract, train
+from workers.contract import messages
+from workers.contract.ranks import Seat, Voice
 from workers.inputs import opening
 from workers.inputs.source import Source
-from workers.ranks import Seat, Voice
+from workers.workloads.images import train
 
 
-def run(config: contract.TrialConfig, seat: Seat, voice: Voice) -> None:
+def run(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     told: dict[str, Any] = {"pid": os.getpid()}
     beat, open_source = voice.beat, opening.open_source
 
-    def watched(phase: contract.Phase, step: int = 0) -> None:
+    def watched(phase: messages.Phase, step: int = 0) -> None:
         beat(phase, step)
         if phase == "finish":  # the decode threads of a throughput trial still run
             told["finish"] = threads()

@@ -9,16 +9,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from sweeps import cost, driver, ledger, plan, rungs, search, spec
-from sweeps.cache import Cache
-from sweeps.conductor import Conductor
-from sweeps.engine import Engine
-from sweeps.feasibility import Feasibility
-from sweeps.ledger import SweepRecord, TrialRecord
-from sweeps.packing import Start
+from sweeps.record import ledger
+from sweeps.record.ledger import SweepRecord, TrialRecord
+from sweeps.run import cost, driver
+from sweeps.run.conductor import Conductor
+from sweeps.scheduling import rungs, search
+from sweeps.scheduling.cache import Cache
+from sweeps.scheduling.engine import Engine
+from sweeps.scheduling.feasibility import Feasibility
+from sweeps.scheduling.packing import Start
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.group import SimulatedGroup
-from workers.contract import TrialConfig
+from sweeps.spec import plan, sweep_file
+from workers.contract.messages import TrialConfig
 
 LOW, SLOW, GOOD = "far too low a rate", "best, and slow", "comes to the target"
 FILE = """
@@ -55,7 +58,7 @@ def in_order(batch: list[Start]) -> list[Start]:
 
 def run(text: str, shape: str, order: Callable[[list[Start]], list[Start]] = in_order) -> SweepRecord:
     """Run a sweep file on a simulated cluster without Tune; what runs at a time is computed in this `order`."""
-    planned = plan.plan(spec.parse(text, "hopeless.yaml"), "hopeless.yaml", simulated.parse(shape).nodes)
+    planned = plan.plan(sweep_file.parse(text, "hopeless.yaml"), "hopeless.yaml", simulated.parse(shape).nodes)
     book = ledger.create(planned, text, (), shape)
     return _run(book, order)
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from sweeps import analysis, rows
+from sweeps import analysis
+from sweeps.record import rows
 from tests.unit.records import config
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
 
 FIELDS = {field.name for field in dataclasses.fields(TrialConfig)} - {"arrangement"}  # a row tells it as it was
 _seconds = itertools.count(1_700_000_000)

@@ -5,9 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from sweeps import keys, plan
-from sweeps.ledger import TrialRecord
-from workers.contract import EpochRecord, Granted, Measurement, RankReport, StepRecord, TrialConfig, TrialOutcome
+from sweeps.record.ledger import TrialRecord
+from sweeps.spec import keys, plan
+from workers.contract.messages import (
+    EpochRecord,
+    Granted,
+    Measurement,
+    RankReport,
+    StepRecord,
+    TrialConfig,
+    TrialOutcome,
+)
 
 _seconds = itertools.count(1_700_000_000)
 

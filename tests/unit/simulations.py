@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from sweeps import shape
 from sweeps.simulator.cluster import SimulatedCluster, parse
 from sweeps.simulator.group import SimulatedGroup
+from sweeps.spec import arrangements
 from tests.unit.records import config
-from workers.contract import IMAGE_SIZES, Model, TrialConfig, TrialOutcome
+from workers.contract.messages import IMAGE_SIZES, Model, TrialConfig, TrialOutcome
 
 FOUR_BY_FOUR = parse("nodes=4,gpus=4,gpu=v100")
 
@@ -27,8 +27,8 @@ def learning(data: str = "data/imagenet", **fields: Any) -> TrialConfig:
     return dataclasses.replace(trial("resnet50_v1.5"), protocol="convergence", data=data, **given)
 
 
-def seats(config: TrialConfig, cluster: SimulatedCluster) -> shape.Seats:
-    found = shape.place(config, cluster.nodes, shape.idle(cluster.nodes))
+def seats(config: TrialConfig, cluster: SimulatedCluster) -> arrangements.Seats:
+    found = arrangements.place(config, cluster.nodes, arrangements.idle(cluster.nodes))
     assert found
     return found
 

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sweeps import plan, shape, spec
-from sweeps.ledger import SweepFacts, TrialRecord
-from sweeps.report.study import Study
+from sweeps.analysis.study import Study
+from sweeps.record.ledger import SweepFacts, TrialRecord
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup
+from sweeps.spec import arrangements, plan, sweep_file
 from tests.unit.records import record
-from workers.contract import TrialConfig, TrialOutcome
+from workers.contract.messages import TrialConfig, TrialOutcome
 
 BEGAN = 1_700_000_000.0
 
@@ -42,7 +42,7 @@ def simulated(text: str, where: str) -> Study:
     facts = dataclasses.replace(_facts(text), simulated=where)
     clock, records = BEGAN, []
     for config in facts.trials:
-        seats = shape.place(config, cluster.nodes, shape.idle(cluster.nodes))
+        seats = arrangements.place(config, cluster.nodes, arrangements.idle(cluster.nodes))
         assert seats
         group = SimulatedGroup(cluster, seats)
         group.start(config, at=clock)
@@ -63,7 +63,7 @@ def with_nodes(study: Study, nodes: Mapping[str, Mapping[str, Any]]) -> Study:
 
 
 def _facts(text: str) -> SweepFacts:
-    parsed = spec.parse(text, "test")
+    parsed = sweep_file.parse(text, "test")
     return SweepFacts(
         name=parsed.name,
         id="0",

@@ -8,17 +8,22 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sweeps import advice, analysis, findings, overview, plan, predict, query, rows, sides, spec
+from sweeps import analysis
+from sweeps.analysis import findings, overview, predict
 from sweeps.analysis.alike import UnlikeWarning
-from sweeps.comparison import compare
+from sweeps.analysis.comparison import compare
+from sweeps.analysis.findings import best, doubts, next_steps
+from sweeps.analysis.findings.next_steps import Situation
+from sweeps.analysis.study import Study
+from sweeps.cli import diff, next_cell
 from sweeps.errors import InputError
-from sweeps.findings import best, doubts, next_steps
-from sweeps.findings.next_steps import Situation
+from sweeps.record import rows
 from sweeps.report import curves, learning
-from sweeps.report.study import Study
+from sweeps.spec import plan, sweep_file
+from sweeps.store import query
 from tests.unit import studies
 from tests.unit.planted import frame, repeats, trial
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
 
 SIDES = pytest.mark.parametrize("side", ["hardware", "software", "data_files"])
 WORDS = {"hardware": "2 hardware fingerprints", "software": "2 software fingerprints", "data_files": "2 sets of files"}
@@ -174,7 +179,7 @@ def test_what_to_measure_next_is_not_planned_from_unlike_trials(
     monkeypatch.setattr(query, "trials", lambda name: trials)
     monkeypatch.setattr(query, "sweep", lambda name: {"nodes": ()})
     with pytest.raises(InputError, match=WORDS[side]):
-        advice.show(file, (), "x", "table")
+        next_cell.show(file, (), "x", "table")
 
 
 def test_learning_curves_average_no_repeats_that_were_not_measured_alike() -> None:
@@ -210,7 +215,7 @@ def test_software_that_is_on_one_side_alone_is_what_is_compared_and_what_a_side_
     assert found.differs["software"] == ("new, old", "third")
     assert found.unlike == {"A": "2 software fingerprints (new, old)"}
     assert not found.crossovers, "the larger batch has another program on A"
-    sides.show(found, ("one", "other"), "table")
+    diff.show(found, ("one", "other"), "table")
     assert "A's cells have 2 software fingerprints (new, old): differences among them" in capsys.readouterr().out
     whole = compare(frame(*(steady(100.0 * n, batch_size=n, software="old") for n in SIZES)), b)
     assert not whole.unlike
@@ -219,9 +224,9 @@ def test_software_that_is_on_one_side_alone_is_what_is_compared_and_what_a_side_
 
 def test_a_whole_fingerprint_names_it_though_that_of_unlike_nodes_begins_with_it() -> None:
     both = frame(trial(1.0, hardware="aaaa"), trial(2.0, gpus=2, hardware="aaaa*1x1+bbbb*1x1"))
-    assert sides.on_machine(both, "aaaa", "x")["gpus"].tolist() == [1]
+    assert diff.on_machine(both, "aaaa", "x")["gpus"].tolist() == [1]
     with pytest.raises(InputError):
-        sides.on_machine(both, "aa", "x")
+        diff.on_machine(both, "aa", "x")
 
 
 # by means
@@ -328,23 +333,23 @@ def test_where_auto_is_ahead_the_knee_is_that_of_the_numbers(one: float, says: s
 def test_a_file_is_planned_for_the_nodes_that_the_sweep_was_planned_for(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sweeps.shape import Node
+    from sweeps.spec.arrangements import Node
 
     text = "{name: x, model: tiny, device: cpu, space: {batch_size: 8, gpus: [1, 2, 4, 8], placement: [pack, spread]}}"
     file = tmp_path / "x.yaml"
     file.write_text(text)
     nodes = [Node("a", 4, 0), Node("b", 4, 0)]
-    planned = plan.plan(spec.parse(text, "x"), "x", nodes).trials
+    planned = plan.plan(sweep_file.parse(text, "x"), "x", nodes).trials
     measured = [
         trial(90.0 * one.gpus, **rows.params(one), nodes=float(len(one.arrangement))) | {"cell": one.cell}
         for one in planned
     ]
     monkeypatch.setattr(query, "trials", lambda name: frame(measured))
     monkeypatch.setattr(query, "sweep", lambda name: {"nodes": tuple(nodes)})
-    assert advice.show(file, (), "x", "table") == 0
+    assert next_cell.show(file, (), "x", "table") == 0
     told = capsys.readouterr()
     assert "x has measured every cell" in told.out
     assert not told.err
     monkeypatch.setattr(query, "sweep", lambda name: {"nodes": ()})
-    advice.show(file, (), "x", "csv")
+    next_cell.show(file, (), "x", "csv")
     assert "an earlier version stored x without its nodes" in capsys.readouterr().err

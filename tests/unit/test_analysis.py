@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, overview, rows
-from sweeps.keys import SweepSpec
-from sweeps.ledger import TrialRecord
-from sweeps.plan import plan
-from sweeps.spec import parse
+from sweeps import analysis
+from sweeps.analysis import overview
+from sweeps.record import rows
+from sweeps.record.ledger import TrialRecord
+from sweeps.spec.keys import SweepSpec
+from sweeps.spec.plan import plan
+from sweeps.spec.sweep_file import parse
 from tests.unit.records import config, converged, record, report
-from workers import contract
-from workers.contract import Measurement, TrialOutcome
+from workers.contract import messages
+from workers.contract.messages import Measurement, TrialOutcome
 
 
 def frame(*records: TrialRecord) -> pd.DataFrame:
@@ -115,10 +117,10 @@ def test_hours_to_target_hold_the_checkpoints_on_the_way_and_training_hours_do_n
 def test_an_epoch_of_before_checkpoints_were_timed_is_still_read() -> None:
     measured = converged([0.5, 0.96], reached_target=True).outcome.measurement
     assert measured
-    told = contract.to_json(measured.ranks[0])
+    told = messages.to_json(measured.ranks[0])
     for epoch in told["epochs"]:
         del epoch["checkpoint_s"]
-    assert contract.rank_report(told).epochs == measured.epochs
+    assert messages.rank_report(told).epochs == measured.epochs
 
 
 def test_achieved_flops_are_three_forward_passes_an_image() -> None:

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, predict, rows
+from sweeps import analysis
+from sweeps.analysis import predict
+from sweeps.record import rows
 from tests.examples import examples
 from tests.unit.planted import frame, trial
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.keys import Space, SweepSpec
+from sweeps.spec.keys import Space, SweepSpec
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/axes.md").read_text()

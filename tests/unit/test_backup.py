@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import backup, cli
+from sweeps.cli import main
 from sweeps.errors import InputError, RefusedError
+from sweeps.store import backup
 
 
 def made(folder: Path, runs: int = 3) -> sqlite3.Connection:
@@ -64,10 +65,10 @@ def test_the_store_of_the_current_folder_is_the_one_that_is_meant(workplace: Pat
     made(workplace)
     (workplace / "mlruns/1").mkdir(parents=True)
     (workplace / "mlruns/1/log").write_text("x")
-    assert cli.main(["backup", "it.tgz"]) == 0
-    assert cli.main(["restore", "it.tgz", "--store", "other"]) == 0
+    assert main.main(["backup", "it.tgz"]) == 0
+    assert main.main(["restore", "it.tgz", "--store", "other"]) == 0
     assert (workplace / "other/mlruns/1/log").read_text() == "x"
-    assert cli.main(["restore", "it.tgz"]) == 3
+    assert main.main(["restore", "it.tgz"]) == 3
 
 
 @pytest.mark.parametrize("there", ["mlflow.db", "mlflow.db-wal", "artifacts/mine"])
@@ -161,7 +162,7 @@ def test_what_is_no_backup_is_refused(tmp_path: Path) -> None:
     [("postgresql://me:secret@db/x", "pg_dump"), ("http://me:secret@head:5000", "--store"), ("/some/mlruns", "tar")],
 )
 def test_other_stores_are_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch, uri: str, cure: str) -> None:
-    monkeypatch.setattr("sweeps.tracking.store_name", lambda: uri)
+    monkeypatch.setattr("sweeps.store.tracking.store_name", lambda: uri)
     for call in (backup.write, backup.restore):
         with pytest.raises(RefusedError, match=cure) as refused:
             call(Path("it.tar.gz"), None)

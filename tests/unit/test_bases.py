@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.bases import HOPELESS, OWN, SAME, Bases
-from sweeps.ledger import TrialRecord
+from sweeps.record.ledger import TrialRecord
+from sweeps.scheduling.bases import HOPELESS, OWN, SAME, Bases
 from tests.unit.records import config, record
-from workers.contract import TrialConfig, TrialOutcome
+from workers.contract.messages import TrialConfig, TrialOutcome
 
 ONE = config(batch_size=8)
 PRUNED = TrialOutcome(status="pruned", kind=HOPELESS)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import bound
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bound
 from tests.examples import examples
 
 

@@ -10,23 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import caller, cli, findings, ledger, leftovers, query, status, versions
-from sweeps.caller import Caller
-from sweeps.findings import next_steps
+from sweeps.analysis import findings
+from sweeps.analysis.findings import next_steps
+from sweeps.cli import gc, main
+from sweeps.cluster import versions
+from sweeps.record import ledger
+from sweeps.run import status
+from sweeps.store import query
+from sweeps.text import caller
+from sweeps.text.caller import Caller
 from tests.unit import test_findings as ends
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2] / "sweeps"
 URL = "http://head:8265"
-COMMANDS = re.findall(r"^    ([a-z]+) ", cli._parser().format_help(), re.MULTILINE)
+COMMANDS = re.findall(r"^    ([a-z]+) ", main._parser().format_help(), re.MULTILINE)
 A_COMMAND = re.compile(rf"(?:\bsweep|{{\w*}}) (?:{'|'.join(COMMANDS)}) (?:[A-Z]{{2,}}|--?\w|{{\w*}})")
 NO_MESSAGES = {  # texts for whoever reads them, wherever they sit
-    "caller.py",
+    "text/caller.py",
     "report/trials.py",  # a page to send on
-    "cli.py",  # the help, and commands whose address is known there
-    "place.py",  # refuses the address that was given, and names forms of others
-    "backup.py",  # is done where the store is
+    "cli/main.py",  # the help, and commands whose address is known there
+    "text/addresses.py",  # refuses the address that was given, and names forms of others
+    "store/backup.py",  # is done where the store is
 }
 
 
@@ -54,7 +60,7 @@ def test_no_message_writes_a_command_by_itself() -> None:
         for line, text in texts(ast.parse(path.read_text()))
         if A_COMMAND.search(text)
     ]
-    assert not found, "sweeps.caller.command writes it as the user can copy it"
+    assert not found, "sweeps.text.caller.command writes it as the user can copy it"
 
 
 @pytest.mark.parametrize("text", ["to go on: {} resume {}", "mend it with `sweep sync {0}`", "sweep gc --yes"])
@@ -88,7 +94,7 @@ def test_whoever_submitted_a_sweep_can_copy_each_step_after_it(
     assert steps
     for step in steps:
         words = shlex.split(step.what)
-        args = cli._parser().parse_args(words[1:])
+        args = main._parser().parse_args(words[1:])
         assert (args.address or "") == ("cluster.yaml" if (words[1], kind) == ("ui", "http") else address), step
         assert kind in args.may or words[1] == "ui"
 
@@ -116,10 +122,10 @@ def test_deeper_down_a_message_knows_the_address_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ledger, "names", lambda: ["x"])
-    monkeypatch.setattr(leftovers, "find", lambda *_: ([leftovers.Leftover("x", (), 1, 100.0)], {}))
+    monkeypatch.setattr(gc, "find", lambda *_: ([gc.Leftover("x", (), 1, 100.0)], {}))
     with caller.known("c.yaml", "ssh"):
         assert "sweep sync x --address c.yaml brings it" in str(query._unknown("x", []))
-        leftovers.collect(30.0, True, False, "table")
+        gc.collect(30.0, True, False, "table")
         assert "ray up c.yaml" in versions.difference('{"code": "a", "ray": "1"}', '{"code": "a", "ray": "2"}')
     assert "sweep gc --older 30 --ledgers --yes --address c.yaml" in capsys.readouterr().err
 
@@ -130,5 +136,5 @@ def test_a_secret_in_an_address_is_not_passed_on() -> None:
 
 
 def test_a_command_that_is_refused_says_it_with_the_address_that_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["run", "a b.yaml", "--set", "x=[1, 2]", "--address", "our.yaml"]) == 2
+    assert main.main(["run", "a b.yaml", "--set", "x=[1, 2]", "--address", "our.yaml"]) == 2
     assert "sweep submit 'a b.yaml' --set 'x=[1, 2]' --address our.yaml" in capsys.readouterr().err

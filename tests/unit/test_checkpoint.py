@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeps.conductor import Conductor
-from sweeps.findings import outcomes
+from sweeps.analysis.findings import outcomes
+from sweeps.run.conductor import Conductor
 from tests.unit.records import converged
-from workers import checkpoint, contract, keeper
-from workers.checkpoint import Kept, Made
-from workers.contract import EpochRecord, Measurement
-from workers.ranks import Fault
-from workers.ring import LONGEST_WORD, Solo, gathered
+from workers.contract import messages
+from workers.contract.messages import EpochRecord, Measurement
+from workers.contract.ranks import Fault
+from workers.launch import supervisor
+from workers.strategies.ring import LONGEST_WORD, Solo, gathered
+from workers.workloads.images import checkpoint
+from workers.workloads.images.checkpoint import Kept, Made
 
 MADE = {"software": "sw", "data_files": "ff", "hardware": "hw", "arrangement": "2x4"}
 
@@ -74,7 +76,7 @@ def test_where_anything_differs_the_trial_begins_anew_and_says_why(saved: Path, 
 
 def test_a_checkpoint_of_an_earlier_version_says_nothing_of_its_code_and_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "old.npz"
-    history = json.dumps([contract.to_json(epoch) for epoch in epochs(2)])
+    history = json.dumps([messages.to_json(epoch) for epoch in epochs(2)])
     np.savez(path, np.array(history), np.array([0.5]))
     taken, why = checkpoint.load(path, [Variable(9.0)], MADE)
     assert taken == ()
@@ -157,14 +159,14 @@ def test_a_word_that_is_too_long_to_be_gathered_is_refused() -> None:
 def test_a_note_is_heard_between_epochs_and_is_not_the_rank_s_last_word() -> None:
     lines = [
         {"say": "note", "words": "begins anew"},
-        {"say": "epoch", "record": contract.to_json(epochs(1)[0])},
+        {"say": "epoch", "record": messages.to_json(epochs(1)[0])},
         {"say": "failed", "kind": "raised", "message": "no", "software": "sw", "data_files": "ff"},
     ]
     heard = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    finished, note, rest = keeper._news(heard + b'{"say": "note"')
+    finished, note, rest = supervisor._news(heard + b'{"say": "note"')
     assert (tuple(finished), note) == (epochs(1), "begins anew")
     assert rest.endswith(b'{"say": "note"')
-    ended = keeper._verdict(rest.removesuffix(b'{"say": "note"'), 1)
+    ended = supervisor._verdict(rest.removesuffix(b'{"say": "note"'), 1)
     assert ended == {"what": "failed", "kind": "raised", "message": "no", "software": "sw", "data_files": "ff"}
 
 
@@ -178,7 +180,7 @@ def test_a_trial_that_begins_anew_is_told_of_while_it_runs_and_once_and_in_the_f
     told = types.SimpleNamespace(lines=[], warned=lambda line: told.lines.append(line), progressed=lambda *_: None)
     conductor = Conductor(None, None, [told])  # type: ignore[arg-type, list-item]
     for _ in range(2):
-        conductor.progressed(trial.config, contract.Progress("step", 1, note=why))
+        conductor.progressed(trial.config, messages.Progress("step", 1, note=why))
         conductor._look_at_beginning(ended.config, ranks[0].begun_anew)
     assert told.lines == [f"{trial.config.trial}: {why}"]
     (found,) = outcomes.begun_anew(types.SimpleNamespace(records=[ended, trial], trials=[1, 2]))  # type: ignore[arg-type]

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import claims
 import pytest
+
+import claims
 import results
 import run
 import table
@@ -147,9 +148,14 @@ def test_with_all_its_figures_each_claim_is_written_out_in_four_columns(claim: A
 def source(module: str, root: Path) -> str:
     """The file of one of the project's modules, and of what a benchmark calls its neighbour; empty for any other."""
     inside = Path(*module.split("."))
-    candidates = [inside.with_suffix(".py"), inside / "__init__.py"] if module.partition(".")[0] in OWN else []
-    candidates.append(Path("benchmarks") / f"{module}.py")
-    return next((path.as_posix() for path in candidates if (root / path).is_file()), "")
+    names = (inside.with_suffix(".py"), inside / "__main__.py", inside / "__init__.py")
+    candidates = [*(names if module.partition(".")[0] in OWN else ()), Path("benchmarks") / f"{module}.py"]
+    return next((path.as_posix() for path in candidates if (root / path).is_file() and does_something(root / path)), "")
+
+
+def does_something(path: Path) -> bool:
+    """A package's `__init__` that only says what the package is for moves no figure."""
+    return path.name != "__init__.py" or len(ast.parse(path.read_text()).body) > 1
 
 
 OWN = results.OF_THE_PROJECT
@@ -159,7 +165,7 @@ STARTED = re.compile(r"(\w+)\.py|(\w+):\w+|((?:sweeps|workers|tests)\.[\w.]+)(?:
 
 
 def started(script: Path) -> Iterator[str]:
-    """What a script may start, by any text of it that says as much: `tune_order.py`, `ready:run`, `sweeps.cli`."""
+    """What a script may start, by any text of it that says as much: `tune_order.py`, `ready:run`, `sweeps.cli.main`."""
     for node in ast.walk(ast.parse(script.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and (said := STARTED.fullmatch(node.value)):
             yield said[1] or said[2] or said[3]

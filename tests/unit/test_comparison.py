@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import comparison, references, sides
-from sweeps.analysis import noise
-from sweeps.comparison import Comparison, compare
+from sweeps.analysis import comparison, noise, references
+from sweeps.analysis.comparison import Comparison, compare
+from sweeps.cli import diff
 from sweeps.errors import InputError
 from tests.unit.planted import frame, repeats, trial
 
@@ -129,39 +129,39 @@ def test_two_published_systems_have_ratios_and_no_verdicts() -> None:
 
 def test_a_gate_fails_for_what_is_surely_slower_by_so_much() -> None:
     found = compare(grid({}, "a"), grid({8: 0.95}, "b"))
-    assert sides.exit_code(found, sides.gate("slower:3%")) == 1
-    assert sides.failure(found, sides.gate("slower:3%")) == "1 of 10 cells slower by 3% or more"
-    assert sides.exit_code(found, sides.gate("slower:10%")) == 0
-    assert sides.exit_code(found, sides.gate("faster:3%")) == 0
-    assert sides.exit_code(found, None) == 0
+    assert diff.exit_code(found, diff.gate("slower:3%")) == 1
+    assert diff.failure(found, diff.gate("slower:3%")) == "1 of 10 cells slower by 3% or more"
+    assert diff.exit_code(found, diff.gate("slower:10%")) == 0
+    assert diff.exit_code(found, diff.gate("faster:3%")) == 0
+    assert diff.exit_code(found, None) == 0
 
 
 def test_a_gate_that_could_judge_nothing_fails_and_so_does_one_whose_cells_are_gone() -> None:
     nothing = compare(grid({}, "a"), grid({}, "b", hardware="bbbb").query("batch_size > 1000"))
-    assert sides.failure(nothing, sides.gate("slower:3%")) == "no cell could be compared"
+    assert diff.failure(nothing, diff.gate("slower:3%")) == "no cell could be compared"
     gone = pd.concat([grid({}, "b").query("batch_size > 1"), frame(trial(batch_size=1, outcome="failed"))])
-    assert "1 cells of A have no figure in B" in sides.failure(compare(grid({}, "a"), gone), sides.gate("slower:3%"))
+    assert "1 cells of A have no figure in B" in diff.failure(compare(grid({}, "a"), gone), diff.gate("slower:3%"))
 
 
 @pytest.mark.parametrize("text", ["slower", "slower:3%", "faster:0.5%"])
 def test_a_gate_reads(text: str) -> None:
-    assert sides.gate(text).verdict == text.split(":")[0]
+    assert diff.gate(text).verdict == text.split(":")[0]
 
 
 @pytest.mark.parametrize("text", ["", "slower:3", "slow:3%", "slower:-3%", "slower:%"])
 def test_a_gate_that_makes_no_sense_is_a_mistake(text: str) -> None:
     with pytest.raises(InputError, match="slower:3%"):
-        sides.gate(text)
+        diff.gate(text)
 
 
 def test_a_machine_is_chosen_by_the_beginning_of_its_fingerprint() -> None:
     both = frame(
         trial(1.0, hardware="abc1"), trial(2.0, hardware="abd1", repeat=1), trial(repeat=2, outcome="lost", hardware="")
     )
-    assert sides.on_machine(both, "abd", "x")["images_per_s"].dropna().tolist() == [2.0]
+    assert diff.on_machine(both, "abd", "x")["images_per_s"].dropna().tolist() == [2.0]
     for digest in ("ab", "zz", ""):
         with pytest.raises(InputError, match="abc1, abd1"):
-            sides.on_machine(both, digest, "x")
+            diff.on_machine(both, digest, "x")
 
 
 def test_variances_of_like_cells_are_shared_and_those_of_unlike_ones_are_not() -> None:
@@ -190,7 +190,7 @@ def test_a_verdict_never_stands_beside_an_interval_that_says_otherwise(
     assert found.compared == len(cells)
     up = "faster" if comparison.FIGURES[figure] else "slower"
     down = {"faster": "slower", "slower": "faster"}[up]
-    written = sides._written(found.cells, found.axes)["B ÷ A"]
+    written = diff._written(found.cells, found.axes)["B ÷ A"]
     for row, words in zip(found.cells.to_dict("records"), written, strict=True):
         low, high = (float(end) for end in words.split("(")[1].rstrip(")").split(" to "))
         for least, most in ((row["ratio_low"], row["ratio_high"]), (low, high)):
@@ -200,8 +200,8 @@ def test_a_verdict_never_stands_beside_an_interval_that_says_otherwise(
 
 def test_an_interval_that_nearly_holds_1_is_written_with_digits_enough() -> None:
     row = {"ratio": 1.001, "ratio_low": 1.00004, "ratio_high": 1.002}
-    assert sides._interval(row) == "1.00100 (1.00004 to 1.00200)"
-    assert sides._interval(row | {"ratio_low": 0.9999}) == "1.001 (1.000 to 1.002)"
+    assert diff._interval(row) == "1.00100 (1.00004 to 1.00200)"
+    assert diff._interval(row | {"ratio_low": 0.9999}) == "1.001 (1.000 to 1.002)"
 
 
 def test_the_figures_that_can_be_compared_are_known() -> None:

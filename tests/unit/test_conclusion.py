@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from sweeps import driver, findings, ledger, plan, spec, tracking
-from sweeps.note import Conclusion
-from sweeps.report import study
+from sweeps.analysis import findings, study
+from sweeps.record import ledger
+from sweeps.run import driver
+from sweeps.spec import plan, sweep_file
+from sweeps.store import tracking
+from sweeps.store.description import Conclusion
 from tests.unit.records import record
 
 TEXT = "{name: end, model: tiny, device: cpu, repeats: 2, space: {batch_size: [8, 16], gpus: 1}}"
@@ -19,7 +22,7 @@ def test_what_was_found_is_worked_out_once_and_told_in_all_three_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
-    planned = plan.plan(spec.parse(TEXT, "x"))
+    planned = plan.plan(sweep_file.parse(TEXT, "x"))
     book = ledger.create(planned, TEXT)
     for config in planned.trials:
         book.write(record(config, 100.0 * config.batch_size))
@@ -42,7 +45,7 @@ def test_what_was_found_is_worked_out_once_and_told_in_all_three_places(
     monkeypatch.setattr(tracking, "attach", lambda facts, file, told: stored.append((file, told)))
     records = ledger.read("end").trials
     driver._conclude(book.facts, planned, records, tmp_path / "x.yaml", driver.Terms(), [], "", 0.0)
-    assert calls == ["sweeps.report.study", "sweeps.findings"]
+    assert calls == ["sweeps.analysis.study", "sweeps.analysis.findings"]
     ((page, told),) = stored
     found = findings.of(study.of("end"))
     assert page == tmp_path / "end" / "report.html"

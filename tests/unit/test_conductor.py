@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import ledger
-from sweeps.conductor import Conductor
-from sweeps.ledger import SweepRecord
+from sweeps.record import ledger
+from sweeps.record.ledger import SweepRecord
+from sweeps.run.conductor import Conductor
 from tests.unit import hopeless
 from tests.unit.hopeless import FILE, GOOD, LOW, SLOW
 from tests.unit.records import config

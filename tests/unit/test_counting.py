@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import contract, keeper
+from workers.contract import messages
 from workers.inputs import counting, shards
-from workers.ring import Solo
+from workers.launch import supervisor
+from workers.strategies.ring import Solo
 
 
 @pytest.fixture(autouse=True)
@@ -250,8 +251,8 @@ def test_a_rank_with_nothing_left_to_count_beats_until_the_others_are_done(
 
 
 def test_a_read_that_never_returns_is_a_stall_that_says_how_far_it_was() -> None:
-    assert contract.Deadlines(build_s=7, step_s=1).for_phase("count") == 7
-    ended = keeper._stalled(("count", 1_234_567), 600, 0)
+    assert messages.Deadlines(build_s=7, step_s=1).for_phase("count") == 7
+    ended = supervisor._stalled(("count", 1_234_567), 600, 0)
     assert (
         ended["message"]
         == "stopped answering while it counted the data's records, 1,234,567 so far: no progress for 600 s"

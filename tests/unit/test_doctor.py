@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import cli, doctor, errors
+from sweeps import errors
+from sweeps.cli import main
+from sweeps.cluster import doctor
 
 pytestmark = pytest.mark.unit
 
@@ -37,7 +39,7 @@ def test_a_probe_that_fails_is_a_refusal_with_its_last_line(
 ) -> None:
     failed = subprocess.CompletedProcess([], 1, "", "Traceback …\nImportError: libcudart.so.12\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
-    assert cli.main(["doctor", "--address", "local"]) == errors.REFUSED
+    assert main.main(["doctor", "--address", "local"]) == errors.REFUSED
     told = capsys.readouterr().err
     assert "ImportError: libcudart.so.12" in told
     assert "make clean setup" in told
@@ -56,5 +58,5 @@ def test_doctor_hands_its_folders_on(monkeypatch: pytest.MonkeyPatch) -> None:
         return []
 
     monkeypatch.setattr(doctor, "examine", examine)
-    cli.main(["doctor", "--address", "local", "--data", "/data/images"])
+    main.main(["doctor", "--address", "local", "--data", "/data/images"])
     assert asked == [["/data/images"]]

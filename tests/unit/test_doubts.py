@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.findings import Finding, doubts
+from sweeps.analysis.findings import Finding, doubts
 from tests.unit.planted import frame, repeats, trial
 
 

@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
-from sweeps import cli, driver, driverlog, errors, ledger, screen, service
+from sweeps import errors
+from sweeps.cli import main
+from sweeps.cluster import driver_log, ray_jobs
+from sweeps.record import ledger
+from sweeps.run import driver
+from sweeps.text import screen
 
 pytestmark = pytest.mark.unit
 
@@ -20,31 +25,31 @@ pytestmark = pytest.mark.unit
 def test_all_that_is_said_is_in_the_file_and_where_it_was_said_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with driverlog.kept():
+    with driver_log.kept():
         print("before the sweep has a name")
-        driverlog.into(tmp_path / "logs")
+        driver_log.into(tmp_path / "logs")
         screen.beside().print("on the other stream")
         print("after")
     print("when it is over")
     said = capsys.readouterr()
     assert said.out == "before the sweep has a name\nafter\nwhen it is over\n"
     assert said.err == "on the other stream\n"
-    assert driverlog.read(tmp_path / "logs") == "before the sweep has a name\non the other stream\nafter\n"
+    assert driver_log.read(tmp_path / "logs") == "before the sweep has a name\non the other stream\nafter\n"
 
 
 def test_a_later_driver_adds_to_what_the_earlier_ones_said(tmp_path: Path) -> None:
     for words in ("one", "two"):
-        with driverlog.kept():
-            driverlog.into(tmp_path)
+        with driver_log.kept():
+            driver_log.into(tmp_path)
             print(words)
-    assert driverlog.read(tmp_path) == "one\ntwo\n"
+    assert driver_log.read(tmp_path) == "one\ntwo\n"
 
 
 def test_nothing_is_kept_of_a_driver_in_a_terminal(tmp_path: Path) -> None:
     stdout = sys.stdout
-    driverlog.into(tmp_path / "logs")
+    driver_log.into(tmp_path / "logs")
     assert not (tmp_path / "logs").exists()
-    assert driverlog.read(tmp_path) == ""
+    assert driver_log.read(tmp_path) == ""
     assert sys.stdout is stdout
 
 
@@ -53,13 +58,13 @@ def test_why_a_submitted_driver_ended_is_in_its_file_too(
     is_submitted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(name: str, terms: Any) -> int:
-        driverlog.into(tmp_path)
+        driver_log.into(tmp_path)
         raise errors.RefusedError("the disk is full")
 
     monkeypatch.setattr(driver, "resume", refused)
     monkeypatch.setenv(ledger.JOB, "job") if is_submitted else monkeypatch.delenv(ledger.JOB, raising=False)
-    assert cli.main(["resume", "x", "--address", "local"]) == errors.REFUSED
-    assert driverlog.read(tmp_path) == ("the disk is full\n" if is_submitted else "")
+    assert main.main(["resume", "x", "--address", "local"]) == errors.REFUSED
+    assert driver_log.read(tmp_path) == ("the disk is full\n" if is_submitted else "")
 
 
 class Jobs:
@@ -95,7 +100,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Any:
         def client(_: str) -> Iterator[Jobs]:
             yield jobs
 
-        monkeypatch.setattr(service, "_client", client)
+        monkeypatch.setattr(ray_jobs, "_client", client)
         return jobs
 
     return serve
@@ -110,9 +115,9 @@ def test_an_interrupted_submission_runs_nothing_and_names_what_had_begun(
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(service, "_named", interrupted)
+    monkeypatch.setattr(ray_jobs, "_named", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        service.drive(["run", "x.yaml"], "mine", "cluster.yaml")
+        ray_jobs.drive(["run", "x.yaml"], "mine", "cluster.yaml")
     assert jobs.stopped
     assert told in capsys.readouterr().err
 
@@ -125,9 +130,9 @@ def test_one_that_is_interrupted_before_the_cluster_has_it_is_taken_back_too(
 
     jobs = served(Jobs(""))
     monkeypatch.setattr(jobs, "submit_job", interrupted)
-    monkeypatch.setattr(service, "ARRIVES_WITHIN_S", 0.0)
+    monkeypatch.setattr(ray_jobs, "ARRIVES_WITHIN_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        service.drive(["run", "x.yaml"], "mine", "cluster.yaml")
+        ray_jobs.drive(["run", "x.yaml"], "mine", "cluster.yaml")
     assert "nothing has begun" in capsys.readouterr().err
 
 
@@ -136,12 +141,12 @@ def test_the_log_of_a_sweep_from_before_the_last_ray_up_is_its_folders(
     is_followed: bool, served: Any, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = submitted_before(workplace)
-    with driverlog.kept():
-        driverlog.into(folder / "logs")
+    with driver_log.kept():
+        driver_log.into(folder / "logs")
         print("all 8 completed")
     capsys.readouterr()
     served(Jobs("of Ray"))
-    assert service.logs("old", is_followed) == errors.DONE
+    assert ray_jobs.logs("old", is_followed) == errors.DONE
     assert capsys.readouterr().out == "all 8 completed\n"
 
 
@@ -160,9 +165,9 @@ def test_without_ray_a_log_is_read_from_the_sweeps_folder(
     """After `ray down`, on the head."""
     logs = submitted_before(workplace) / "logs"
     logs.mkdir()
-    (logs / driverlog.NAME).write_text("all 8 completed\n")
-    monkeypatch.setattr(service, "_client", lambda _: pytest.fail("it was asked"))
-    assert service.logs("old", False) == errors.DONE
+    (logs / driver_log.NAME).write_text("all 8 completed\n")
+    monkeypatch.setattr(ray_jobs, "_client", lambda _: pytest.fail("it was asked"))
+    assert ray_jobs.logs("old", False) == errors.DONE
     assert capsys.readouterr().out == "all 8 completed\n"
 
 
@@ -172,7 +177,7 @@ def test_a_log_that_was_deleted_is_said_to_be(
 ) -> None:
     submitted_before(workplace)
     served(Jobs("of Ray"))
-    assert service.logs("old", is_followed) == errors.DONE
+    assert ray_jobs.logs("old", is_followed) == errors.DONE
     told = capsys.readouterr()
     assert (told.out, told.err.startswith("no log of old's driver is kept")) == ("", True)
 
@@ -182,5 +187,5 @@ def test_what_an_earlier_version_s_driver_said_is_asked_of_ray(
 ) -> None:
     submitted_before(workplace)
     served(Jobs("of Ray\n", "sweep-old-1"))
-    assert service.logs("old", False) == errors.DONE
+    assert ray_jobs.logs("old", False) == errors.DONE
     assert capsys.readouterr().out == "of Ray\n"

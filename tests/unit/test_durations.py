@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import durations, ledger
-from sweeps.durations import Durations, Predicted, earlier
-from sweeps.keys import SweepSpec
-from sweeps.ledger import TrialRecord
-from sweeps.plan import plan
+from sweeps.record import ledger
+from sweeps.record.ledger import TrialRecord
+from sweeps.scheduling import durations
+from sweeps.scheduling.durations import Durations, Predicted, earlier
+from sweeps.spec.keys import SweepSpec
+from sweeps.spec.plan import plan
 from tests.unit.records import converged, record
 from tests.unit.simulations import outcome, trial
-from workers.contract import Measurement, TrialConfig, TrialOutcome
+from workers.contract.messages import Measurement, TrialConfig, TrialOutcome
 
 ROOT = Path(__file__).parents[2]
 
@@ -191,7 +192,7 @@ def test_of_many_ledgers_the_newest_are_read(workplace: Path, monkeypatch: pytes
 
 def test_predicting_from_the_model_loads_no_heavy_library() -> None:
     code = (
-        "import sys; from sweeps import durations; from sweeps.simulator import cluster, course\n"
+        "import sys; from sweeps.scheduling import durations; from sweeps.simulator import cluster, course\n"
         "from tests.unit.simulations import trial\n"
         "model = cluster.parse('nodes=8,gpus=4,gpu=v100')\n"
         "known = durations.Durations(lambda config: course.expected_s(config, model))\n"

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from sweeps import analysis, rows
-from sweeps.ledger import TrialRecord
+from sweeps import analysis
+from sweeps.record import rows
+from sweeps.record.ledger import TrialRecord
 from tests.unit.planted import frame
 from tests.unit.records import config, record
-from workers import contract, verdict
-from workers.keeper import RankEnd
+from workers.contract import messages
+from workers.launch import verdict
+from workers.launch.supervisor import RankEnd
 
 KNOWN = ("joules_per_image", "cpu_joules_per_image", "gpu_joules_per_image")
 CPU, GPU = {"cpu_energy_j": 50.0}, {"gpu_energy_j": 300.0}
@@ -58,7 +60,7 @@ def test_cells_and_costs_keep_the_parts_apart() -> None:
 def test_an_earlier_result_whose_joules_may_be_of_a_part_tells_none() -> None:
     def cached(**figures: float) -> dict[str, float]:
         made = told("gpu", {})
-        one = contract.Cached(
+        one = messages.Cached(
             sweep="s", measured_at=0.0, hardware="", software="", limited_by="", figures={"images_per_s": 9.0} | figures
         )
         return rows.metrics(dataclasses.replace(made, outcome=dataclasses.replace(made.outcome, cached=one)))

@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from sweeps import rows as rows_of
-from sweeps.cache import Cache, Made
-from sweeps.durations import Durations
-from sweeps.engine import Engine
-from sweeps.feasibility import Feasibility
-from sweeps.ledger import TrialRecord
-from sweeps.packing import Start
-from sweeps.rungs import Rungs, Verdict, arrival
-from sweeps.search import Listed
-from sweeps.shape import Node
+from sweeps.record import rows as rows_of
+from sweeps.record.ledger import TrialRecord
+from sweeps.scheduling.cache import Cache, Made
+from sweeps.scheduling.durations import Durations
+from sweeps.scheduling.engine import Engine
+from sweeps.scheduling.feasibility import Feasibility
+from sweeps.scheduling.packing import Start
+from sweeps.scheduling.rungs import Rungs, Verdict, arrival
+from sweeps.scheduling.search import Listed
+from sweeps.spec.arrangements import Node
 from tests.unit.records import config, record
-from workers import contract
-from workers.contract import EpochRecord, Granted, TrialConfig, TrialOutcome
+from workers.contract import messages
+from workers.contract.messages import EpochRecord, Granted, TrialConfig, TrialOutcome
 
 FOUR = [Node(f"n{n}", 4, 0) for n in range(4)]
 MADE_OF = {node.name: Made("hw", "sw", {"/images": "ff"}) for node in FOUR}
@@ -391,7 +391,7 @@ def test_who_stood_at_a_rung_with_other_code_or_on_other_nodes_stops_nobody(
     first, second = learning(8, 1), learning(16, 1)
     arrivals = at_rung(judging([first]), 0.9).arrivals
     going = judging([second], made)
-    going.resumed([], arrivals=[arrival(json.loads(json.dumps(contract.to_json(one)))) for one in arrivals])
+    going.resumed([], arrivals=[arrival(json.loads(json.dumps(messages.to_json(one)))) for one in arrivals])
     assert bool(at_rung(going, 0.1).why) == is_stopped
 
 

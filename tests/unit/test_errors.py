@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeps.errors import InputError, Mistake, RefusedError
-from workers.redact import masked
+from workers.contract.redact import masked
 
 pytestmark = pytest.mark.unit
 

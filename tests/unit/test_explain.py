@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from sweeps import limits
+from sweeps.record import limits
 from tests.unit.records import config, report
-from workers import explain
-from workers.contract import ROUNDS, Measurement, TrialConfig, Without
-from workers.ring import Solo
+from workers.contract.messages import ROUNDS, Measurement, TrialConfig, Without
+from workers.strategies.ring import Solo
+from workers.workloads.images import step_shares
 
 STEP_S = 0.01
 
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     planted = Clock()
-    monkeypatch.setattr(explain, "time", planted)
+    monkeypatch.setattr(step_shares, "time", planted)
     return planted
 
 
@@ -115,7 +115,7 @@ def asked(**fields: object) -> TrialConfig:
 def timed(
     clock: Clock, source: Ahead, ring: Solo, comm_s: float = 0.0, steps: int = 64
 ) -> dict[Without, tuple[Any, ...]]:
-    feed, step_ms = explain.Feed(source.stream()), []
+    feed, step_ms = step_shares.Feed(source.stream()), []
     for _ in range(steps):  # as in a window: the buffers are as they are while steps are whole
         began = clock.now_s
         next(feed)
@@ -123,7 +123,7 @@ def timed(
         step_ms.append(1e3 * (clock.now_s - began))
     beats: list[int] = []
     learner = Sleeper(clock, comm_s)
-    found = explain.timed(asked(), step_ms, ring, learner, feed, beats.append, source.burst)  # type: ignore[arg-type]
+    found = step_shares.timed(asked(), step_ms, ring, learner, feed, beats.append, source.burst)  # type: ignore[arg-type]
     assert beats == list(range(len(beats)))
     return found
 
@@ -142,8 +142,8 @@ def test_an_input_that_is_too_slow_is_waited_for_though_its_buffers_filled_meanw
     assert share(found, 1).input.value == pytest.approx(0.5, abs=0.1)
     for blocks in found.values():
         assert len(blocks) == ROUNDS
-    assert {len(block) for block in found["input"]} == {explain.FEWEST}
-    assert {len(block) for block in found["nothing"]} == {explain.FEWEST_WAITING}
+    assert {len(block) for block in found["input"]} == {step_shares.FEWEST}
+    assert {len(block) for block in found["nothing"]} == {step_shares.FEWEST_WAITING}
 
 
 @pytest.mark.parametrize("burst", [2, 4])
@@ -157,7 +157,7 @@ def test_batches_that_come_several_at_a_time_do_not_lengthen_the_wait_for_them(b
 def test_an_input_that_keeps_up_is_not_waited_for_and_none_of_it_passed_over(clock: Clock) -> None:
     source = Ahead(clock, STEP_S / 4, buffered=12)
     timed(clock, source, Solo())
-    whole_blocks = ROUNDS * explain.FEWEST + explain.SETTLING * 4  # of six, two go on where a round turns back
+    whole_blocks = ROUNDS * step_shares.FEWEST + step_shares.SETTLING * 4  # of six, two go on where a round turns back
     assert source.taken == 64 + 1 + whole_blocks  # and the one at hand
 
 
@@ -172,8 +172,8 @@ def test_two_parts_and_both_have_their_shares(clock: Clock) -> None:
 
 def test_a_trial_that_does_not_ask_or_is_too_short_takes_no_step() -> None:
     for wanted, steps in ((asked(explain=False), 100), (asked(), 15)):
-        feed = explain.Feed(iter(()))
-        assert explain.timed(wanted, [10.0] * steps, Solo(), None, feed, lambda _: None) == {}  # type: ignore[arg-type]
+        feed = step_shares.Feed(iter(()))
+        assert step_shares.timed(wanted, [10.0] * steps, Solo(), None, feed, lambda _: None) == {}  # type: ignore[arg-type]
 
 
 class Rehearsed(Pair):
@@ -196,14 +196,14 @@ def test_blocks_settle_after_a_barrier_but_where_a_round_turns_back() -> None:
     """Whole, alone and reducing blocks of two counted steps: what goes on does not settle again."""
     both = Rehearsed()
     config = asked(data="synthetic", gpus=2)
-    feed = explain.Feed(itertools.repeat(None))
+    feed = step_shares.Feed(itertools.repeat(None))
     next(feed)
-    found = explain.timed(config, [10.0] * 64, both, both, feed, lambda _: None)  # type: ignore[arg-type]
+    found = step_shares.timed(config, [10.0] * 64, both, both, feed, lambda _: None)  # type: ignore[arg-type]
     there_and_back = ["|www", "|aaa", "|rrrrr", "|aaa", "|www"]
     turned = "".join(there_and_back[:-1]) + "|wwwww" + "".join(there_and_back[1:-1])
     assert "".join(both.done) == "ar" + turned + "|wwwww" + "".join(there_and_back[1:])
     assert [len(block) for blocks in found.values() for block in blocks] == [2] * ROUNDS * 3
-    assert len(both.done) - both.done.count("|") - 2 == explain.cost(64, explain.parts(config, 2))
+    assert len(both.done) - both.done.count("|") - 2 == step_shares.cost(64, step_shares.parts(config, 2))
 
 
 def test_after_the_steps_that_settle_each_takes_what_it_takes_in_the_long_run() -> None:
@@ -216,19 +216,19 @@ def test_after_the_steps_that_settle_each_takes_what_it_takes_in_the_long_run() 
         steps.append([one - end for one, end in zip(later, ends, strict=True)])
         ends = later
     in_the_long_run = max(one + other for one, other in zip(backward, update, strict=True)) + out_ms
-    assert all(ms == in_the_long_run for step in steps[explain.SETTLING :] for ms in step)
-    assert any(ms < in_the_long_run - 1 for step in steps[: explain.SETTLING] for ms in step)
+    assert all(ms == in_the_long_run for step in steps[step_shares.SETTLING :] for ms in step)
+    assert any(ms < in_the_long_run - 1 for step in steps[: step_shares.SETTLING] for ms in step)
 
 
 def test_it_rests_until_the_threads_that_fill_buffers_have_done_so(clock: Clock) -> None:
     clock.busy_until_s = 0.3
-    explain.rest(30.0, lambda: None)
-    assert 0.3 <= clock.now_s < 0.3 + 4 * explain.SLICE_S
+    step_shares.rest(30.0, lambda: None)
+    assert 0.3 <= clock.now_s < 0.3 + 4 * step_shares.SLICE_S
 
 
 def test_it_does_not_rest_for_ever_and_says_meanwhile_that_it_is_there(clock: Clock) -> None:
     clock.busy_until_s = math.inf
     beats: list[float] = []
-    explain.rest(0.2, lambda: beats.append(clock.now_s))
-    assert 0.2 <= clock.now_s < 0.2 + 2 * explain.SLICE_S
+    step_shares.rest(0.2, lambda: beats.append(clock.now_s))
+    assert 0.2 <= clock.now_s < 0.2 + 2 * step_shares.SLICE_S
     assert len(beats) >= 2

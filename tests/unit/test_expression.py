@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.expression import ExpressionError, condition, parse
+from sweeps.spec.expression import ExpressionError, condition, parse
 
 NAMES = ("batch_size", "gpus", "precision", "xla", "decode_threads", "env.NCCL_ALGO")
 VALUES = {

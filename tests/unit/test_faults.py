@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.faults import Faults
+from sweeps.scheduling.retries import Faults
 from tests.unit.records import config, record
-from workers.contract import TrialOutcome
+from workers.contract.messages import TrialOutcome
 
 LOST = TrialOutcome(status="lost", kind="node lost")
 KILLED = TrialOutcome(status="failed", kind="killed", rank=1)

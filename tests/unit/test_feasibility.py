@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.cache import Fingerprints
-from sweeps.feasibility import FIELDS, MOST_CHECKS, WEIGHTLESS, Feasibility, is_inferred, outcome
-from sweeps.ledger import TrialRecord
+from sweeps.record.ledger import TrialRecord
+from sweeps.scheduling.cache import Fingerprints
+from sweeps.scheduling.feasibility import FIELDS, MOST_CHECKS, WEIGHTLESS, Feasibility, is_inferred, outcome
 from tests.unit.records import config, record
-from workers.contract import Granted, TrialConfig, TrialOutcome
+from workers.contract.messages import Granted, TrialConfig, TrialOutcome
 
 BASE = config()
 GIB_PER_IMAGE, GIB_OF_A_RING, GIB = 0.05, 0.2, 16.0

@@ -8,16 +8,19 @@ import math
 
 import pytest
 
-from sweeps import findings, note, report, rows
-from sweeps.caller import Caller
-from sweeps.findings import next_steps, outcomes
-from sweeps.findings.next_steps import Situation
+from sweeps import report
+from sweeps.analysis import findings
+from sweeps.analysis.findings import next_steps, outcomes
+from sweeps.analysis.findings.next_steps import Situation
+from sweeps.analysis.study import Study
+from sweeps.record import rows
 from sweeps.report import answer
 from sweeps.report.page import rich
-from sweeps.report.study import Study
+from sweeps.store import description
+from sweeps.text.caller import Caller
 from tests.unit import studies
 from tests.unit.planted import frame, trial
-from workers.contract import Cached, TrialConfig, TrialOutcome
+from workers.contract.messages import Cached, TrialConfig, TrialOutcome
 
 FILE = "{name: words, model: tiny, device: cpu, repeats: 3, space: {batch_size: [8, 16, 32], gpus: 1}}"
 NOISE = {0: 0.99, 1: 1.0, 2: 1.01}
@@ -151,7 +154,7 @@ def test_the_tag_of_many_findings_is_whole_json_and_holds_the_first() -> None:
     assert len(cut) <= 700
     assert 0 < len(json.loads(cut)) < len(found.all)
     assert json.loads(cut)[0]["rule"] == "best"
-    assert len(json.loads(found.tag(note.LONGEST))) == len(found.all)
+    assert len(json.loads(found.tag(description.LONGEST))) == len(found.all)
 
 
 @pytest.mark.parametrize("status", ["failed", "lost"])

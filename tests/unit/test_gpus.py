@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.test_telemetry import NvmlError, line, nvml_of, sampled
-from workers import gpus, pinning, readings, usage
-from workers.ranks import Fault
+from workers.contract.ranks import Fault
+from workers.measure import usage
+from workers.node import gpus, pinning, readings
 
 UUIDS = ["GPU-aaaa1111-0", "GPU-bbbb2222-1", "GPU-bbbb3333-2"]
 BUSES = ["00000000:07:00.0", "00000000:1A:00.0", "00000000:C1:00.0"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sweeps.conductor import Conductor
-from sweeps.observer import Observer
+from sweeps.run.conductor import Conductor
+from sweeps.scheduling.observer import Observer
 from tests.unit.records import config
-from workers import gputest
+from workers.checks import gpu_self_test
 
 MODEL = "NVIDIA A100-SXM4-80GB"
 
@@ -55,7 +55,7 @@ def judged(*rounds: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any
 
 
 def test_a_gpu_is_told_by_its_number_and_a_link_by_both() -> None:
-    found = gputest.tests("n0", 5.0, ["4", "6"], measured(1, 1))
+    found = gpu_self_test.tests("n0", 5.0, ["4", "6"], measured(1, 1))
     assert [(one["node"], set(one["figures"])) for one in found] == [
         ("n0 GPU 4", {"gpu_fp16_tflops", "gpu_memory_gib_per_s"}),
         ("n0 GPU 4→6", {"gpu_link_gib_per_s"}),
@@ -66,7 +66,7 @@ def test_a_gpu_is_told_by_its_number_and_a_link_by_both() -> None:
 
 
 def test_one_slow_gpu_among_its_peers_is_found() -> None:
-    warnings, notes = judged(gputest.tests("n0", 0.0, list("0123"), measured(1, 0.97, 0.85, 1.02)))
+    warnings, notes = judged(gpu_self_test.tests("n0", 0.0, list("0123"), measured(1, 0.97, 0.85, 1.02)))
     assert warnings == [
         "n0 GPU 2 is slower: fp16 matrix products: 238 TFLOP/s, 15% below the median of its 3 peers (280)"
     ]
@@ -74,26 +74,33 @@ def test_one_slow_gpu_among_its_peers_is_found() -> None:
 
 
 def test_a_link_without_nvlink_is_not_slow_beside_one_that_has_it() -> None:
-    assert judged(gputest.tests("n0", 0.0, list("0123"), measured(1, 1, 1, 1)))[0] == []
+    assert judged(gpu_self_test.tests("n0", 0.0, list("0123"), measured(1, 1, 1, 1)))[0] == []
 
 
 def test_a_link_that_is_slower_than_the_same_link_of_other_nodes_is_found() -> None:
     slower = measured(1, 1, 1, 1, links=(25.0, 20.0, 250.0, 20.0))
-    rounds = [gputest.tests(f"n{n}", 0.0, list("0123"), one) for n, one in enumerate([measured(1, 1, 1, 1), slower])]
+    rounds = [
+        gpu_self_test.tests(f"n{n}", 0.0, list("0123"), one) for n, one in enumerate([measured(1, 1, 1, 1), slower])
+    ]
     (warning,) = judged(*rounds)[0]
     assert warning.startswith("n1 GPU 0→1 is slower: copying from GPU to GPU: 25 GiB/s, 90% below")
 
 
 def test_another_model_is_no_peer() -> None:
     other = [{"model": "Tesla T4", "figures": {"gpu_fp16_tflops": 40.0}}]
-    assert judged(gputest.tests("n0", 0.0, ["0"], other), gputest.tests("n1", 0.0, list("01"), measured(1, 1)))[0] == []
+    assert (
+        judged(
+            gpu_self_test.tests("n0", 0.0, ["0"], other), gpu_self_test.tests("n1", 0.0, list("01"), measured(1, 1))
+        )[0]
+        == []
+    )
 
 
 def test_a_node_is_still_judged_beside_nodes_and_not_beside_gpus() -> None:
     def node(name: str, gflops: float) -> dict[str, Any]:
         return {"node": name, "at": 0.0, "figures": {"core_gflops": gflops}}
 
-    gpus = gputest.tests("n0", 0.0, list("01"), measured(1, 1))
+    gpus = gpu_self_test.tests("n0", 0.0, list("01"), measured(1, 1))
     (warning,) = judged([node("n0", 100.0), *gpus, node("n1", 50.0)])[0]
     assert warning.startswith("n1 is slower: matrix products on one core")
 
@@ -106,7 +113,7 @@ def test_gpus_that_cannot_be_tested_are_named_and_the_sweep_goes_on(monkeypatch:
         return subprocess.CompletedProcess(command, 1, "", "noise\nInternalError: no kernel image is available\n")
 
     monkeypatch.setattr(subprocess, "run", fails)
-    found = gputest.probe("n0", ["0", "MIG-aaaa", "3"])
+    found = gpu_self_test.probe("n0", ["0", "MIG-aaaa", "3"])
     assert (asked["CUDA_VISIBLE_DEVICES"], asked["CUDA_DEVICE_ORDER"]) == ("0,3", "PCI_BUS_ID")
     warnings, notes = judged(found)
     assert warnings == ["n0's GPUs could not be tested: InternalError: no kernel image is available"]
@@ -118,13 +125,13 @@ def test_a_test_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         raise subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setattr(subprocess, "run", hangs)
-    assert gputest.probe("n0", ["0"])[0]["trouble"] == "no answer within 180 s"
+    assert gpu_self_test.probe("n0", ["0"])[0]["trouble"] == "no answer within 180 s"
 
 
 def test_nothing_is_started_where_a_gang_has_no_whole_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("started a process"))
-    assert gputest.probe("n0", []) == []
-    assert gputest.probe("n0", ["MIG-aaaa"]) == []
+    assert gpu_self_test.probe("n0", []) == []
+    assert gpu_self_test.probe("n0", ["MIG-aaaa"]) == []
 
 
 def test_a_rate_is_told_without_what_the_first_time_takes() -> None:
@@ -135,6 +142,6 @@ def test_a_rate_is_told_without_what_the_first_time_takes() -> None:
     def work(times: int) -> None:
         time.sleep(next(took, 0.01 * times))
 
-    rate = gputest.paced(work)
+    rate = gpu_self_test.paced(work)
     assert 30 < rate() <= 100
     assert 30 < rate() <= 100

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from sweeps import driver, guard
+from sweeps.cluster import head_watch
+from sweeps.run import driver
 
 
 class Head:
@@ -35,7 +36,7 @@ def head() -> Iterator[Head]:
 
 def test_a_head_that_ends_has_gone(head: Head) -> None:
     heard: queue.Queue[str] = queue.Queue()
-    with guard.guarded(head.address, lambda: head.identity, heard.put):
+    with head_watch.guarded(head.address, lambda: head.identity, heard.put):
         line = head.line()
         head.listener.close()
         line.close()
@@ -44,7 +45,7 @@ def test_a_head_that_ends_has_gone(head: Head) -> None:
 
 def test_a_head_that_took_another_s_place_is_not_that(head: Head) -> None:
     heard: queue.Queue[str] = queue.Queue()
-    with guard.guarded(head.address, lambda: head.identity, heard.put):
+    with head_watch.guarded(head.address, lambda: head.identity, heard.put):
         line = head.line()
         head.identity = "second"
         line.close()
@@ -53,7 +54,7 @@ def test_a_head_that_took_another_s_place_is_not_that(head: Head) -> None:
 
 def test_a_head_that_only_hangs_up_is_still_there(head: Head) -> None:
     heard: queue.Queue[str] = queue.Queue()
-    with guard.guarded(head.address, lambda: head.identity, heard.put):
+    with head_watch.guarded(head.address, lambda: head.identity, heard.put):
         for _ in range(3):
             head.line().close()
     assert heard.empty()
@@ -72,7 +73,7 @@ def test_whoever_loses_its_head_is_told_what_has_ended_and_how_to_go_on(
     assert ended == [3]
     if address:
         assert why in told.getvalue()
-        assert "sweep resume x --address HOST:6379" in told.getvalue()
+        assert "once it is back, or with another head's address: sweep resume x\n" in told.getvalue()
     else:
         assert "the Ray that this command had started on this machine has ended" in told.getvalue()
         assert "sweep resume x\n" in told.getvalue()

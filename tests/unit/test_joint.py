@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import comparison
-from sweeps.analysis import joint, noise
-from workers import student
+from sweeps.analysis import comparison, joint, noise
+from workers.measure import student_t
 
 RUNS = 1000
 SPREAD = 0.01  # of the quieter side
@@ -62,7 +61,7 @@ def test_a_figure_beside_one_that_stands_as_it_is_has_its_own_interval(
     variance: float, freedom: float, confidence: float
 ) -> None:
     half = joint.half_width([variance, 0.0], [freedom, math.inf], confidence)
-    assert half == pytest.approx(student.quantile(freedom, confidence) * math.sqrt(variance))
+    assert half == pytest.approx(student_t.quantile(freedom, confidence) * math.sqrt(variance))
     assert joint.chance(half, [variance, 0.0], [freedom, math.inf]) == pytest.approx(1 - confidence, rel=1e-5)
 
 
@@ -70,7 +69,7 @@ def test_a_figure_beside_one_that_stands_as_it_is_has_its_own_interval(
 def test_a_sum_is_less_sure_than_each_of_its_figures(figures: list[tuple[float, float]], confidence: float) -> None:
     variances, freedom = zip(*figures, strict=True)
     half = joint.half_width(variances, freedom, confidence)
-    alone = [student.quantile(df, confidence) * math.sqrt(variance) for variance, df in figures]
+    alone = [student_t.quantile(df, confidence) * math.sqrt(variance) for variance, df in figures]
     assert max(alone) <= half <= sum(alone) * (1 + 1e-9)
     assert half == pytest.approx(math.sqrt(sum(one**2 for one in alone)))
 

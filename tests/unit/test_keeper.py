@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from workers import keeper
+from workers.launch import supervisor
 
 pytestmark = pytest.mark.unit
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    keeper._clear_away_what_nobody_holds.cache_clear()
+    supervisor._clear_away_what_nobody_holds.cache_clear()
     return tmp_path
 
 
@@ -38,7 +38,7 @@ def test_what_nobody_holds_goes_and_what_is_held_or_new_or_not_ours_stays(tempor
     (temporary / "sweep-rank-link").symlink_to(temporary / "elsewhere")
     keepers = os.open(held, os.O_RDONLY)
     fcntl.flock(keepers, fcntl.LOCK_SH)
-    keeper._clear_away_what_nobody_holds()
+    supervisor._clear_away_what_nobody_holds()
     os.close(keepers)
     left = {path.name for path in temporary.iterdir()}
     assert left == {"sweep-rank-held", "sweep-rank-new", "another", "elsewhere", "sweep-rank-link"}

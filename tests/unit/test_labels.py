@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import labels
+from workers.inputs import labels
 
 CLASSES, FIRST = st.integers(1, 1000), st.sampled_from(labels.FIRST)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import ledger, plan, spec
 from sweeps.errors import InputError, RefusedError
-from sweeps.shape import Node
+from sweeps.record import ledger
+from sweeps.spec import plan, sweep_file
+from sweeps.spec.arrangements import Node
 from tests.unit.records import record
 
 TEXT = "{name: study, model: tiny, device: cpu, repeats: 2, space: {batch_size: [8, 16], gpus: 1}}"
@@ -23,7 +24,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fresh() -> tuple[plan.Plan, ledger.Ledger]:
-    made = plan.plan(spec.parse(TEXT, "x"))
+    made = plan.plan(sweep_file.parse(TEXT, "x"))
     return made, ledger.create(made, TEXT, ("gpus=1",))
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import cli, ledger, leftovers, plan, spec
-from sweeps.ledger import Ledger
-from sweeps.leftovers import Leftover
+from sweeps.cli import gc, main
+from sweeps.cli.gc import Leftover
+from sweeps.record import ledger
+from sweeps.record.ledger import Ledger
+from sweeps.spec import plan, sweep_file
 from tests.unit.records import record
 
 TEXT = "{name: old, model: tiny, device: cpu, repeats: 2, space: {batch_size: 8, gpus: 1}}"
@@ -27,15 +29,15 @@ def results(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def told(names: Collection[str]) -> dict[str, set[str]]:
         return FINISHED
 
-    monkeypatch.setattr("sweeps.query.told", told)
-    monkeypatch.setattr("sweeps.query.doubled", lambda _: Counter())
-    monkeypatch.setattr("sweeps.tracking.store_name", lambda: f"sqlite:///{workplace}/mlflow.db")
+    monkeypatch.setattr("sweeps.store.query.told", told)
+    monkeypatch.setattr("sweeps.store.query.doubled", lambda _: Counter())
+    monkeypatch.setattr("sweeps.store.tracking.store_name", lambda: f"sqlite:///{workplace}/mlflow.db")
     return workplace / "results"
 
 
 def swept(is_told: bool = True) -> Ledger:
     """A sweep whose trials are done, still driven."""
-    made = plan.plan(spec.parse(TEXT, "x"))
+    made = plan.plan(sweep_file.parse(TEXT, "x"))
     book = ledger.create(made, TEXT)
     for config in made.trials:
         book.write(record(config))
@@ -49,11 +51,11 @@ def swept(is_told: bool = True) -> Ledger:
 
 
 def found(days: float = 90, has_ledgers: bool = False, now: float = LATER) -> list[Leftover]:
-    return leftovers.find(days, has_ledgers, now)[0]
+    return gc.find(days, has_ledgers, now)[0]
 
 
 def kept(now: float = LATER) -> str:
-    gone, why = leftovers.find(90, False, now)
+    gone, why = gc.find(90, False, now)
     assert not gone
     ((reason, names),) = why.items()
     assert names == ["old"]
@@ -65,10 +67,10 @@ def test_parts_go_and_the_ledger_and_the_report_stay(results: Path, capsys: pyte
     (one,) = found()
     assert {path.name for path in one.paths} == PARTS
     assert one.size == 4000
-    assert cli.main(["gc", "--older", "0"]) == 0
+    assert main.main(["gc", "--older", "0"]) == 0
     assert "nothing was deleted" in capsys.readouterr().err
     assert (results / "old/logs/file").exists()
-    assert cli.main(["gc", "--older", "0", "--yes"]) == 0
+    assert main.main(["gc", "--older", "0", "--yes"]) == 0
     assert {path.name for path in (results / "old").iterdir()} == {"ledger.jsonl", "report.html"}
     assert len(ledger.read("old").trials) == 2
     assert not found()
@@ -76,9 +78,9 @@ def test_parts_go_and_the_ledger_and_the_report_stay(results: Path, capsys: pyte
 
 def test_ledgers_go_where_they_are_asked_for(results: Path) -> None:
     swept().end("complete")
-    assert cli.main(["gc", "--older", "0", "--ledgers"]) == 0
+    assert main.main(["gc", "--older", "0", "--ledgers"]) == 0
     assert (results / "old/ledger.jsonl").exists()
-    assert cli.main(["gc", "--older", "0", "--ledgers", "--yes"]) == 0
+    assert main.main(["gc", "--older", "0", "--ledgers", "--yes"]) == 0
     assert not (results / "old").exists()
 
 
@@ -129,7 +131,7 @@ def test_links_are_not_followed(results: Path, tmp_path: Path) -> None:
     (results / "old/tune").symlink_to(mine)
     (one,) = found()
     assert {path.name for path in one.paths} == PARTS - {"tune"}
-    assert cli.main(["gc", "--older", "0", "--ledgers", "--yes"]) == 0
+    assert main.main(["gc", "--older", "0", "--ledgers", "--yes"]) == 0
     assert (mine / "file").exists()
     assert not (results / "old").exists()
 
@@ -145,12 +147,12 @@ def test_a_sweep_that_has_got_a_driver_meanwhile_stays(results: Path) -> None:
     swept().end("complete")
     (one,) = found()
     again = ledger.reopen("old")
-    assert not leftovers._delete(one)
+    assert not gc._delete(one)
     assert (results / "old/logs/file").exists()
     again.end("complete")
     again.close()
-    assert not leftovers._delete(one), "what was found before it was driven holds no longer"
-    assert leftovers._delete(found()[0])
+    assert not gc._delete(one), "what was found before it was driven holds no longer"
+    assert gc._delete(found()[0])
 
 
 def test_copies_of_stores_go_and_the_store_stays(workplace: Path, results: Path) -> None:
@@ -164,13 +166,13 @@ def test_copies_of_stores_go_and_the_store_stays(workplace: Path, results: Path)
         path.write_bytes(b"x")
     assert {path for one in found() for path in one.paths} == {ours, other}
     assert not found(now=time.time())
-    assert cli.main(["gc", "--older", "0", "--yes"]) == 0
+    assert main.main(["gc", "--older", "0", "--yes"]) == 0
     assert [path.exists() for path in (ours, other, store)] == [False, False, True]
 
 
 @pytest.mark.parametrize("days", ["-1", "nan", "inf"])
 def test_days_are_a_number(days: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["gc", f"--older={days}"]) == 2
+    assert main.main(["gc", f"--older={days}"]) == 2
     assert "--older" in capsys.readouterr().err
 
 
@@ -179,15 +181,17 @@ def test_runs_that_were_made_twice_go_of_any_sweep_without_a_driver_and_only_whe
 ) -> None:
     book = swept(is_told=False)
     gone: list[str] = []
-    monkeypatch.setattr("sweeps.query.doubled", lambda names: Counter({book.facts.id: 2} if "old" in names else {}))
-    monkeypatch.setattr("sweeps.tracking.leave_one_each", lambda facts: gone.append(facts.id))
+    monkeypatch.setattr(
+        "sweeps.store.query.doubled", lambda names: Counter({book.facts.id: 2} if "old" in names else {})
+    )
+    monkeypatch.setattr("sweeps.store.tracking.leave_one_each", lambda facts: gone.append(facts.id))
     assert not found(), "its driver may be asking for them"
     book.end("stopped")
     book.close()
     (one,) = found()
     assert (one.sweep, one.runs, one.paths) == ("old", 2, ())
-    assert cli.main(["gc"]) == 0
+    assert main.main(["gc"]) == 0
     assert "2 runs in MLflow that were made twice" in capsys.readouterr().out
     assert not gone
-    assert cli.main(["gc", "--yes"]) == 0
+    assert main.main(["gc", "--yes"]) == 0
     assert gone == [book.facts.id]

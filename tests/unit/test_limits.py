@@ -13,12 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, limits, overview, rows
-from sweeps.limits import Part, Share, Shares
+from sweeps import analysis
+from sweeps.analysis import overview
+from sweeps.record import limits, rows
+from sweeps.record.limits import Part, Share, Shares
 from tests.unit import planted
 from tests.unit.records import config, record, report
-from workers import contract, explain, student
-from workers.contract import ROUNDS, Measurement, TrialConfig, Without
+from workers.contract import messages
+from workers.contract.messages import ROUNDS, Measurement, TrialConfig, Without
+from workers.measure import student_t
+from workers.workloads.images import step_shares
 
 NOTHING = Share(0.0, 0.0)
 
@@ -86,14 +90,14 @@ def stepping(
 
     def block(part: Without) -> np.ndarray[Any, Any]:
         computes, reduces = part != "compute", part not in ("comm", "both")
-        steps = explain.SETTLING + explain.FEWEST
+        steps = step_shares.SETTLING + step_shares.FEWEST
         backward, update = (drawn(ms, steps) * computes for ms in (80.0, 20.0))
         ends = [np.zeros(ranks)]  # at a barrier
         for n in range(steps):
             there = ends[-1] + backward[:, n]
             out_ms = 30.0 - hidden_ms * computes
             ends.append((there.max() + out_ms if reduces else there) + update[:, n])
-        return np.diff(ends, axis=0).T[:, explain.SETTLING :]
+        return np.diff(ends, axis=0).T[:, step_shares.SETTLING :]
 
     blocks: list[Without] = ["nothing", "comm", *(["input", "both"] if has_input else []), "compute"]  # type: ignore[list-item]
     rounds = {part: [block(part) for _ in range(ROUNDS)] for part in blocks}
@@ -208,7 +212,7 @@ def test_nothing_is_said_of_what_was_not_looked_for() -> None:
 
 def test_rounds_survive_their_json() -> None:
     (told,) = measured(constant(nothing=10.25, comm=5.5)).ranks
-    assert contract.rank_report(json.loads(json.dumps(contract.to_json(told)))) == told
+    assert messages.rank_report(json.loads(json.dumps(messages.to_json(told)))) == told
 
 
 @pytest.mark.parametrize(
@@ -307,7 +311,7 @@ def test_of_two_waits_that_are_equal_one_is_seldom_named_however_they_go_togethe
 ) -> None:
     """Repeats wait now for input and now for reduction, or for both alike: 1 in 20 is named at most. Taken for
     independent, 1 in 8 of those that go against each other would be."""
-    rng, half = np.random.default_rng(6), student.quantile(repeats - 1) / math.sqrt(repeats)
+    rng, half = np.random.default_rng(6), student_t.quantile(repeats - 1) / math.sqrt(repeats)
     one, other = rng.standard_normal((2, 5_000, repeats))
     input_, comm = 0.3 + 0.02 * np.array([one, correlation * one + math.sqrt(1 - correlation**2) * other])
     named = 0
@@ -409,7 +413,7 @@ def test_a_cell_that_nobody_looked_at_has_no_verdict() -> None:
 @pytest.mark.parametrize(("level", "repeats", "least"), [(0, 3, 0.95), (1, 3, 0.95), (2, 3, 0.94), (4, 5, 0.94)])
 def test_the_pooled_interval_covers_whatever_trials_differ_by(level: float, repeats: int, least: float) -> None:
     """`level` is the deviation between trials, in standard errors of one."""
-    from workers.student import quantile
+    from workers.measure.student_t import quantile
 
     rng = np.random.default_rng(3)
     drawn = rng.standard_normal((20_000, repeats, ROUNDS)) * math.sqrt(ROUNDS)
@@ -437,14 +441,14 @@ def test_console_tag_and_report_say_the_same_of_a_trial() -> None:
 @given(st.integers(0, 2000), st.sampled_from([["comm"], ["input"], ["comm", "input", "both"]]))
 def test_looking_costs_a_quarter_of_the_steps_or_the_shortest_rounds(steps: int, parts: list[Without]) -> None:
     shortest = {1: 31, 3: 67}[len(parts)]
-    cost = explain.cost(steps, parts)
+    cost = step_shares.cost(steps, parts)
     assert cost <= max(steps / 4, shortest)
     assert (cost == 0) == (steps < 16 * len(parts))
     if cost:
-        assert ROUNDS * explain.block(steps, parts) >= 12
+        assert ROUNDS * step_shares.block(steps, parts) >= 12
 
 
 def test_rounds_mirror_each_other() -> None:
     parts: list[Without] = ["comm", "input", "both"]
-    assert explain.order(0, parts) == ["nothing", "comm", "input", "both"]
-    assert explain.order(1, parts) == ["both", "input", "comm", "nothing"]
+    assert step_shares.order(0, parts) == ["nothing", "comm", "input", "both"]
+    assert step_shares.order(1, parts) == ["both", "input", "comm", "nothing"]

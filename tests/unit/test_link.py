@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import link
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from link import BATCH, RANKS, Trial
 
-from sweeps import plan, spec
+import link
+from link import BATCH, RANKS, Trial
+from sweeps.spec import plan, sweep_file
 
 MS = st.floats(1, 1000)
 
@@ -47,6 +47,6 @@ def test_no_link_is_so_slow_that_a_cluster_falls_apart() -> None:
 
 
 def test_its_sweep_can_be_planned_and_its_trials_are_long_enough_to_tell_shares() -> None:
-    (planned,) = plan.plan(spec.parse(link.SWEEP.replace("NAME", "x"), "x")).trials
+    (planned,) = plan.plan(sweep_file.parse(link.SWEEP.replace("NAME", "x"), "x")).trials
     assert (planned.global_batch, planned.gpus, planned.explain) == (BATCH * RANKS, RANKS, True)
     assert planned.measured_steps >= 16

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from sweeps import metering
-from sweeps.ledger import TrialRecord
-from sweeps.metering import Meter
-from sweeps.packing import Start
-from sweeps.shape import Node
+from sweeps.record.ledger import TrialRecord
+from sweeps.run import metrics
+from sweeps.run.metrics import Meter
+from sweeps.scheduling.packing import Start
+from sweeps.spec.arrangements import Node
 from tests.unit.records import config, record
-from workers.contract import Cached, TrialConfig, TrialOutcome
+from workers.contract.messages import Cached, TrialConfig, TrialOutcome
 
 CLUSTERS = Path(__file__).parents[2] / "clusters"
 OF_RAY = re.compile(r"ray_node_(gpus_utilization|gpus_available|gram_used|gram_available|cpu_utilization|mem_used)")
@@ -91,7 +91,7 @@ def test_seconds_are_told_apart_and_add_up() -> None:
 
 @pytest.mark.parametrize("launch_s", [-100.0, 0.0, 1.0, 100.0])  # another node's clock may say anything
 def test_seconds_add_up_whatever_a_nodes_clock_says(launch_s: float) -> None:
-    spent = metering.spent(launched(record(gpu(1)), launch_s))
+    spent = metrics.spent(launched(record(gpu(1)), launch_s))
     assert sum(spent.values()) == pytest.approx(3.0)
     assert min(spent.values()) >= 0
 
@@ -133,7 +133,7 @@ def test_the_dashboard_asks_for_metrics_that_exist_and_for_all_of_ours() -> None
         for name in re.findall(r"\bray_\w+", target["expr"])
     )
     ours = {re.sub(r"^ray_|_(bucket|sum|count)$", "", name) for name in asked if name.startswith("ray_sweep_")}
-    assert ours == {*metering.METRICS}
+    assert ours == {*metrics.METRICS}
     assert all(OF_RAY.fullmatch(name) for name in asked if not name.startswith("ray_sweep_"))
 
 

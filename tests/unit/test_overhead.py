@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.ledger import TrialRecord
+from sweeps.record.ledger import TrialRecord
 from tests.unit.records import config, record, report
-from workers.contract import Granted, Measurement, TrialOutcome
+from workers.contract.messages import Granted, Measurement, TrialOutcome
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))  # it imports its neighbour `verdicts`

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 import link
 import overlap
-import pytest
 import verdicts
-
-from sweeps import plan, spec
+from sweeps.spec import plan, sweep_file
 from tests.cluster import hosts
 
 
@@ -54,7 +54,7 @@ def test_equal_trials_are_no_gain() -> None:
 
 
 def test_its_sweep_holds_the_two_ways_of_reducing() -> None:
-    planned = plan.plan(spec.parse(overlap.SWEEP.replace("REPEATS", "2"), "x")).trials
+    planned = plan.plan(sweep_file.parse(overlap.SWEEP.replace("REPEATS", "2"), "x")).trials
     assert sorted(trial.reduction for trial in planned) == sorted([*overlap.HOWS] * 2)
 
 

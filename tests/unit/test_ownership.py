@@ -20,12 +20,18 @@ from typing import Any
 
 import pytest
 
-from sweeps import cli, driver, ledger, plan, report, service, spec, tracking
-from sweeps.driver import Terms
+from sweeps import report
+from sweeps.cli import main
+from sweeps.cluster import ray_jobs
 from sweeps.errors import InputError, RefusedError, SweepError
-from sweeps.shape import Node
+from sweeps.record import ledger
+from sweeps.run import driver
+from sweeps.run.driver import Terms
+from sweeps.spec import plan, sweep_file
+from sweeps.spec.arrangements import Node
+from sweeps.store import tracking
 from tests.unit.records import record
-from workers.contract import TrialOutcome
+from workers.contract.messages import TrialOutcome
 
 ROUNDS = 100
 TEXT = "{name: NAME, model: tiny, device: cpu, repeats: 1, space: {batch_size: [8, 16, 32], gpus: 1}}"
@@ -42,7 +48,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begun(name: str = "study") -> ledger.Ledger:
     text = TEXT.replace("NAME", name)
-    return ledger.create(plan.plan(spec.parse(text, "x")), text)
+    return ledger.create(plan.plan(sweep_file.parse(text, "x")), text)
 
 
 def stopped(name: str) -> None:
@@ -235,7 +241,7 @@ def test_a_sweep_is_brought_to_the_store_by_one_at_a_time_and_by_nobody_beside_i
             beside.append(exit_code(sync))
 
     def sync() -> int:
-        return cli._sync(argparse.Namespace(name="study"))
+        return main._sync(argparse.Namespace(name="study"))
 
     monkeypatch.setattr(tracking, "sync", brought)
     monkeypatch.setattr(report, "conclusion", lambda _: None)
@@ -293,7 +299,7 @@ def test_a_driver_that_has_gone_is_not_named_for_one_that_has_not_signed_yet(mon
     with pytest.raises(RefusedError, match="but another process drives study"):
         ledger.reopen("study")
     with pytest.raises(RefusedError, match="a driver must say who it is"):
-        service.stop("study")
+        ray_jobs.stop("study")
     book.close()
 
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import packing, shape
-from sweeps.packing import PARTS, PATIENCE, Packing, Start
-from sweeps.shape import Node
+from sweeps.scheduling import packing
+from sweeps.scheduling.packing import PARTS, PATIENCE, Packing, Start
+from sweeps.spec import arrangements
+from sweeps.spec.arrangements import Node
 from tests.examples import examples
 from tests.unit.records import config
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
 
 LARGEST_FIRST = pytest.mark.usefixtures("largest_first")
 
@@ -81,7 +82,7 @@ def run(
 
 def check(packing: Packing) -> None:
     """Nothing runs on more than there is, and an exclusive trial alone on its nodes."""
-    nodes = shape.idle(packing.nodes)
+    nodes = arrangements.idle(packing.nodes)
     users: dict[str, list[tuple[TrialConfig, int]]] = {name: [] for name in nodes}
     for start in packing.running.values():
         for name, ranks in start.seats:
@@ -118,12 +119,12 @@ def test_every_trial_that_an_idle_cluster_holds_starts_once(
 ) -> None:
     packing = Packing(nodes)
     ran = run(packing, trials, lambda trial: guesses[trial.seed % len(guesses)])
-    possible = [trial.trial for trial, _ in trials if not shape.impossible(trial, nodes)]
+    possible = [trial.trial for trial, _ in trials if not arrangements.impossible(trial, nodes)]
     assert sorted(one.start.trial.trial for one in ran) == sorted(possible)
     assert {trial.trial for trial in packing.stranded} == {trial.trial for trial, _ in trials} - set(possible)
-    assert packing.free == shape.idle(nodes)
+    assert packing.free == arrangements.idle(nodes)
     for one in ran:
-        assert tuple(ranks for _, ranks in one.start.seats) == shape.arrangement(one.start.trial, nodes)
+        assert tuple(ranks for _, ranks in one.start.seats) == arrangements.arrangement(one.start.trial, nodes)
 
 
 @SOME
@@ -151,7 +152,7 @@ def test_a_round_is_not_begun_while_one_of_the_round_before_would_fit(
         packing.add(trial)
     start = packing.start(0, unknown)
     if start:
-        rounds = [trial.repeat for trial, _ in trials if not shape.impossible(trial, nodes)]
+        rounds = [trial.repeat for trial, _ in trials if not arrangements.impossible(trial, nodes)]
         assert start.trial.repeat == min(rounds)
 
 
@@ -358,7 +359,7 @@ def test_a_cap_is_never_passed_and_strands_only_what_is_larger(
     trials: list[tuple[TrialConfig, float]], nodes: list[Node], most: int
 ) -> None:
     ran = run(Packing(nodes, most), trials)
-    possible = [trial.trial for trial, _ in trials if not shape.impossible(trial, nodes, most)]
+    possible = [trial.trial for trial, _ in trials if not arrangements.impossible(trial, nodes, most)]
     assert sorted(one.start.trial.trial for one in ran) == sorted(possible)
     assert most_in_use(ran) <= most
 

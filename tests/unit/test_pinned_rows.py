@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, cast
 
-from sweeps import rows
-from sweeps.conductor import Conductor
-from sweeps.ledger import TrialRecord
-from sweeps.observer import Observer
+from sweeps.record import rows
+from sweeps.record.ledger import TrialRecord
+from sweeps.run.conductor import Conductor
+from sweeps.scheduling.observer import Observer
 from tests.unit.records import config, record
-from workers.contract import Measurement, rank_report, to_json
+from workers.contract.messages import Measurement, rank_report, to_json
 
 NOTE = "2 ranks need 4 physical cores of their own, but the node has 2"
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.records import config
-from workers import pinning
-from workers.pinning import NO_SIBLINGS, Decision
-from workers.ranks import Seat
-from workers.seats import Bench, seated
-from workers.topology import Core, Topology
+from workers.contract.ranks import Seat
+from workers.launch.seats import Bench, seated
+from workers.node import pinning
+from workers.node.pinning import NO_SIBLINGS, Decision
+from workers.node.topology import Core, Topology
 
 THREADS_OF_A_CORE = st.sampled_from([1, 2, 4])
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from sweeps import caller, cli, place, service
+from sweeps.cli import main
+from sweeps.cluster import ray_jobs
+from sweeps.text import addresses, caller
 
 URL, RAY = "http://head:8265", "head:6379"
 OWN_CALL = {"plan", "reproduce", "doctor"}  # of which more than the address is looked at
@@ -89,6 +91,7 @@ CURES = {  # of a refusal, by command; of all others it names the form that goes
     "backup": "ray attach cluster.yaml",
     "restore": "ray attach cluster.yaml",
     "reproduce": "sweep submit table.yaml",
+    "run": "sweep submit x.yaml",
 }
 
 
@@ -109,24 +112,26 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     def relay(command: Sequence[str], url: str, _: object = None) -> int:
         return afar(None, [part for part in command if part not in OF_THE_HEAD], url)
 
-    for variable in (place.JOB_SERVER, place.RAY):
+    for variable in (addresses.JOB_SERVER, addresses.RAY):
         monkeypatch.delenv(variable, raising=False)
-    for name in vars(cli).copy():
+    for name in vars(main).copy():
         if name in ("_submit_afar", "_drive_afar", "_status_afar", "_report_afar", "_ui_afar"):
-            monkeypatch.setattr(cli, name, afar)
+            monkeypatch.setattr(main, name, afar)
         elif name.startswith("_") and name.removeprefix("_") in WORDS.keys() - OWN_CALL:
-            monkeypatch.setattr(cli, name, here)
-    monkeypatch.setattr(service, "relay", relay)
-    monkeypatch.setattr("sweeps.driver.preview", lambda *given: here(given[2]))
-    monkeypatch.setattr("sweeps.reproduce.answer", lambda _, terms: here(terms))
-    monkeypatch.setattr("sweeps.doctor.examine", lambda _: here(argparse.Namespace(address=None)) or [])
-    monkeypatch.setattr("sweeps.checkup.examine", lambda address, _: here(argparse.Namespace(address=address)) or [])
+            monkeypatch.setattr(main, name, here)
+    monkeypatch.setattr(ray_jobs, "relay", relay)
+    monkeypatch.setattr("sweeps.run.driver.preview", lambda *given: here(given[2]))
+    monkeypatch.setattr("sweeps.run.reproduce.answer", lambda _, terms: here(terms))
+    monkeypatch.setattr("sweeps.cluster.doctor.examine", lambda _: here(argparse.Namespace(address=None)) or [])
+    monkeypatch.setattr(
+        "sweeps.cluster.checkup.examine", lambda address, _: here(argparse.Namespace(address=address)) or []
+    )
     return found
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("command", WORDS)
-@pytest.mark.parametrize("told_by", ["--address", "--address=", place.JOB_SERVER, place.RAY])
+@pytest.mark.parametrize("told_by", ["--address", "--address=", addresses.JOB_SERVER, addresses.RAY])
 def test_an_address_means_the_same_to_every_command(
     command: str,
     form: str,
@@ -140,21 +145,21 @@ def test_an_address_means_the_same_to_every_command(
     if not option:
         monkeypatch.setenv(told_by, form)
     kind = FORMS[form]
-    if told_by == place.RAY and kind not in place.AFAR and command not in DRIVES:
+    if told_by == addresses.RAY and kind not in addresses.AFAR and command not in DRIVES:
         kind = "here"  # on a cluster's own machines it is set; who only asks for results finds them there
     if command == "doctor" and not option:
         kind = "here"  # without --cluster it looks at this machine, whatever the environment says
     if command == "doctor --cluster" and not form:
         form, kind = "auto", "ray"
-    code = cli.main([*words[:1], *option, *words[1:]])
+    code = main.main([*words[:1], *option, *words[1:]])
     if expected(command, kind) == "refused":
         assert (code, done) == (2, [])
         told = capsys.readouterr().err
-        assert told_by.removesuffix("=") in told or (told_by == place.RAY and command in ALWAYS_AFAR)
+        assert told_by.removesuffix("=") in told or (told_by == addresses.RAY and command in ALWAYS_AFAR)
         assert CURES.get(command, "http://HEAD:8265") in told or (kind == "nonsense" and "http://HEAD:8265" in told)
         return
     ((where, what),) = done
-    assert (code, where) == (0, "afar" if kind in place.AFAR else kind)
+    assert (code, where) == (0, "afar" if kind in addresses.AFAR else kind)
     asked = [word for word in words if word not in OF_THE_HEAD]
     assert what == {"here": None, "ray": form}.get(kind, (form, asked))
 
@@ -162,15 +167,15 @@ def test_an_address_means_the_same_to_every_command(
 def test_what_is_given_counts_before_the_environment(
     done: list[tuple[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(place.JOB_SERVER, URL)
-    monkeypatch.setenv(place.RAY, RAY)
-    assert cli.main(["status", "x"]) == 0
-    assert cli.main(["status", "x", "--address", "local"]) == 0
-    assert cli.main(["resume", "x", "--address", "auto"]) == 0
+    monkeypatch.setenv(addresses.JOB_SERVER, URL)
+    monkeypatch.setenv(addresses.RAY, RAY)
+    assert main.main(["status", "x"]) == 0
+    assert main.main(["status", "x", "--address", "local"]) == 0
+    assert main.main(["resume", "x", "--address", "auto"]) == 0
     assert [where for where, _ in done] == ["afar", "here", "ray"]
 
 
-@pytest.mark.parametrize("told_by", ["--address", place.JOB_SERVER, place.RAY])
+@pytest.mark.parametrize("told_by", ["--address", addresses.JOB_SERVER, addresses.RAY])
 @pytest.mark.parametrize("form", ["local", "auto", RAY, URL, "our sites/one.yml"])
 @pytest.mark.parametrize("command", WORDS)
 def test_a_command_that_is_suggested_goes_where_the_one_that_suggests_it_was_done(
@@ -182,17 +187,17 @@ def test_a_command_that_is_suggested_goes_where_the_one_that_suggests_it_was_don
     if not is_given:
         monkeypatch.setenv(told_by, form)
     elif kind == "here":
-        monkeypatch.setenv(place.RAY, "other.yaml")  # which `local` is against
+        monkeypatch.setenv(addresses.RAY, "other.yaml")  # which `local` is against
     goes = kind if expected(command, kind) != "refused" else "here"
     if command == "ui" and kind == "http":
         goes = "ssh"
-    elif kind in place.AFAR and goes == "here":
+    elif kind in addresses.AFAR and goes == "here":
         return  # it can't be done there: no message suggests it
-    if command in ALWAYS_AFAR and kind not in place.AFAR:
+    if command in ALWAYS_AFAR and kind not in addresses.AFAR:
         return
-    if told_by == place.JOB_SERVER and kind == "ray" and command not in DRIVES:
+    if told_by == addresses.JOB_SERVER and kind == "ray" and command not in DRIVES:
         return  # the environment itself is refused
-    if command.startswith("doctor") and not is_given and goes == "here":
+    if command.startswith("doctor") and goes == "here" and (not is_given or "--cluster" in command):
         return  # not the same question
     if command == "doctor" and not is_given:
         command = "doctor --cluster"
@@ -205,23 +210,23 @@ def test_a_command_that_is_suggested_goes_where_the_one_that_suggests_it_was_don
     words = shlex.split(here)
     assert words[0] == "sweep"
     assert (form in words) is (is_given and goes == kind)
-    assert cli.main(words[1:]) == 0
+    assert main.main(words[1:]) == 0
     ((where, what),) = done
-    assert where == ("afar" if goes in place.AFAR else goes)
+    assert where == ("afar" if goes in addresses.AFAR else goes)
     if goes == kind and kind != "here":
-        assert what[0] == form if kind in place.AFAR else what == form  # type: ignore[index]
+        assert what[0] == form if kind in addresses.AFAR else what == form  # type: ignore[index]
 
 
 def test_a_simulated_sweep_needs_no_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for variable, address in ((place.RAY, RAY), (place.RAY, URL), (place.JOB_SERVER, URL)):
+    for variable, address in ((addresses.RAY, RAY), (addresses.RAY, URL), (addresses.JOB_SERVER, URL)):
         monkeypatch.setenv(variable, address)
-        assert cli.main(["run", str(tmp_path / "none.yaml"), "--simulate", "nodes=1,gpus=1,gpu=v100"]) == 2
+        assert main.main(["run", str(tmp_path / "none.yaml"), "--simulate", "nodes=1,gpus=1,gpu=v100"]) == 2
         assert "none.yaml" in capsys.readouterr().err
-    assert cli.main(["run", str(tmp_path / "none.yaml")]) == 2
+    assert main.main(["run", str(tmp_path / "none.yaml")]) == 2
     told = capsys.readouterr().err
-    assert f"{place.JOB_SERVER}" in told
+    assert f"{addresses.JOB_SERVER}" in told
     assert f"submit {tmp_path / 'none.yaml'}" in told
     assert "--address local" in told
 
@@ -229,8 +234,8 @@ def test_a_simulated_sweep_needs_no_cluster(
 def test_what_comes_through_a_job_s_log_is_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(service, "relay", lambda *_: pytest.fail("it was asked"))
-    assert cli.main(["trials", "x", "--format", "parquet", "--address", URL]) == 2
+    monkeypatch.setattr(ray_jobs, "relay", lambda *_: pytest.fail("it was asked"))
+    assert main.main(["trials", "x", "--format", "parquet", "--address", URL]) == 2
     assert "--format: must be table, csv or json" in capsys.readouterr().err
 
 
@@ -240,18 +245,18 @@ def test_where_a_port_is_taken_the_same_command_is_proposed_with_another(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert cli.main([*words, "--port", str(port)]) == 3
+        assert main.main([*words, "--port", str(port)]) == 3
     again = capsys.readouterr().err.split("choose another: sweep ")[1]
     assert sorted(shlex.split(again)) == sorted([*words, "--port", str(port + 1)])
 
 
-@pytest.mark.parametrize("variable", [place.JOB_SERVER, place.RAY])
+@pytest.mark.parametrize("variable", [addresses.JOB_SERVER, addresses.RAY])
 @pytest.mark.parametrize("words", [[], ["a-table-5", "--plan"], ["x", "--export", "x.csv"]])
 def test_a_table_is_listed_planned_and_exported_here_whatever_the_environment_says(
     words: list[str], variable: str, done: list[tuple[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, "cluster.yaml")
-    assert cli.main(["reproduce", *words]) == 0
+    assert main.main(["reproduce", *words]) == 0
     assert done == [("here", None)]
 
 
@@ -263,9 +268,9 @@ def test_the_way_to_reproduce_a_table_afar_keeps_what_was_asked_and_its_steps_ar
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if not where:
-        monkeypatch.setenv(place.JOB_SERVER, URL)
+        monkeypatch.setenv(addresses.JOB_SERVER, URL)
     asked = [*where, "a-table-5", "--system", "C4140 K", "--repeats", "5", "--set", "batch_size=[8, 16]", "device=cpu"]
-    assert cli.main(["reproduce", *asked]) == 2
+    assert main.main(["reproduce", *asked]) == 2
     told = capsys.readouterr().err.split("from elsewhere: ")[1].split("; --address")[0].split(", but got")[0]
     steps = [shlex.split(step) for step in told.replace("and ", "").split(", sweep ")]
     plans, submits, compares = ([word for word in step if word != "sweep"] for step in steps)
@@ -273,7 +278,7 @@ def test_the_way_to_reproduce_a_table_afar_keeps_what_was_asked_and_its_steps_ar
     assert plans == [*table, "--repeats", "5", "--plan", ">", "table.yaml"]
     assert submits == ["submit", "table.yaml", "--set", "batch_size=[8, 16]", "device=cpu", *where]
     assert compares == [*table, "--measured", "NAME", *where]
-    assert [cli.main(step) for step in (plans[: plans.index(">")], submits, compares)] == [0, 0, 0]
+    assert [main.main(step) for step in (plans[: plans.index(">")], submits, compares)] == [0, 0, 0]
     assert [where for where, _ in done] == ["here", "afar", "afar"]
 
 
@@ -286,12 +291,12 @@ def test_a_table_of_ones_own_goes_to_the_head_with_the_question(
         sent.append(file)
         return 0
 
-    monkeypatch.setattr(service, "relay", relay)
+    monkeypatch.setattr(ray_jobs, "relay", relay)
     monkeypatch.chdir(tmp_path)
     for table in ("mine.csv", "a-table-5"):
-        assert cli.main(["reproduce", table, "--measured", "x", "--address", URL]) == 0
+        assert main.main(["reproduce", table, "--measured", "x", "--address", URL]) == 0
         Path("mine.csv").write_text("model,batch_size,gpus,images_per_s\ntiny,8,1,10\n")
-    assert cli.main(["reproduce", "mine.csv", "--measured", "x", "--address", URL]) == 0
+    assert main.main(["reproduce", "mine.csv", "--measured", "x", "--address", URL]) == 0
     assert sent == [None, None, Path("mine.csv")]
 
 
@@ -300,7 +305,7 @@ def test_where_http_was_forgotten_the_cure_is_one_that_the_command_takes(
     words: list[str], is_refused: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not Ray's 20 s of waiting for a head at the port of its dashboard."""
-    assert cli.main([*words, "--address", "head:8265"]) == 2
+    assert main.main([*words, "--address", "head:8265"]) == 2
     told = capsys.readouterr().err
     assert ("must begin with http://" in told) is not is_refused
     assert ("submit x.yaml --address http://head:8265" in told) is is_refused

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import keys, plan, spec
 from sweeps.errors import InputError
-from workers import contract
-from workers.contract import TrialConfig
+from sweeps.spec import keys, plan, sweep_file
+from workers.contract import messages
+from workers.contract.messages import TrialConfig
 
 axis = st.lists(st.integers(1, 32), min_size=1, max_size=4, unique=True)
 
@@ -44,7 +44,7 @@ def test_a_cell_is_named_by_its_content() -> None:
     (same,) = planned([8], [1]).trials
     assert one.cell == same.cell
     assert dataclasses.replace(one, repeat=5).cell == one.cell
-    assert dataclasses.replace(one, deadlines=contract.Deadlines(step_s=1)).cell == one.cell
+    assert dataclasses.replace(one, deadlines=messages.Deadlines(step_s=1)).cell == one.cell
     for field, value in [("batch_size", 9), ("precision", "bf16"), ("seed", 1), ("measured_steps", 7)]:
         assert dataclasses.replace(one, **{field: value}).cell != one.cell
 
@@ -57,7 +57,7 @@ def test_a_sweep_too_large_is_refused_before_it_is_made() -> None:
 def test_a_config_survives_its_json_form() -> None:
     (one,) = planned(8, 2, deadlines={"step_s": 3}).trials
     assert isinstance(one, TrialConfig)
-    assert contract.trial_config(contract.to_json(one)) == one
+    assert messages.trial_config(messages.to_json(one)) == one
     assert one.deadlines.for_phase("step") == 3
 
 
@@ -71,13 +71,13 @@ def test_what_has_no_effect_on_a_cell_does_not_multiply_it() -> None:
 
 def test_labels_from_goes_to_the_trials_that_read_a_folder() -> None:
     text = "{name: x, model: tiny, device: cpu, data: [digits, /data], labels_from: 0, space: {batch_size: 8, gpus: 1}}"
-    by_data = {trial.data: trial.labels_from for trial in plan.plan(spec.parse(text, "x")).trials}
+    by_data = {trial.data: trial.labels_from for trial in plan.plan(sweep_file.parse(text, "x")).trials}
     assert by_data == {"digits": 1, "/data": 0}
-    default = plan.plan(spec.parse(text.replace("labels_from: 0, ", ""), "x")).trials
+    default = plan.plan(sweep_file.parse(text.replace("labels_from: 0, ", ""), "x")).trials
     assert {trial.labels_from for trial in default} == {1}
-    assert {trial.cell for trial in default} & {trial.cell for trial in plan.plan(spec.parse(text, "x")).trials} == {
-        trial.cell for trial in default if trial.data == "digits"
-    }
+    assert {trial.cell for trial in default} & {
+        trial.cell for trial in plan.plan(sweep_file.parse(text, "x")).trials
+    } == {trial.cell for trial in default if trial.data == "digits"}
 
 
 def test_models_data_and_variables_are_axes_too() -> None:
@@ -108,7 +108,7 @@ protocol: convergence
 epochs: 90
 space: {batch_size: [256, 512], gpus: 1, lr_schedule: ["0.4;10;0.04;60;0.004", "0.1 scale=linear"]}
 """
-    lines = plan.schedules_drawn(plan.plan(spec.parse(text, "x")))
+    lines = plan.schedules_drawn(plan.plan(sweep_file.parse(text, "x")))
     assert lines[0] == "learning rate over 90 epochs"
     assert len(lines) == 5
     assert "0.4 to 0.004 at a global batch of 256" in lines[1]

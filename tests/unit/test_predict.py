@@ -9,12 +9,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sweeps import advice, plan, predict, query
+from sweeps.analysis import predict
+from sweeps.cli import next_cell
 from sweeps.simulator.model import KINDS, step
-from sweeps.spec import parse
+from sweeps.spec import plan
+from sweeps.spec.sweep_file import parse
+from sweeps.store import query
 from tests.unit.planted import frame, trial
 from tests.unit.simulations import trial as simulated
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
 
 SCALING = Path(__file__).parents[2] / "search_spaces" / "scaling.yaml"
 
@@ -162,7 +165,7 @@ def test_the_smallest_trial_on_two_nodes_is_named_with_its_reason(
     file.write_text("{name: x, model: tiny, device: cpu, space: {batch_size: [32, 64], gpus: [1, 2, 4, 8, 16]}}")
     monkeypatch.setattr(query, "trials", lambda name: study([1, 2, 4], noise=0.003))
     monkeypatch.setattr(query, "sweep", lambda name: {"nodes": ()})
-    assert advice.show(file, (), "x", "table") == 0
+    assert next_cell.show(file, (), "x", "table") == 0
     said = capsys.readouterr().out
     assert "Next: batch_size 32, gpus 8: 4 of the cells not measured depend on links between nodes" in said
     assert "between" not in said.split("in ms:")[1], "no term of a guess"

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from sweeps import status, tables
-from sweeps.keys import SweepSpec
-from sweeps.ledger import TrialRecord
-from sweeps.plan import namer
-from sweeps.progress import Progress, clock_time, figure, stage
+from sweeps.record.ledger import TrialRecord
+from sweeps.run import status
+from sweeps.run.progress import Progress, clock_time, figure, stage
+from sweeps.spec.keys import SweepSpec
+from sweeps.spec.plan import namer
+from sweeps.text import tables
 from tests.unit.records import config, converged, record
-from workers.contract import EpochRecord, TrialConfig, TrialOutcome
-from workers.contract import Progress as Told
+from workers.contract.messages import EpochRecord, TrialConfig, TrialOutcome
+from workers.contract.messages import Progress as Told
 
 
 class Clock:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.records import config
-from workers import quota
+from workers.contract import quota
 from workers.inputs import opening
-from workers.topology import Core, Topology
+from workers.node.topology import Core, Topology
 
 AFFINITY = range(64)
 V2 = "0::/kubepods/pod1/c2\n"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workers import keeper, memory
+from workers.frameworks.tensorflow import memory
+from workers.launch import supervisor
 
 # As they stand in public reports of these failures, and in the sources of what prints them.
 IN_THE_ERROR = [
@@ -92,11 +93,11 @@ def test_a_rank_that_aborts_for_want_of_device_memory_is_infeasible(tmp_path: Pa
     log.write_text(f"{earlier}2026-11-21 08:46:18.5: E x.cc:1] CUDNN_STATUS_ALLOC_FAILED\n{FATAL}\n")
     refused = memory.fatal_refusal(str(log), len(earlier))
     assert refused == FATAL
-    assert keeper._verdict(b"", -signal.SIGABRT, refused=refused) == {
+    assert supervisor._verdict(b"", -signal.SIGABRT, refused=refused) == {
         "what": "infeasible", "kind": "device memory", "message": FATAL,
     }  # fmt: skip
     survived = "2026-11-21 08:46:18.4: E x.cc:1] CUDNN_STATUS_ALLOC_FAILED"
     log.write_text(f"{earlier}{survived}\n2026-11-21 08:46:18.5: F x.cc:1] Check failed: a == b\n")
     assert memory.fatal_refusal(str(log), len(earlier)) == ""
     assert memory.fatal_refusal(str(tmp_path / "none"), 0) == ""
-    assert keeper._verdict(b"", -signal.SIGABRT)["what"] == "failed"
+    assert supervisor._verdict(b"", -signal.SIGABRT)["what"] == "failed"

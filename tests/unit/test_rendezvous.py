@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import rendezvous, ring
-from workers.ranks import Fault, Seat
-from workers.rendezvous import Rendezvous
+from workers.contract.ranks import Fault, Seat
+from workers.strategies import rendezvous, ring
+from workers.strategies.rendezvous import Rendezvous
 
 HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 METHODS = ("GET", "PUT", "DELETE", "HEAD", "POST", "OPTIONS")

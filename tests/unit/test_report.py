@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, limits, report, rows
+from sweeps import analysis, report
+from sweeps.analysis.study import Study
+from sweeps.record import limits, rows
 from sweeps.report import answer, chart, drawing, foresight, page
 from sweeps.report.chart import Bars, Chart, Mark, Panel, Scale, Series, Table
-from sweeps.report.study import Study
 from tests.unit import studies
 from tests.unit.planted import frame, trial
-from workers.contract import TrialConfig, TrialOutcome
+from workers.contract.messages import TrialConfig, TrialOutcome
 
 BATCHES = """
 name: batches

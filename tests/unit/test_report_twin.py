@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import ledger, plan, report, spec
-from sweeps.report import study as studying
+from sweeps import report
+from sweeps.analysis import study as studying
+from sweeps.analysis.study import Study
+from sweeps.record import ledger
 from sweeps.report import twin
 from sweeps.report.chart import Table
-from sweeps.report.study import Study
 from sweeps.simulator.model import KINDS, step
+from sweeps.spec import plan, sweep_file
 from tests.unit import studies
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
 
 SWEEP = """
 name: batches
@@ -86,7 +88,7 @@ def test_the_twin_is_the_latest_of_the_same_study(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
 
     def begun(text: str = SWEEP, where: str = "") -> str:
-        return ledger.create(plan.plan(spec.parse(text, "x")), text, (), where).facts.name
+        return ledger.create(plan.plan(sweep_file.parse(text, "x")), text, (), where).facts.name
 
     assert studying.of(begun()).twin is None
     for where in (WHERE, WHERE):

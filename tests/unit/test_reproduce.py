@@ -16,33 +16,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import (
-    cli,
-    driver,
-    earlier,
-    keys,
-    ledger,
-    plan,
-    publication,
-    recipe,
-    reproduce,
-    reproduction,
-    rows,
-    setups,
-    shape,
-    spec,
-)
-from sweeps.driver import Terms
+from sweeps.analysis import publication, recipe, reproduction, setups
+from sweeps.analysis.publication import Table
+from sweeps.analysis.reproduction import Held
+from sweeps.cli import main
 from sweeps.errors import InputError
-from sweeps.ledger import TrialRecord
-from sweeps.publication import Table
-from sweeps.reproduction import Held
-from sweeps.shape import Node
+from sweeps.record import ledger, rows
+from sweeps.record.ledger import TrialRecord
+from sweeps.run import driver, earlier, reproduce
+from sweeps.run.driver import Terms
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup
+from sweeps.spec import arrangements, keys, plan, sweep_file
+from sweeps.spec.arrangements import Node
 from tests.examples import examples
 from tests.unit.records import record
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
 
 NODES = (Node("n0", cpus=8, gpus=4), Node("n1", cpus=8, gpus=4))  # as a sweep that runs is planned for some
 PUBLISHED = [one.name for one in publication.listed() if not one.why_not]
@@ -59,7 +48,7 @@ def table(text: str = OWN) -> Table:
 
 
 def sweep_of(found: Table, *overrides: str) -> keys.SweepSpec:
-    return spec.parse(recipe.text(found, 3), "recipe", overrides)
+    return sweep_file.parse(recipe.text(found, 3), "recipe", overrides)
 
 
 def planted(config: TrialConfig, rates: list[float], **columns: Any) -> list[dict[str, Any]]:
@@ -492,7 +481,7 @@ def simulated(found: Table, where: str, *overrides: str) -> tuple[keys.SweepSpec
     asked, cluster = sweep_of(found, *overrides), parse(where)
     done = []
     for config in plan.plan(asked).trials:
-        if seats := shape.place(config, cluster.nodes, shape.idle(cluster.nodes)):
+        if seats := arrangements.place(config, cluster.nodes, arrangements.idle(cluster.nodes)):
             group = SimulatedGroup(cluster, seats)
             group.start(config, at=1_700_000_000.0)
             outcome = group.wait()
@@ -640,7 +629,7 @@ def test_what_can_t_be_a_sweep_is_told_of_the_user_s_file_and_starts_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.csv").write_text(text)
-    assert cli.main(["reproduce", "own.csv"]) == 2
+    assert main.main(["reproduce", "own.csv"]) == 2
     told = capsys.readouterr().err
     assert f"own.csv: {says}" in told
     assert all(line.startswith("own.csv: ") for line in told.splitlines() if line.strip() and "must" in line)
@@ -714,7 +703,7 @@ steps: {warmup: 2, measured: 5}
 
 def kept(text: str) -> ledger.SweepRecord:
     """A sweep in the results folder that was never run."""
-    planned = plan.plan(spec.parse(text, "small"))
+    planned = plan.plan(sweep_file.parse(text, "small"))
     book = ledger.create(planned, text)
     for config in planned.trials:
         book.write(record(config, 1000.0 + config.batch_size + config.repeat, hardware="node"))
@@ -728,11 +717,11 @@ def test_an_earlier_sweep_whose_variable_had_a_condition_is_asked_again_cell_by_
     monkeypatch.chdir(tmp_path)
     cells = {trial.cell for trial in kept(CONDITIONAL).facts.trials}
     assert len(cells) == 3
-    assert cli.main(["reproduce", "small", "--export", "mine.csv"]) == 0
+    assert main.main(["reproduce", "small", "--export", "mine.csv"]) == 0
     for name in ("small", "mine.csv"):
         assert {trial.cell for trial in plan.plan(sweep_of(reproduce.find(name))).trials} == cells
     capsys.readouterr()
-    assert cli.main(["reproduce", "mine.csv", "--measured", "small", "--tolerance", "10%", "--format", "json"]) == 0
+    assert main.main(["reproduce", "mine.csv", "--measured", "small", "--tolerance", "10%", "--format", "json"]) == 0
     assert {row["rate_verdict"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"holds"}
 
 
@@ -741,7 +730,7 @@ def test_a_sweep_that_set_a_variable_to_nothing_is_refused_by_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     kept(CONDITIONAL.replace('["1", "2"]', '["", "2"]'))
-    assert cli.main(["reproduce", "small"]) == 2
+    assert main.main(["reproduce", "small"]) == 2
     assert "reproduce: small: must set env.X to something or not at all" in capsys.readouterr().err
 
 
@@ -765,7 +754,7 @@ def test_records_that_are_off_by_so_much_have_the_verdict_and_the_difference_tha
     monkeypatch.chdir(tmp_path)
     Path("own.csv").write_text(f"{HEAD},device\ntiny,8,1,1000.00,cpu\ntiny,8,2,1900.00,cpu\ntiny,16,2,1990.00,cpu\n")
     text = recipe.text(publication.load(Path("own.csv")), 3)
-    planned = plan.plan(spec.parse(text, "recipe"))
+    planned = plan.plan(sweep_file.parse(text, "recipe"))
     book = ledger.create(planned, text)
     rates = {(8, 1): 1000.0, (8, 2): 1900.0 * factor, (16, 2): 1990.0}
     for config in planned.trials:
@@ -773,7 +762,7 @@ def test_records_that_are_off_by_so_much_have_the_verdict_and_the_difference_tha
         book.write(record(config, rate, hardware="node"))
     book.end("complete")
     asked = ["reproduce", "own.csv", "--measured", "reproduce-own", "--tolerance", tolerance]
-    assert cli.main([*asked, "--format", "json"]) == 0
+    assert main.main([*asked, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)["rows"]
     met = "open" if tolerance == "0%" else "holds"  # repeats differ by more than the print's rounding
     assert [row["rate_verdict"] for row in found] == [met, verdict, met]
@@ -783,7 +772,7 @@ def test_records_that_are_off_by_so_much_have_the_verdict_and_the_difference_tha
     assert found[1]["rate_ratio"] == pytest.approx(factor, abs=1e-6)
     assert found[1]["rate_low"] < factor < found[1]["rate_high"]
     assert found[1]["rate_high"] - found[1]["rate_low"] < 0.004
-    assert cli.main(asked) == 0
+    assert main.main(asked) == 0
     out = capsys.readouterr().out
     assert "not measured" not in out
     assert (f"differs: {why}" in out) is (verdict == "differs")
@@ -793,7 +782,7 @@ def test_a_table_that_is_too_large_is_called_a_table(tmp_path: Path, monkeypatch
                                                      capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("own.csv").write_text("x" * (2 << 20))
-    assert cli.main(["reproduce", "own.csv"]) == 2
+    assert main.main(["reproduce", "own.csv"]) == 2
     assert "own.csv: a table holds at most 1 MB, but got 2.1 MB" in capsys.readouterr().err
 
 
@@ -813,7 +802,7 @@ steps: {warmup: 2, measured: 5}
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ledger.SweepRecord:
     """A sweep in the results folder that was never run: its rates are planted."""
     monkeypatch.chdir(tmp_path)
-    planned = plan.plan(spec.parse(FILE, "small"))
+    planned = plan.plan(sweep_file.parse(FILE, "small"))
     book = ledger.create(planned, FILE)
     for config in planned.trials:
         rate = 1000.0 * config.gpus * config.batch_size**0.1 * config.momentum * (1 + config.repeat / 500)
@@ -825,7 +814,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ledger.SweepRecord
 def test_an_earlier_sweep_against_its_own_trials_holds_in_every_row(
     small: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["reproduce", "small", "--measured", "small", "--tolerance", "10%", "--format", "json"]) == 0
+    assert main.main(["reproduce", "small", "--measured", "small", "--tolerance", "10%", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["rows"]) == 6
     assert {row["rate_verdict"] for row in found["rows"]} == {"holds"}
@@ -841,7 +830,7 @@ def test_an_earlier_sweep_is_asked_again_cell_by_cell(small: ledger.SweepRecord)
 
 
 def test_an_earlier_sweep_whose_repeats_are_equal_is_a_table_too(small: ledger.SweepRecord) -> None:
-    planned = plan.plan(spec.parse(FILE.replace("name: small", "name: equal"), "equal"))
+    planned = plan.plan(sweep_file.parse(FILE.replace("name: small", "name: equal"), "equal"))
     with contextlib.closing(ledger.create(planned, FILE.replace("name: small", "name: equal"))) as book:
         for config in planned.trials:
             book.write(record(config, 1000.0))
@@ -852,7 +841,7 @@ def test_an_earlier_sweep_takes_from_its_nodes_what_it_took_and_says_so(
     small: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "{name: taking, model: tiny, device: cpu, repeats: 2, env_from: [MY_KEY], space: {batch_size: 8, gpus: 1}}"
-    book = ledger.create(plan.plan(spec.parse(text, "taking")), text)
+    book = ledger.create(plan.plan(sweep_file.parse(text, "taking")), text)
     for trial in book.facts.trials:
         book.write(record(trial))
     book.close()
@@ -862,23 +851,23 @@ def test_an_earlier_sweep_takes_from_its_nodes_what_it_took_and_says_so(
     judged = reproduction.reproduce(found, again, [], {trial.cell for trial in plan.plan(again).trials}, 0.05)
     told = {one.what: (one.published, one.here, one.likeness) for one in setups.aspects(found, judged, again, [], None)}
     assert told["env_from"] == ("MY_KEY", "MY_KEY", "same")
-    assert cli.main(["reproduce", "taking", "--export", "mine.csv"]) == 0
+    assert main.main(["reproduce", "taking", "--export", "mine.csv"]) == 0
     assert "run it with --set env_from=[MY_KEY]" in capsys.readouterr().err
 
 
 def test_a_table_that_was_exported_is_the_same_table(
     small: ledger.SweepRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["reproduce", "small", "--export", "mine.csv"]) == 0
+    assert main.main(["reproduce", "small", "--export", "mine.csv"]) == 0
     mine = publication.load(Path("mine.csv"))
     assert mine.rows == earlier.table("small").rows
     assert mine.settings == {"device": "cpu", "image_size": 32, "steps.warmup": 2, "steps.measured": 5}
     assert {row.hardware for row in mine.rows} == {"node"}
     capsys.readouterr()
-    assert cli.main(["reproduce", "mine.csv", "--plan"]) == 0
+    assert main.main(["reproduce", "mine.csv", "--plan"]) == 0
     out = capsys.readouterr().out
     Path("again.yaml").write_text(out)
-    assert {trial.cell for trial in plan.plan(spec.load(Path("again.yaml"))).trials} == {
+    assert {trial.cell for trial in plan.plan(sweep_file.load(Path("again.yaml"))).trials} == {
         trial.cell for trial in small.facts.trials
     }
 
@@ -886,15 +875,15 @@ def test_a_table_that_was_exported_is_the_same_table(
 def test_the_list_and_the_plan_start_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                              capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["reproduce", "--format", "json"]) == 0
+    assert main.main(["reproduce", "--format", "json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {one["table"] for one in listed} >= {*PUBLISHED, "c-table-iii"}
     assert all(one["fit here"].startswith("no: ") for one in listed if one["table"] not in PUBLISHED)
     assert (
-        cli.main(["reproduce", "A table 5", "--system", "C4140-K", "--plan", "--simulate", "nodes=2,gpu=v100-k"]) == 0
+        main.main(["reproduce", "A table 5", "--system", "C4140-K", "--plan", "--simulate", "nodes=2,gpu=v100-k"]) == 0
     )
     printed = capsys.readouterr()
-    assert spec.parse(printed.out, "printed").space.placement.points() == ["2x4"]
+    assert sweep_file.parse(printed.out, "printed").space.placement.points() == ["2x4"]
     assert "7 cells × 3 repeats = 21 trials" in printed.err
     assert not list(tmp_path.iterdir())
 
@@ -923,9 +912,9 @@ def test_what_is_wrong_is_said_in_words(tmp_path: Path, monkeypatch: pytest.Monk
                                         says: str | None) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     if says is None:
-        assert cli.main(["reproduce", *arguments, "--plan"]) == 0
+        assert main.main(["reproduce", *arguments, "--plan"]) == 0
         return
-    assert cli.main(["reproduce", *arguments]) == 2
+    assert main.main(["reproduce", *arguments]) == 2
     assert says in capsys.readouterr().err
 
 
@@ -933,7 +922,7 @@ def test_cells_measured_on_two_machines_are_two_systems_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    planned = plan.plan(spec.parse(FILE, "small"))
+    planned = plan.plan(sweep_file.parse(FILE, "small"))
     book = ledger.create(planned, FILE)
     for config in planned.trials:
         book.write(record(config, 100.0 + config.repeat, hardware="aaaa" if config.repeat else "bbbb"))
@@ -955,7 +944,7 @@ def test_a_run_is_a_sweep_measured_anew_whose_exit_code_is_kept(
     def drive(file: Path, overrides: tuple[str, ...], terms: Terms, begun: Callable[[str], object]) -> int:
         asked.append(terms)
         text = file.read_text()
-        planned = plan.plan(spec.parse(text, str(file), overrides))
+        planned = plan.plan(sweep_file.parse(text, str(file), overrides))
         book = ledger.create(planned, text, overrides)
         begun(book.facts.name)
         for config in planned.trials:
@@ -965,7 +954,7 @@ def test_a_run_is_a_sweep_measured_anew_whose_exit_code_is_kept(
         return 1
 
     monkeypatch.setattr(driver, "drive", drive)
-    assert cli.main(["reproduce", "own.csv", "--format", "json"]) == 1
+    assert main.main(["reproduce", "own.csv", "--format", "json"]) == 1
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert "what was found" in printed.err

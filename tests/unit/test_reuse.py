@@ -21,23 +21,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sweeps import analysis, cache, driver, ledger, plan, query, rows, rungs, search, spec
-from sweeps.cache import Cache, made
-from sweeps.comparison import compare
+from sweeps import analysis
+from sweeps.analysis.comparison import compare
+from sweeps.analysis.findings import doubts
 from sweeps.errors import InputError
-from sweeps.findings import doubts
-from sweeps.ledger import TrialRecord
-from sweeps.plan import Plan
-from sweeps.sameness import Sameness
-from sweeps.shape import Node
+from sweeps.record import ledger, rows
+from sweeps.record.ledger import TrialRecord
+from sweeps.run import driver
+from sweeps.scheduling import cache, rungs, search
+from sweeps.scheduling.cache import Cache, made
+from sweeps.scheduling.sameness import Sameness
+from sweeps.spec import plan, sweep_file
+from sweeps.spec.arrangements import Node
+from sweeps.spec.keys import SweepSpec
+from sweeps.spec.plan import Plan
+from sweeps.store import query
 from tests.unit.planted import frame, repeats
 from tests.unit.planted import trial as row_of
 from tests.unit.records import config, record
 from tests.unit.test_layers import imports, modules
-from workers import contract, datafiles, fingerprint, paths, preload, rank, sources, verdict
-from workers.contract import Cached, Granted, TrialConfig, TrialOutcome
-from workers.keeper import RankEnd
-from workers.rank import Made
+from workers.contract import datafiles, messages, paths
+from workers.contract.messages import Cached, Granted, TrialConfig, TrialOutcome
+from workers.launch import preload, rank, verdict
+from workers.launch.rank import Made
+from workers.launch.supervisor import RankEnd
+from workers.node import fingerprint, sources
 
 ROOT = Path(__file__).parents[2]
 ONE, TWO, FOUR = ([Node(f"n{n}", 4, 0) for n in range(count)] for count in (1, 2, 4))
@@ -56,7 +64,7 @@ def copy(tmp_path: Path) -> Path:
 
 def software(checkout: Path) -> str:
     """The fingerprint that a node has which runs the project from there."""
-    code = "from workers import fingerprint as f; print(f.digest(f.software({})))"
+    code = "from workers.node import fingerprint as f; print(f.digest(f.software({})))"
     there = os.environ | {"PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=checkout, env=there, capture_output=True, text=True, check=True
@@ -66,7 +74,7 @@ def software(checkout: Path) -> str:
 
 def test_whoever_edits_the_training_loop_has_another_fingerprint_also_without_git(copy: Path) -> None:
     before = software(copy)
-    loop = copy / "workers" / "throughput.py"
+    loop = copy / "workers" / "workloads" / "images" / "throughput.py"
     loop.write_text(loop.read_text().replace("work.steps += 1", "work.steps += 1; time.sleep(0.01)"))
     assert software(copy) != before
 
@@ -85,7 +93,7 @@ def code(package: Path = fingerprint.PACKAGE) -> str:
 
 def test_the_code_is_its_content_wherever_it_lies_and_whenever_it_was_written(copy: Path) -> None:
     assert code(copy / "workers") == code()
-    os.utime(copy / "workers" / "train.py", (0, 0))
+    os.utime(copy / "workers" / "workloads" / "images" / "train.py", (0, 0))
     assert code(copy / "workers") == code()
 
 
@@ -95,9 +103,10 @@ def test_files_that_come_go_or_change_places_are_seen(copy: Path, change: str) -
     if change == "added":
         (package / "new.py").write_text("")
     elif change == "renamed":
-        (package / "work.py").rename(package / "worked.py")
+        (package / "workloads/images/work.py").rename(package / "workloads/images/worked.py")
     else:  # the same bytes, in another file
-        one, other = package / "models" / "vgg.py", package / "models" / "tiny.py"
+        models = package / "frameworks/tensorflow/models"
+        one, other = models / "vgg.py", models / "tiny.py"
         text = one.read_bytes(), other.read_bytes()
         one.write_bytes(text[1])
         other.write_bytes(text[0])
@@ -113,7 +122,9 @@ def test_an_edited_copy_is_served_nothing_that_was_measured_before(copy: Path) -
     assert known.outcome(trial, [(made(node).of(trial), 1)])
     (copy / "docs" / "axes.md").unlink()
     assert known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).of(trial), 1)])
-    (copy / "workers" / "learner.py").write_text((copy / "workers" / "learner.py").read_text() + "# edited\n")
+    (copy / "workers" / "frameworks" / "tensorflow" / "learner.py").write_text(
+        (copy / "workers" / "frameworks" / "tensorflow" / "learner.py").read_text() + "# edited\n"
+    )
     assert not known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).of(trial), 1)])
 
 
@@ -140,16 +151,19 @@ def at_once(module: str) -> set[str]:
 
 def test_a_nursery_has_loaded_all_of_the_project_that_its_ranks_may_import() -> None:
     """Else an edit in the middle of a sweep would change what runs, and the fingerprint would not tell."""
-    assert closure(("workers.rank", "workers.train"), imports) <= closure(preload.MODULES, at_once)
+    assert closure(("workers.launch.rank", "workers.workloads.images.train"), imports) <= closure(
+        preload.MODULES, at_once
+    )
 
 
 PLANTED = """
-from workers import fingerprint, preload
+from workers.launch import preload
+from workers.node import fingerprint
 
 
 def load(edit: str = "") -> None:
-    preload.MODULES = ("workers.labels",)
-    from workers import labels
+    preload.MODULES = ("workers.inputs.labels",)
+    from workers.inputs import labels
 
     if edit:
         with open(labels.__file__, "a") as file:
@@ -169,14 +183,14 @@ def begun(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 def from_source(checkout: Path, *arguments: str) -> list[str]:
     """The command that starts a process there as a nursery's is started."""
-    script = str(checkout / "workers" / "sources.py")
+    script = str(checkout / "workers" / "node" / "sources.py")
     return [script if part == str(sources.PACKAGE / "sources.py") else part for part in sources.command(*arguments)]
 
 
 @pytest.fixture
 def stale(copy: Path) -> Path:
     """A copy with a module whose compiled file is of other code, and passes for the source's: as long, as old."""
-    labels = copy / "workers" / "labels.py"
+    labels = copy / "workers" / "inputs" / "labels.py"
     text = labels.read_text()
     labels.write_text(f"{text}\nPLANTED = 1\n")
     os.utime(labels, (1_700_000_000, 1_700_000_000))
@@ -188,7 +202,7 @@ def stale(copy: Path) -> Path:
 
 
 def test_a_process_that_measures_runs_its_sources_and_no_stale_compiled_file(stale: Path) -> None:
-    ordinary = begun(stale, sys.executable, "-c", "from workers import labels; print(labels.PLANTED)")
+    ordinary = begun(stale, sys.executable, "-c", "from workers.inputs import labels; print(labels.PLANTED)")
     assert ordinary.stdout == "1\n", "else nothing was planted"
     ran = begun(stale, *from_source(stale, "workers.planted", "load"))
     assert ran.stdout.split() == ["2", code(stale / "workers")], ran.stderr
@@ -203,22 +217,22 @@ def test_what_may_come_from_a_compiled_file_has_no_fingerprint(stale: Path) -> N
 def test_files_that_are_edited_while_they_are_loaded_are_not_taken(stale: Path) -> None:
     ran = begun(stale, *from_source(stale, "workers.planted", "load", "# edited"))
     assert ran.returncode == 1
-    assert "workers/labels.py must stay as it is while it is loaded, but was edited" in ran.stderr
+    assert "workers/inputs/labels.py must stay as it is while it is loaded, but was edited" in ran.stderr
 
 
 def test_a_file_that_is_edited_before_it_is_loaded_is_the_one_that_is_told(stale: Path) -> None:
     """What counts is the moment of loading, not that of the start."""
     before = code(stale / "workers")
-    (stale / "workers" / "planted.py").write_text(PLANTED.replace("from workers import labels", EDITS_FIRST))
+    (stale / "workers" / "planted.py").write_text(PLANTED.replace("from workers.inputs import labels", EDITS_FIRST))
     ran = begun(stale, *from_source(stale, "workers.planted", "load"))
     assert ran.stdout.split() == ["3", code(stale / "workers")], ran.stderr
     assert code(stale / "workers") != before
 
 
 EDITS_FIRST = """
-    with open(preload.__file__.replace("preload", "labels"), "a") as file:
+    with open(preload.__file__.replace("launch/preload", "inputs/labels"), "a") as file:
         file.write("PLANTED = 3\\n")
-    from workers import labels
+    from workers.inputs import labels
 """.strip()
 
 
@@ -227,12 +241,12 @@ def test_a_nursery_and_a_rank_of_its_own_start_from_source(monkeypatch: pytest.M
     monkeypatch.setattr(os, "execv", lambda _, command: called.append(command))
     monkeypatch.setattr(os, "execve", lambda _, command, environment: called.append(command))
     monkeypatch.setattr(sys, "argv", ["nursery", "address"])
-    runpy.run_path(str(ROOT / "workers" / "nursery.py"), run_name="__main__")
+    runpy.run_path(str(ROOT / "workers" / "launch" / "fork_server.py"), run_name="__main__")
     channel, beat = os.pipe()
     rank.start_from_nothing({"software": {}, "config": {"env": {}}}, channel, beat)
     nursery, own = called
-    assert nursery == sources.command("workers.nursery", "main", "address")
-    assert own[:-3] == sources.command("workers.rank", "begin")
+    assert nursery == sources.command("workers.launch.fork_server", "main", "address")
+    assert own[:-3] == sources.command("workers.launch.rank", "begin")
     for fd in (channel, beat, int(own[-3].rpartition("/")[2])):
         os.close(fd)
 
@@ -319,11 +333,11 @@ def test_data_that_changes_while_a_trial_reads_it_is_like_no_other(images: Path)
 
 def planned(nodes: list[Node], space: dict[str, Any], **keys: Any) -> Plan:
     content = {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1, "space": {"batch_size": 8, **space}, **keys}
-    return plan.plan(keys.SweepSpec.model_validate(content), "x", nodes)
+    return plan.plan(SweepSpec.model_validate(content), "x", nodes)
 
 
 def forms(of: Plan) -> dict[tuple[int, str], str]:
-    return {(trial.gpus, trial.placement): contract.arranged(trial.arrangement) for trial in of.trials}
+    return {(trial.gpus, trial.placement): messages.arranged(trial.arrangement) for trial in of.trials}
 
 
 def test_a_plan_for_a_cluster_says_how_many_ranks_sit_on_how_many_nodes() -> None:
@@ -342,11 +356,11 @@ def test_four_ranks_on_two_nodes_and_on_four_are_two_cells() -> None:
 
 
 def test_a_cell_of_an_older_ledger_keeps_its_name() -> None:
-    told = contract.to_json(config(gpus=4))
+    told = messages.to_json(config(gpus=4))
     del told["arrangement"]
-    assert contract.trial_config(told).cell == config(gpus=4).cell
+    assert messages.trial_config(told).cell == config(gpus=4).cell
     arranged = dataclasses.replace(config(gpus=4), arrangement=(2, 2))
-    assert contract.trial_config(contract.to_json(arranged)) == arranged
+    assert messages.trial_config(messages.to_json(arranged)) == arranged
 
 
 def test_placements_that_come_to_the_same_are_one_cell_and_the_others_are_said_to_be_left_out() -> None:
@@ -396,7 +410,7 @@ def test_a_ledger_keeps_the_nodes_that_its_trials_were_arranged_for(
 ) -> None:
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
     text = "{name: x, model: tiny, device: cpu, space: {batch_size: 8, gpus: 4, placement: spread}}"
-    book = ledger.create(plan.plan(spec.parse(text, "x"), "x", TWO), text)
+    book = ledger.create(plan.plan(sweep_file.parse(text, "x"), "x", TWO), text)
     book.end("stopped")
     facts = ledger.read("x").facts
     assert facts.nodes == tuple(TWO)
@@ -417,7 +431,7 @@ def test_what_goes_on_without_a_node_waits_for_it_and_what_begins_is_refused() -
 def test_a_ledger_of_the_version_before_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
     text = "{name: x, model: tiny, device: cpu, space: {batch_size: 8, gpus: 4}}"
-    book = ledger.create(plan.plan(spec.parse(text, "x")), text)
+    book = ledger.create(plan.plan(sweep_file.parse(text, "x")), text)
     before = ledger.read("x").facts
     book.end("stopped")
     file = tmp_path / "x" / "ledger.jsonl"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.cache import Made
-from sweeps.rungs import Arrival, Equals, Rungs, arrival, equals
+from sweeps.scheduling.cache import Made
+from sweeps.scheduling.rungs import Arrival, Equals, Rungs, arrival, equals
 from tests.unit.simulations import learning
-from workers import contract
-from workers.contract import EpochRecord, TrialConfig
+from workers.contract import messages
+from workers.contract.messages import EpochRecord, TrialConfig
 
 IMAGES = "data/imagenet"  # what these trials learn
 NEW = Made("v100", "sw", {IMAGES: "ff", "elsewhere": "ee"})
@@ -152,7 +152,7 @@ def test_a_trial_on_a_node_that_has_not_said_what_it_is_made_of_is_judged_by_non
 def test_an_arrival_of_an_earlier_version_which_did_not_tell_the_code_decides_about_nobody() -> None:
     made = rungs()
     (one,) = rungs().judge(cell(8), among(cell(8)), [epoch(1, 0.9)]).arrivals
-    old = {**contract.to_json(one), "equals": ["device gpu", "gpus 1", "1 on v100 8 CPUs 4 GPUs"]}
+    old = {**messages.to_json(one), "equals": ["device gpu", "gpus 1", "1 on v100 8 CPUs 4 GPUs"]}
     made.resumed([arrival(json.loads(json.dumps(old)))])
     assert judged(made, cell(16), 1, 0.1) == ""
 
@@ -254,7 +254,7 @@ def test_who_goes_on_with_a_sweep_judges_as_if_it_had_never_stopped(
     for n, (size, top1, train_s) in enumerate(told):
         if n == cut:
             second = rungs()
-            lines = [json.loads(json.dumps(contract.to_json(one))) for one in ledger]
+            lines = [json.loads(json.dumps(messages.to_json(one))) for one in ledger]
             second.resumed(arrival(line) for line in lines)
         config = cell(size, repeat=n, target_top1=0.8)
         epochs = [epoch(number, top1, train_s) for number in (1, 2, 3)]

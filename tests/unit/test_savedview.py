@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sweeps import savedview
-from sweeps.ledger import SweepFacts
+from sweeps.record.ledger import SweepFacts
+from sweeps.store import saved_views
 from tests.unit import studies
 
 SCALING = """
@@ -41,7 +41,7 @@ def facts(text: str = SCALING) -> SweepFacts:
 
 
 def state(text: str = SCALING) -> dict[str, Any]:
-    return savedview.views(facts(text), 1)[0].state
+    return saved_views.views(facts(text), 1)[0].state
 
 
 def charts(text: str, kind: str) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def charts(text: str, kind: str) -> list[dict[str, Any]]:
 
 
 def test_the_tag_is_json_in_json_under_a_key_that_stays() -> None:
-    name, value = savedview.views(facts(), 1)[0].tag(1.0, 2.0)
+    name, value = saved_views.views(facts(), 1)[0].tag(1.0, 2.0)
     assert name == "mlflow.sharedViewState.0"
     said = json.loads(value)
     assert (said["name"], said["createdAt"], said["updatedAt"]) == ("scaling", 1000, 2000)
@@ -90,22 +90,24 @@ def test_what_learns_is_sorted_and_drawn_by_its_accuracy() -> None:
 
 @pytest.mark.parametrize(("trials", "expected"), [(100, 1), (101, 2)])
 def test_more_trials_than_the_page_draws_have_a_view_of_each_cell_once(trials: int, expected: int) -> None:
-    made = savedview.views(facts(), trials)
+    made = saved_views.views(facts(), trials)
     assert len(made) == len({view.key for view in made}) == expected
     assert [view.state["searchFilter"].endswith("= '0'") for view in made] == [False, True][:expected]
 
 
 def test_a_page_is_named_only_where_its_view_was_written() -> None:
-    tags = [view.tag(0, 0)[0] for view in savedview.views(facts(), 500)]
-    told = savedview.addresses("http://host:1/", "7", "0", "abc", tags)
+    tags = [view.tag(0, 0)[0] for view in saved_views.views(facts(), 500)]
+    told = saved_views.addresses("http://host:1/", "7", "0", "abc", tags)
     runs = "http://host:1/#/experiments/7/runs"
     assert told["trials"] == f"{runs}?workflowType=machine_learning&viewStateShareKey=0"
     assert told["charts"] == f"{runs}?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=0-once"
     assert told["verdict"] == f"{runs}/abc?workflowType=machine_learning"
-    assert savedview.addresses("http://host:1", "7", "0", "", []) == {"trials": f"{runs}?workflowType=machine_learning"}
+    assert saved_views.addresses("http://host:1", "7", "0", "", []) == {
+        "trials": f"{runs}?workflowType=machine_learning"
+    }
 
 
 def test_two_sweeps_of_a_study_have_two_views() -> None:
     other = dataclasses.replace(facts(), id="1", name="scaling-2")
-    keys = {savedview.views(of, 1)[0].key for of in (facts(), other)}
+    keys = {saved_views.views(of, 1)[0].key for of in (facts(), other)}
     assert len(keys) == 2

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import schedules
-from workers.schedules import Cosine, Piecewise, Poly, Schedule, ScheduleError, Step, parse
+from workers.contract import schedules
+from workers.contract.schedules import Cosine, Piecewise, Poly, Schedule, ScheduleError, Step, parse
 
 STAIRS = "0.4;10;0.04;60;0.004"
 RUN = {"epochs": 90, "global_batch": 256}

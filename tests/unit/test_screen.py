@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps import screen, tables
+from sweeps.text import screen, tables
 
 SAID = "UnknownError: [/root/gloo/transport/tcp/pair.cc:589] Read error [127.0.0.1]:50395 [bold]reset[/bold]"
 

@@ -12,15 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import analysis, plan, rows, search
-from sweeps.feasibility import Feasibility, is_inferred, outcome
-from sweeps.keys import SweepSpec
-from sweeps.ledger import TrialRecord
-from sweeps.search import Strategy
-from sweeps.spec import parse
+from sweeps import analysis
+from sweeps.record import rows
+from sweeps.record.ledger import TrialRecord
+from sweeps.scheduling import search
+from sweeps.scheduling.feasibility import Feasibility, is_inferred, outcome
+from sweeps.scheduling.search import Strategy
+from sweeps.spec import plan
+from sweeps.spec.keys import SweepSpec
+from sweeps.spec.sweep_file import parse
 from tests.examples import examples
 from tests.unit.records import record
-from workers.contract import TrialConfig, TrialOutcome
+from workers.contract.messages import TrialConfig, TrialOutcome
 
 Answer = Callable[[TrialConfig], TrialRecord]
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import plan, space
 from sweeps.errors import InputError
-from sweeps.keys import SweepSpec
-from sweeps.plan import Plan
-from sweeps.spec import parse
-from workers import contract
-from workers.contract import TrialConfig
+from sweeps.spec import plan, space
+from sweeps.spec.keys import SweepSpec
+from sweeps.spec.plan import Plan
+from sweeps.spec.sweep_file import parse
+from workers.contract import messages
+from workers.contract.messages import TrialConfig
 
 CONVERGENCE = {"protocol": "convergence", "data": "digits", "epochs": 9}
 
@@ -158,9 +158,9 @@ def test_a_placement_of_nodes_and_ranks_is_for_as_many_gpus() -> None:
         (1, "pack"), (4, "pack"), (4, "spread"), (4, "2x2"), (8, "pack"), (8, "spread"), (8, "2x4"), (8, "4x2"),
     }  # fmt: skip
     assert sum(made.left_out.values()) == 3 * 6 - 8 - 2  # one GPU spread, and as 1x1, is one GPU packed
-    assert contract.nodes_by_ranks("4x8") == (4, 8)
+    assert messages.nodes_by_ranks("4x8") == (4, 8)
     for none in ("pack", "spread", "4x9", "0x4", "33x1", "2x", "2x4x1", " 2x4"):
-        assert contract.nodes_by_ranks(none) is None
+        assert messages.nodes_by_ranks(none) is None
 
 
 def test_a_random_search_measures_so_many_distinct_cells_of_the_grid() -> None:

@@ -14,12 +14,20 @@ from typing import Any
 
 import pytest
 
-from sweeps import cli, driver, ledger, note, plan, rows, service, spec
+from sweeps.analysis.study import Study
+from sweeps.cli import main
+from sweeps.cluster import ray_jobs
 from sweeps.errors import InputError
-from sweeps.report.study import Study
+from sweeps.record import ledger, rows
 from sweeps.report.trials import again
+from sweeps.run import driver
+from sweeps.spec import plan, sweep_file
+from sweeps.store import description
 from tests.unit.records import config, record
-from workers import checkup, contract, fingerprint, knobs, rank, ranks, redact
+from workers.checks import checkup
+from workers.contract import knobs, messages, ranks, redact
+from workers.launch import rank
+from workers.node import fingerprint
 
 pytestmark = pytest.mark.unit
 
@@ -118,7 +126,7 @@ PLANTED: dict[str, tuple[str, tuple[str, ...]]] = {
 def test_a_secret_in_a_sweep_file_is_refused_by_its_place_and_not_shown(place: str) -> None:
     text, overrides = PLANTED[place]
     with pytest.raises(InputError) as refused:
-        spec.parse(text, "x.yaml", overrides)
+        sweep_file.parse(text, "x.yaml", overrides)
     said = str(refused.value)
     assert said.startswith(f"x.yaml: {place}: must not hold a secret")
     assert redact.HIDDEN in said
@@ -136,7 +144,7 @@ def test_no_command_begins_with_a_secret(
     Path("x.yaml").write_text(text)
     put = ["--set", *overrides] if overrides else []
     afar = ["--address", "http://127.0.0.1:9"] if command == "submit" else []
-    assert cli.main([command, "x.yaml", *put, *afar]) == 2
+    assert main.main([command, "x.yaml", *put, *afar]) == 2
     said = capsys.readouterr()
     assert "must not hold a secret" in said.err
     assert VALUE not in said.err + said.out
@@ -145,48 +153,48 @@ def test_no_command_begins_with_a_secret(
 
 @pytest.mark.parametrize("comment", ["HF_TOKEN: comes from the node", "the secret: larger batches", "MAX_TOKEN: 128"])
 def test_a_comment_may_speak_of_secrets(comment: str) -> None:
-    assert spec.parse(f"# {comment}\n{TEXT}", "x")
+    assert sweep_file.parse(f"# {comment}\n{TEXT}", "x")
 
 
 def test_what_is_recorded_already_can_still_be_read() -> None:
     text, _ = PLANTED["space.env.HF_TOKEN"]
-    assert spec.parse(text, "x", is_recorded=True).space.env
+    assert sweep_file.parse(text, "x", is_recorded=True).space.env
 
 
 def test_a_ledger_of_before_secrets_were_refused_is_shown_without_them() -> None:
     text = f"{TEXT}  env:\n    OMP_NUM_THREADS: 1\n    HF_TOKEN:\n      - {VALUE}\n"
     overrides = (f"space.env.WANDB_API_KEY={VALUE}",)
-    (trial,) = plan.plan(spec.parse(text, "x", overrides, is_recorded=True)).trials
+    (trial,) = plan.plan(sweep_file.parse(text, "x", overrides, is_recorded=True)).trials
     assert trial.env["HF_TOKEN"] == trial.env["WANDB_API_KEY"] == VALUE, "the ranks have it"
     facts = ledger.SweepFacts(
         name="x", id="0", study="x", created_at=0.0, file=text, overrides=overrides, trials=(trial,)
     )
-    shown = note.of(facts) + str(again(Study(facts, (record(trial),)))) + str(rows.row(record(trial)))
+    shown = description.of(facts) + str(again(Study(facts, (record(trial),)))) + str(rows.row(record(trial)))
     assert VALUE not in shown
     assert shown.count("OMP_NUM_THREADS") >= 3
 
 
 def test_a_mistake_beside_a_secret_does_not_show_it() -> None:
     with pytest.raises(InputError) as refused:
-        spec.parse(f"{TEXT}  env: {{HF_TOKEN: [{{a: {VALUE}}}]}}\nnonsense: 1\n", "x.yaml")
+        sweep_file.parse(f"{TEXT}  env: {{HF_TOKEN: [{{a: {VALUE}}}]}}\nnonsense: 1\n", "x.yaml")
     assert VALUE not in str(refused.value)
     with pytest.raises(InputError) as refused:
-        spec.parse(TEXT, "x.yaml", (f"env.HF_TOKEN={VALUE}: {{",))
+        sweep_file.parse(TEXT, "x.yaml", (f"env.HF_TOKEN={VALUE}: {{",))
     assert VALUE not in str(refused.value)
 
 
 def test_variables_of_the_nodes_are_named_in_a_file_and_reach_the_ranks_as_names() -> None:
-    made = spec.parse(f"{TEXT}  env: {{A: [1, 2]}}\nenv_from: [HF_TOKEN, NCCL_DEBUG]\n", "x")
+    made = sweep_file.parse(f"{TEXT}  env: {{A: [1, 2]}}\nenv_from: [HF_TOKEN, NCCL_DEBUG]\n", "x")
     one, other = plan.plan(made).trials
     assert one.env_from == other.env_from == ("HF_TOKEN", "NCCL_DEBUG")
-    assert contract.trial_config(json.loads(json.dumps(contract.to_json(one)))) == one
-    assert spec.parse(f"{TEXT}env_from: HF_TOKEN\n", "x").env_from == ("HF_TOKEN",)
+    assert messages.trial_config(json.loads(json.dumps(messages.to_json(one)))) == one
+    assert sweep_file.parse(f"{TEXT}env_from: HF_TOKEN\n", "x").env_from == ("HF_TOKEN",)
 
 
 def test_a_cell_without_such_variables_is_named_as_before() -> None:
-    plain, named = config(), plan.plan(spec.parse(f"{TEXT}env_from: [A]\n", "x")).trials[0]
-    older = {key: value for key, value in contract.to_json(plain).items() if key != "env_from"}
-    assert contract.trial_config(older).cell == plain.cell
+    plain, named = config(), plan.plan(sweep_file.parse(f"{TEXT}env_from: [A]\n", "x")).trials[0]
+    older = {key: value for key, value in messages.to_json(plain).items() if key != "env_from"}
+    assert messages.trial_config(older).cell == plain.cell
     assert named.cell != plain.cell
 
 
@@ -204,7 +212,7 @@ def test_a_cell_without_such_variables_is_named_as_before() -> None:
 def test_a_name_that_can_mean_nothing_is_a_mistake(line: str, says: str) -> None:
     text = TEXT.replace("model: tiny\n", "") + "  env: {A: 1}\n" + line
     with pytest.raises(InputError, match=says):
-        spec.parse(text if "model" in line else f"{text}\nmodel: tiny", "x")
+        sweep_file.parse(text if "model" in line else f"{text}\nmodel: tiny", "x")
 
 
 class Site:
@@ -215,7 +223,7 @@ class Site:
 
 
 def test_a_variable_that_a_node_lacks_is_found_before_the_sweep() -> None:
-    made = spec.parse(f"{TEXT}env_from: [HF_TOKEN, OTHER]\n", "x")
+    made = sweep_file.parse(f"{TEXT}env_from: [HF_TOKEN, OTHER]\n", "x")
     with pytest.raises(InputError) as refused:
         driver._check_variables(made, Site(), "x.yaml")  # type: ignore[arg-type]
     assert str(refused.value) == (
@@ -230,7 +238,7 @@ def test_a_node_says_which_variables_it_lacks(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_was_in_force_holds_no_value_of_a_nodes_variable() -> None:
-    trial = plan.plan(spec.parse(f"{TEXT}  env: {{A: 1}}\nenv_from: [MINE]\n", "x")).trials[0]
+    trial = plan.plan(sweep_file.parse(f"{TEXT}  env: {{A: 1}}\nenv_from: [MINE]\n", "x")).trials[0]
     environ = {"A": "1", "MINE": VALUE, "HOROVOD_SECRET_KEY": VALUE, "NCCL_X": f"http://me:{VALUE}@h", "HF_TOKEN": "t"}
     told = knobs.in_force(environ, trial)
     assert told == {"A": "1", "HOROVOD_SECRET_KEY": "***", "MINE": "***", "NCCL_X": "http://me:***@h"}
@@ -242,8 +250,8 @@ def rank_of(tmp_path: Path) -> Any:
     """Runs a rank that raises what it is given; what it said, and its log."""
 
     def ran(named: Sequence[str], **variables: str) -> tuple[dict[str, Any], str]:
-        trial = {**contract.to_json(config()), "env_from": list(named)}
-        seat = contract.to_json(ranks.Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1,
+        trial = {**messages.to_json(config()), "env_from": list(named)}
+        seat = messages.to_json(ranks.Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1,
                                           host="h"))  # fmt: skip
         order = {"config": trial, "env": {}, "log": str(tmp_path / "rank.log"), "software": {"code": "c"},
                  "seat": seat, "entry": "raises:run"}  # fmt: skip
@@ -253,8 +261,8 @@ def rank_of(tmp_path: Path) -> Any:
         os.ftruncate(beat, ranks.BEAT.size)
         (tmp_path / "order.json").write_text(json.dumps(order))
         ends = f"{theirs.fileno()}, {beat}"
-        run = f"import json; from workers import rank; rank.main(json.load(open('order.json')), {ends})"
-        path = os.pathsep.join([str(Path(rank.__file__).parents[1]), str(tmp_path)])
+        run = f"import json; from workers.launch import rank; rank.main(json.load(open('order.json')), {ends})"
+        path = os.pathsep.join([str(Path(rank.__file__).parents[2]), str(tmp_path)])
         subprocess.run([sys.executable, "-c", run], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path} | variables,
                        pass_fds=[theirs.fileno(), beat], check=False)  # fmt: skip
         theirs.close()
@@ -309,7 +317,7 @@ class Jobs:
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
     made = Jobs()
-    monkeypatch.setattr(service, "_client", lambda url: contextlib.nullcontext(made))
+    monkeypatch.setattr(ray_jobs, "_client", lambda url: contextlib.nullcontext(made))
     return made
 
 
@@ -322,8 +330,8 @@ def test_nothing_of_the_environment_is_sent_to_a_cluster(
     Path("x.yaml").write_text(f"{TEXT}env_from: [HF_TOKEN]\n")
     Path(".env").write_text(VALUE)
     url = f"http://me:{VALUE}@head:8265"
-    assert cli.main(["submit", "x.yaml", "--set", "seed=1", "--address", url]) == 0
-    assert cli.main(["trials", "x", "--address", url]) == 0
+    assert main.main(["submit", "x.yaml", "--set", "seed=1", "--address", url]) == 0
+    assert main.main(["trials", "x", "--address", url]) == 0
     told = capsys.readouterr()
     assert "HF_TOKEN" in "".join(jobs.sent)
     assert VALUE not in "".join(jobs.sent)
@@ -340,7 +348,7 @@ def test_nothing_of_the_environment_is_sent_to_a_cluster(
     ],
 )
 def test_no_secret_is_part_of_a_jobs_command(jobs: Jobs, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*asked, "--address", "http://head:8265"]) == 2
+    assert main.main([*asked, "--address", "http://head:8265"]) == 2
     assert not jobs.sent
     said = capsys.readouterr().err
     assert "must hold no secret" in said
@@ -351,7 +359,7 @@ def test_a_trials_row_has_the_names_and_no_more(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
     monkeypatch.setenv("HF_TOKEN", VALUE)
     text = f"{TEXT}env_from: [HF_TOKEN]\n"
-    planned = plan.plan(spec.parse(text, "x"))
+    planned = plan.plan(sweep_file.parse(text, "x"))
     book = ledger.create(planned, text)
     book.write(record(planned.trials[0]))
     book.end("complete")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import server
+from sweeps.cluster import server
 
 pytestmark = pytest.mark.unit
 

@@ -20,31 +20,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeps import (
-    caller,
-    checkup,
-    cli,
-    cluster,
-    driverlog,
-    ledger,
-    onhead,
-    pack,
-    place,
-    plan,
-    private_ray,
-    relayed,
-    service,
-    spec,
-    status,
-)
-from sweeps.cache import Cache
-from sweeps.durations import Durations
-from sweeps.engine import Engine
+from sweeps.cli import main, on_head
+from sweeps.cluster import checkup, driver_log, pack, private_ray, ray_jobs, relayed
+from sweeps.cluster import ray_cluster as cluster
 from sweeps.errors import InputError, RefusedError
-from sweeps.feasibility import Feasibility
-from sweeps.packing import Start
-from sweeps.search import Listed
-from sweeps.shape import Node
+from sweeps.record import ledger
+from sweeps.run import status
+from sweeps.scheduling.cache import Cache
+from sweeps.scheduling.durations import Durations
+from sweeps.scheduling.engine import Engine
+from sweeps.scheduling.feasibility import Feasibility
+from sweeps.scheduling.packing import Start
+from sweeps.scheduling.search import Listed
+from sweeps.spec import plan, sweep_file
+from sweeps.spec.arrangements import Node
+from sweeps.text import addresses as place
+from sweeps.text import caller
 from tests.unit.records import record
 
 pytestmark = pytest.mark.unit
@@ -57,7 +48,7 @@ def test_a_pack_holds_the_code_and_the_file_and_nothing_else(tmp_path: Path) -> 
     assert {path.parts[0] for path in files} == {"sweep.yaml", "sweeps", "workers", "references"}
     assert {path.suffix for path in files} <= {".py", ".css", ".js", ".csv", ".md", ".yaml"}
     assert (tmp_path / "sweep.yaml").read_text() == TEXT
-    assert (tmp_path / "sweeps/cli.py").exists()
+    assert (tmp_path / "sweeps/cli/main.py").exists()
 
 
 def test_a_secret_beside_the_code_is_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +69,7 @@ def test_a_secret_beside_the_code_is_not_packed(tmp_path: Path, monkeypatch: pyt
         ("search_spaces/x.yaml", "search_spaces/x.yaml"),
         ("../x.yaml", "x.yaml"),
         ("/tmp/x.yaml", "x.yaml"),
-        ("sweeps/cli.py", "sweep.yaml"),
+        ("sweeps/cli/main.py", "sweep.yaml"),
         ("/tmp/sweeps", "sweep.yaml"),
     ],
 )
@@ -107,7 +98,7 @@ def test_what_was_said_on_two_streams_is_told_apart_again() -> None:
 def test_a_relayed_command_ends_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = sys.stdout, sys.stderr
     try:
-        onhead.main(["plan", "no-such-file.yaml"])
+        on_head.main(["plan", "no-such-file.yaml"])
     finally:
         sys.stdout, sys.stderr = out, err
     lines = capsys.readouterr().out.splitlines()
@@ -163,7 +154,7 @@ def test_the_bulletin_of_a_running_sweep_shows_nodes_trials_queue_and_cost() -> 
 def test_a_sweep_without_a_driver_is_told_from_its_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
     monkeypatch.setenv(ledger.JOB, "sweep-x-1")
-    book = ledger.create(plan.plan(spec.parse(TEXT, "x")), TEXT)
+    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
     assert status.look("x")["state"] == "starting"
     assert ledger.driver("x")["job"] == "sweep-x-1"
     book.end("stopped")
@@ -186,7 +177,7 @@ def test_a_driver_that_goes_on_counts_what_the_earlier_ones_have_done(
     """With `again` three of them are tried once more, and five stand."""
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
     text = TEXT.replace("batch_size: 8, gpus: [1, 2]", "batch_size: [1, 2, 3, 4, 5, 6, 7, 8], gpus: 1")
-    book = ledger.create(plan.plan(spec.parse(text, "x")), text)
+    book = ledger.create(plan.plan(sweep_file.parse(text, "x")), text)
     trials = book.facts.trials
     done = [record(config) for config in trials[:5]]
     engine = Engine(lambda _: Listed(trials[5:] if again else trials), Durations(lambda _: 1.0), Feasibility(), Cache())
@@ -218,12 +209,12 @@ def test_what_is_followed_comes_line_by_line_however_its_bytes_come(cuts: tuple[
     text = "Running entrypoint for job x: y\nfirst\n\n  second, with [words]\nthe last has no end"
     ends = [0, *cuts, len(text)]
     client: Any = Followed(*(text[start:end] for start, end in itertools.pairwise(ends)))
-    assert [*service._tailed(client, "x")] == ["first", "", "  second, with [words]", "the last has no end"]
+    assert [*ray_jobs._tailed(client, "x")] == ["first", "", "  second, with [words]", "the last has no end"]
 
 
 def test_one_who_stops_following_leaves_nothing_open() -> None:
     client: Any = Followed("one\n", "two\n")
-    lines = service._tailed(client, "x")
+    lines = ray_jobs._tailed(client, "x")
     assert next(lines) == "one"
     lines.close()  # type: ignore[attr-defined]
 
@@ -347,7 +338,7 @@ def test_a_cluster_of_another_ray_is_named_with_the_cure(older: str, monkeypatch
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", older)
     with pytest.raises(RefusedError) as refused:
-        service.relay(["list"], older)
+        ray_jobs.relay(["list"], older)
     assert "there 2.41.0" in str(refused.value)
     assert "make setup" in str(refused.value)
 
@@ -407,11 +398,11 @@ def submitted(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> in
     def client(_: str) -> Iterator[Jobs]:
         yield jobs
 
-    monkeypatch.setattr(service, "_client", client)
-    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(service, "ARRIVES_WITHIN_S", 0.05)
+    monkeypatch.setattr(ray_jobs, "_client", client)
+    monkeypatch.setattr(ray_jobs, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(ray_jobs, "ARRIVES_WITHIN_S", 0.05)
     (tmp_path / "x.yaml").write_text(TEXT)
-    return service.submit(tmp_path / "x.yaml", (), "http://127.0.0.1:1", ())
+    return ray_jobs.submit(tmp_path / "x.yaml", (), "http://127.0.0.1:1", ())
 
 
 @pytest.mark.parametrize("is_heard", [True, False])
@@ -449,7 +440,7 @@ class Over(Jobs):
         return "RUNNING" if self._calls < 8 else "SUCCEEDED"
 
     def get_job_logs(self, job: str) -> str:
-        begun = f"study: {driverlog.NOTHING_TO_RUN}: all 6 trials have ended\nresults in /shared/results/study\n"
+        begun = f"study: {driver_log.NOTHING_TO_RUN}: all 6 trials have ended\nresults in /shared/results/study\n"
         return begun + super().get_job_logs(job).replace("results in /shared/results/study", "its table")
 
     def get_job_info(self, _: str) -> Any:
@@ -461,9 +452,9 @@ def test_a_complete_sweep_that_is_resumed_from_afar_shows_its_results_and_exits_
     code: int | None, exits: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = Over(code)
-    monkeypatch.setattr(service, "_client", lambda _: contextlib.nullcontext(jobs))
-    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.001)
-    assert cli.main(["resume", "study", "--address", "http://127.0.0.1:1"]) == exits
+    monkeypatch.setattr(ray_jobs, "_client", lambda _: contextlib.nullcontext(jobs))
+    monkeypatch.setattr(ray_jobs, "LOOK_EVERY_S", 0.001)
+    assert main.main(["resume", "study", "--address", "http://127.0.0.1:1"]) == exits
     told = capsys.readouterr()
     assert "its table" in told.out
     assert "sweep status" not in told.err, "nothing runs that could be looked at"
@@ -473,15 +464,15 @@ def test_what_was_submitted_is_followed_and_stopped_with_the_address_that_was_gi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.yaml").write_text(TEXT)
-    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(ray_jobs, "LOOK_EVERY_S", 0.001)
     for given in ("http://127.0.0.1:1", ""):
         jobs, sent = Jobs([], is_heard=True), list[dict[str, Any]]()
         submit = jobs.submit_job
-        monkeypatch.setattr(service, "_client", lambda _, jobs=jobs: contextlib.nullcontext(jobs))
+        monkeypatch.setattr(ray_jobs, "_client", lambda _, jobs=jobs: contextlib.nullcontext(jobs))
         monkeypatch.setattr(jobs, "submit_job", lambda submit=submit, sent=sent, **of: (sent.append(of), submit(**of)))
         monkeypatch.setenv(place.JOB_SERVER, "http://127.0.0.1:1")
         where = ["--address", given] if given else []
-        assert cli.main(["submit", str(tmp_path / "x.yaml"), *where]) == 0
+        assert main.main(["submit", str(tmp_path / "x.yaml"), *where]) == 0
         lines = [line.split() for line in capsys.readouterr().err.splitlines()]
         assert ["status", "sweep", "status", "study", "-f", *where] in lines
         assert ["stop", "sweep", "stop", "study", *where] in lines
@@ -503,9 +494,9 @@ def test_a_second_ctrl_c_leaves_the_job_and_says_how_to_end_it(
 def test_of_a_driver_that_does_not_begin_both_commands_for_the_head_are_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(service, "TOLD_WITHIN_S", 0.0)
+    monkeypatch.setattr(ray_jobs, "TOLD_WITHIN_S", 0.0)
     with pytest.raises(RefusedError) as refused:
-        service._named(Jobs([], is_heard=True), "job-1")  # type: ignore[arg-type]
+        ray_jobs._named(Jobs([], is_heard=True), "job-1")  # type: ignore[arg-type]
     for does in ("stop", "logs"):
         assert f"`RAY_AUTH_MODE=token ray job {does} job-1`" in str(refused.value)
 
@@ -547,21 +538,21 @@ def test_a_plan_for_a_cluster_elsewhere_takes_its_file_along_and_nothing_else(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cluster = Asked()
-    monkeypatch.setattr(service, "_client", lambda _: contextlib.nullcontext(cluster))
+    monkeypatch.setattr(ray_jobs, "_client", lambda _: contextlib.nullcontext(cluster))
     monkeypatch.chdir(tmp_path)
     file = next(Path(word) for word in words if word.endswith(".yaml"))
     file.parent.mkdir(exist_ok=True)
     file.write_text(TEXT)
-    assert cli.main([*words, "--address", "http://127.0.0.1:1"]) == 0
+    assert main.main([*words, "--address", "http://127.0.0.1:1"]) == 0
     assert capsys.readouterr().out == "a plan\n"
-    assert (cluster.command, cluster.sent) == (f"python -m sweeps.onhead {asked}", {sent: TEXT})
+    assert (cluster.command, cluster.sent) == (f"python -m sweeps.cli.on_head {asked}", {sent: TEXT})
 
 
 def test_a_file_that_is_not_there_is_said_before_a_cluster_is_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(service, "_client", lambda _: pytest.fail("it was asked"))
-    assert cli.main(["plan", "none.yaml", "--address", "http://127.0.0.1:1"]) == 2
+    monkeypatch.setattr(ray_jobs, "_client", lambda _: pytest.fail("it was asked"))
+    assert main.main(["plan", "none.yaml", "--address", "http://127.0.0.1:1"]) == 2
     assert "none.yaml" in capsys.readouterr().err
 
 
@@ -579,9 +570,9 @@ def test_a_head_that_has_just_been_started_is_given_time_to_take_jobs(
             raise answers.pop()
         taken.append(about)
 
-    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(ray_jobs, "LOOK_EVERY_S", 0.0)
     with contextlib.nullcontext() if is_taken else pytest.raises(RuntimeError, match="no space"):
-        service._start(types.SimpleNamespace(submit_job=submit_job), "job", ["true"], {})  # type: ignore[arg-type]
+        ray_jobs._start(types.SimpleNamespace(submit_job=submit_job), "job", ["true"], {})  # type: ignore[arg-type]
     assert bool(taken) is is_taken
 
 

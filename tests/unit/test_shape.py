@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.shape import (
+from sweeps.spec.arrangements import (
     Node,
     Seats,
     arrangement,
@@ -25,8 +25,8 @@ from sweeps.shape import (
     written,
 )
 from tests.unit.records import config
-from workers.contract import TrialConfig
-from workers.seats import Bench, seated
+from workers.contract.messages import TrialConfig
+from workers.launch.seats import Bench, seated
 
 TEMPLATE = config()
 

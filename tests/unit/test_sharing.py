@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.cache import Cache
-from sweeps.durations import Durations
-from sweeps.engine import Engine
-from sweeps.feasibility import Feasibility
-from sweeps.ledger import TrialRecord
-from sweeps.packing import Start
-from sweeps.search import Listed
-from sweeps.shape import Node
-from sweeps.sharing import SILENT_S, Commons, Need, Terms
+from sweeps.record.ledger import TrialRecord
+from sweeps.scheduling.cache import Cache
+from sweeps.scheduling.durations import Durations
+from sweeps.scheduling.engine import Engine
+from sweeps.scheduling.feasibility import Feasibility
+from sweeps.scheduling.leases import SILENT_S, Commons, Need, Terms
+from sweeps.scheduling.packing import Start
+from sweeps.scheduling.search import Listed
+from sweeps.spec.arrangements import Node
 from tests.examples import examples
 from tests.unit.records import config, record
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
 
 SOME = examples(12)  # a long time each
 ASKS_EVERY_S = 1.0

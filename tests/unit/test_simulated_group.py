@@ -9,15 +9,15 @@ import statistics
 
 import pytest
 
-from sweeps import rows
-from sweeps.ledger import TrialRecord
+from sweeps.record import rows
+from sweeps.record.ledger import TrialRecord
 from sweeps.simulator import course
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup, ended
 from sweeps.simulator.model import KINDS, step
 from tests.unit.simulations import FOUR_BY_FOUR, learning, outcome, seats, trial
-from workers import contract
-from workers.contract import Measurement, TrialConfig, TrialOutcome
+from workers.contract import messages
+from workers.contract.messages import Measurement, TrialConfig, TrialOutcome
 
 LARGE = parse("nodes=8,gpus=4,gpu=v100")
 
@@ -113,7 +113,7 @@ def test_what_it_ran_on_is_marked_and_where_it_was_asked_to() -> None:
 
 def test_an_outcome_survives_its_json() -> None:
     found = outcome(trial(gpus=8))
-    assert contract.trial_outcome(json.loads(json.dumps(contract.to_json(found)))) == found
+    assert messages.trial_outcome(json.loads(json.dumps(messages.to_json(found)))) == found
 
 
 @pytest.mark.parametrize(

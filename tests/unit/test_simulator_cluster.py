@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sweeps.errors import InputError
-from sweeps.shape import Node
 from sweeps.simulator.cluster import parse
+from sweeps.spec.arrangements import Node
 
 
 def test_a_shape_gives_nodes_with_names_and_its_kind_s_cores() -> None:

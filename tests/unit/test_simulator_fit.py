@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import simulator as benchmark
 
-from sweeps import driver
+import simulator as benchmark
+from sweeps.run import driver
 from sweeps.simulator import evidence
 from sweeps.simulator.model import FITTED, Numbers
 from tests.unit.simulations import trial

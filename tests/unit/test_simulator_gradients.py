@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.simulator.gradients import APPEARED, exposed_ms, parts
-from workers.contract import Model
+from workers.contract.messages import Model
 
 TIMES = st.floats(0, 1e3)
 REDUCTIONS = st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=8).map(sorted)

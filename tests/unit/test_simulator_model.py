@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sweeps.simulator import learning as curves
 from sweeps.simulator.model import KINDS, NETWORKS, USABLE, memory_gib, parameters_m, reduction_ms, step
 from tests.unit.simulations import learning, trial
-from workers.contract import Model, TrialConfig
+from workers.contract.messages import Model, TrialConfig
 
 REFERENCES = Path(__file__).parents[2] / "references"
 SYSTEMS = {

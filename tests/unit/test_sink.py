@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from workers import checkup
+from workers.checks import checkup
 
 HERE = "127.0.0.1"
 WORD = bytes(range(32))

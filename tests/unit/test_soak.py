@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import ledger, plan, spec
+from sweeps.record import ledger
+from sweeps.spec import plan, sweep_file
 from tests.cluster import clocks, soak, verdicts
 from tests.cluster.schedule import EVERY_S, KINDS, SHORTEST_MIN, Fault, schedule
 from tests.cluster.verdicts import FLAT_MIB_PER_H, Line, Reading, Run, Seen, Stray, Swept
 from tests.unit.records import record
-from workers.contract import TrialOutcome
+from workers.contract.messages import TrialOutcome
 
 MINUTES = st.floats(SHORTEST_MIN, 600)
 SEEDS = st.integers(0, 2**32)
@@ -151,7 +152,7 @@ def leave_run_open(of: Gathered) -> None:
 
 
 def leave_rank(of: Gathered) -> None:
-    of.processes.append(Seen(99, "python workers.nursery"))
+    of.processes.append(Seen(99, "python workers.launch.fork_server"))
 
 
 def leave_second_agent(of: Gathered) -> None:
@@ -192,7 +193,7 @@ def end_a_driver(of: Gathered) -> None:
         (double_own_run, {"every trial once in MLflow"}, "soak's own run 2 times"),
         (add_a_run_of_nobody, {"every trial once in MLflow"}, "of no sweep"),
         (leave_run_open, {"no run is left open"}, "b-0 RUNNING"),
-        (leave_rank, {"no process is left"}, "1 python workers.nursery on node1"),
+        (leave_rank, {"no process is left"}, "1 python workers.launch.fork_server on node1"),
         (leave_second_agent, {"no process is left", "no port is left"}, "ray::DashboardAgent"),
         (leave_port, {"no port is left"}, "1 raylet on node1"),
         (leave_group, {"no placement group is left"}, "PENDING"),
@@ -236,8 +237,8 @@ def test_no_trial_at_all_is_no_pass() -> None:
 
 
 def test_only_what_stays_counts_as_a_process() -> None:
-    first = [Seen(1, "raylet"), Seen(2, "sleep"), Seen(3, "python workers.nursery"), Seen(4, "ray::IDLE")]
-    then = [Seen(1, "raylet"), Seen(2, "sleep"), Seen(5, "python workers.nursery"), Seen(4, "ray::IDLE")]
+    first = [Seen(1, "raylet"), Seen(2, "sleep"), Seen(3, "python workers.launch.fork_server"), Seen(4, "ray::IDLE")]
+    then = [Seen(1, "raylet"), Seen(2, "sleep"), Seen(5, "python workers.launch.fork_server"), Seen(4, "ray::IDLE")]
     assert verdicts.settled(first, then) == [Seen(1, "raylet")]
 
 
@@ -247,13 +248,13 @@ def test_only_what_stays_counts_as_a_process() -> None:
         (["python", "-m", "sweeps.cli", "run", "soak.yaml", "--address", "auto"], "python sweeps.cli", "driver"),
         (["/root/.venv/bin/python", "-m", "sweeps.cli", "resume", "soak"], "python sweeps.cli", "driver"),
         (["/bin/sh", "-c", "python -m sweeps.cli run soak.yaml"], "sh python", ""),
-        (["/root/.venv/bin/python", "-m", "sweeps.tracker", "soak", "17"], "python sweeps.tracker", "tracker"),
+        (["/root/.venv/bin/python", "-m", "sweeps.run.tracker", "soak", "17"], "python sweeps.run.tracker", "tracker"),
         (["/x/ray/core/src/ray/raylet/raylet", "--raylet_socket_name=/y"], "raylet", "Ray's raylet"),
         (["ray::DashboardAgent"], "ray::DashboardAgent", "Ray's dashboard agent"),
         (["ray::RuntimeEnvAgent"], "ray::RuntimeEnvAgent", "Ray's runtime environment agent"),
         (["python", "-u", "/x/ray/_private/log_monitor.py", "--port=1"], "python log_monitor.py", "Ray's log monitor"),
         (["/x/ray/core/src/ray/gcs/gcs_server", "--port=1"], "gcs_server", "Ray's GCS"),
-        (["python", "-m", "workers.nursery", "key"], "python workers.nursery", ""),
+        (["python", "-m", "workers.launch.fork_server", "key"], "python workers.launch.fork_server", ""),
         (["bash", "scripts/node", "watch", "10.77.0.10"], "bash node", ""),
         (["sshd: /usr/sbin/sshd -D [listener] 0 of 100-100 startups"], "sshd", ""),
         (["sshd: root@notty"], "sshd: root@notty", ""),
@@ -318,14 +319,14 @@ def test_growth_that_was_not_watched_for_long_is_not_judged() -> None:
 
 def test_forty_minutes_are_begun_with_five_hundred_trials_and_what_is_left_with_what_fits() -> None:
     text = soak.SWEEP.replace("REPEATS", str(soak.repeats(2400, soak.TRIAL_S)))
-    assert plan.plan(spec.parse(text, "soak")).most == 500
+    assert plan.plan(sweep_file.parse(text, "soak")).most == 500
     assert [soak.repeats(left_s, 2.0) for left_s in (1200, 290, 20, -5)] == [12, 3, 1, 1]
 
 
 def test_ledgers_are_read_up_to_a_line_that_was_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
     text = "{name: soak, model: tiny, device: cpu, repeats: 3, space: {batch_size: 8, gpus: 1}}"
-    made = plan.plan(spec.parse(text, "soak"))
+    made = plan.plan(sweep_file.parse(text, "soak"))
     book = ledger.create(made, text)
     first, second, _ = made.trials
     book.write(record(first))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.sparkline import BLOCKS, sparkline
+from sweeps.text.sparkline import BLOCKS, sparkline
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 

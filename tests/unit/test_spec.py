@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import plan, space, spec
 from sweeps.errors import InputError
+from sweeps.spec import plan, space, sweep_file
 
 ROOT = Path(__file__).parents[2]
 GOOD = "{name: x, model: tiny, device: cpu, space: {batch_size: 8, gpus: 1}}"
@@ -20,7 +20,7 @@ GOOD = "{name: x, model: tiny, device: cpu, space: {batch_size: 8, gpus: 1}}"
 
 def mistakes(text: str, *overrides: str) -> list[str]:
     with pytest.raises(InputError) as refused:
-        spec.parse(text, "x.yaml", overrides)
+        sweep_file.parse(text, "x.yaml", overrides)
     assert refused.value.exit_code == 2
     return str(refused.value).splitlines()
 
@@ -112,9 +112,9 @@ def test_mistakes_between_keys_are_named_beside_those_in_keys() -> None:
 
 
 def test_a_preset_is_what_it_stands_for() -> None:
-    short = spec.parse(with_keys(preset="short-test"), "x")
+    short = sweep_file.parse(with_keys(preset="short-test"), "x")
     assert (short.protocol, short.steps.warmup, short.steps.measured) == ("throughput", 10, 100)
-    long = spec.parse(with_keys(preset="long-test", data="digits"), "x")
+    long = sweep_file.parse(with_keys(preset="long-test", data="digits"), "x")
     assert (long.protocol, long.epochs) == ("convergence", 90)
     fixed = {name: long.axes[name].points() for name in ("optimizer", "momentum", "weight_decay", "lr_schedule")}
     assert fixed == {
@@ -126,15 +126,15 @@ def test_a_preset_is_what_it_stands_for() -> None:
 
 
 def test_a_percentage_is_a_share_and_the_default_is_one_percent() -> None:
-    assert spec.parse(with_keys(stop={"ci": "2.5%"}), "x").stop.ci == 0.025
-    (trial,) = plan.plan(spec.parse(with_keys(repeats=1), "x")).trials
+    assert sweep_file.parse(with_keys(stop={"ci": "2.5%"}), "x").stop.ci == 0.025
+    (trial,) = plan.plan(sweep_file.parse(with_keys(repeats=1), "x")).trials
     assert (trial.measured_steps, trial.ci, trial.max_steps, trial.steps) == (0, 0.01, 500, 500)
-    (trial,) = plan.plan(spec.parse(with_keys(repeats=1, steps={"warmup": 3, "measured": 7}), "x")).trials
+    (trial,) = plan.plan(sweep_file.parse(with_keys(repeats=1, steps={"warmup": 3, "measured": 7}), "x")).trials
     assert (trial.warmup_steps, trial.measured_steps, trial.ci, trial.steps) == (3, 7, 0.0, 10)
 
 
 def test_points_are_the_values_that_they_mean() -> None:
-    axes = spec.parse(with_space(xla=[False, True], momentum=0, env={"A": [1, "x"]}, lr_schedule=0.1), "x").axes
+    axes = sweep_file.parse(with_space(xla=[False, True], momentum=0, env={"A": [1, "x"]}, lr_schedule=0.1), "x").axes
     made = {name: axis.points() for name, axis in axes.items()}
     assert (made["xla"], made["momentum"], made["env.A"], made["lr_schedule"]) == (
         [False, True],
@@ -163,7 +163,7 @@ def test_a_wrong_override_is_named(override: str, line: str) -> None:
 
 
 def test_overrides_reach_axes_keys_and_sections() -> None:
-    made = spec.parse(GOOD, "x", ["gpus=[1, 2]", "model=resnet50", "steps.measured=7"])
+    made = sweep_file.parse(GOOD, "x", ["gpus=[1, 2]", "model=resnet50", "steps.measured=7"])
     assert (made.axes["gpus"].points(), made.axes["model"].points(), made.steps.measured) == ([1, 2], ["resnet50"], 7)
 
 
@@ -178,14 +178,14 @@ def test_files_that_are_no_sweep_files(tmp_path: Path) -> None:
         (binary, "must be text in UTF-8, but got other bytes"),
     ]:
         with pytest.raises(InputError) as refused:
-            spec.load(path)
+            sweep_file.load(path)
         assert str(refused.value) == f"{path}: {rule}"
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_a_spec_or_an_input_error(text: str) -> None:
     with contextlib.suppress(InputError):
-        spec.parse(text, "x.yaml")
+        sweep_file.parse(text, "x.yaml")
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 1 << 20))
@@ -200,7 +200,7 @@ def test_range_includes_its_ends() -> None:
 
 
 def test_the_scaling_study_is_of_some_size() -> None:
-    made = plan.plan(spec.load(ROOT / "search_spaces/scaling.yaml"))
+    made = plan.plan(sweep_file.load(ROOT / "search_spaces/scaling.yaml"))
     assert len(made.cells) == 88
     assert {trial.gpus for trial in made.trials} == {1, 2, 4, 8, 16, 32}
     assert {trial.placement for trial in made.trials} == {"pack", "spread", "4x2"}
@@ -208,10 +208,10 @@ def test_the_scaling_study_is_of_some_size() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "search_spaces").glob("*.yaml")), ids=lambda path: path.name)
 def test_every_shipped_sweep_can_be_planned(path: Path) -> None:
-    made = plan.plan(spec.load(path))
+    made = plan.plan(sweep_file.load(path))
     assert made.spec.name == path.stem
     assert made.most > 0
 
 
 def test_the_shipped_schema_is_the_code_s() -> None:
-    assert json.loads((ROOT / "search_spaces/schema.json").read_text()) == spec.json_schema()
+    assert json.loads((ROOT / "search_spaces/schema.json").read_text()) == sweep_file.json_schema()

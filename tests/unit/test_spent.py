@@ -17,26 +17,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import cost, driver, ledger, metering, plan, report, search, spec, status
-from sweeps.cache import Cache, Made
-from sweeps.conductor import Conductor
-from sweeps.durations import Durations
-from sweeps.engine import Engine
+from sweeps import report
+from sweeps.analysis import study
+from sweeps.analysis.findings import next_steps
+from sweeps.analysis.study import Study
 from sweeps.errors import InputError
-from sweeps.feasibility import Feasibility
-from sweeps.findings import next_steps
-from sweeps.hours import UNHEARD_S, Hours, heard_until
-from sweeps.ledger import TrialRecord
-from sweeps.observer import Spent
-from sweeps.packing import Start
-from sweeps.report import study
-from sweeps.report.study import Study
-from sweeps.rungs import Rungs
-from sweeps.search import Listed
-from sweeps.shape import Node
+from sweeps.record import ledger
+from sweeps.record.gpu_hours import UNHEARD_S, Hours, heard_until
+from sweeps.record.ledger import TrialRecord
+from sweeps.run import cost, driver, metrics, status
+from sweeps.run.conductor import Conductor
+from sweeps.scheduling import search
+from sweeps.scheduling.cache import Cache, Made
+from sweeps.scheduling.durations import Durations
+from sweeps.scheduling.engine import Engine
+from sweeps.scheduling.feasibility import Feasibility
+from sweeps.scheduling.observer import Spent
+from sweeps.scheduling.packing import Start
+from sweeps.scheduling.rungs import Rungs
+from sweeps.scheduling.search import Listed
+from sweeps.spec import plan, sweep_file
+from sweeps.spec.arrangements import Node
 from tests.unit import hopeless
 from tests.unit.records import config
-from workers.contract import Cached, TrialConfig, TrialOutcome
+from workers.contract.messages import Cached, TrialConfig, TrialOutcome
 
 HOUR = 3600.0
 FOUR = [Node(f"n{n}", 4, 0) for n in range(4)]
@@ -53,7 +57,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begun(text: str = TEXT) -> ledger.Ledger:
-    return ledger.create(plan.plan(spec.parse(text, "x")), text)
+    return ledger.create(plan.plan(sweep_file.parse(text, "x")), text)
 
 
 def held(config: TrialConfig, since: float, until: float, ended: str = "completed") -> TrialRecord:
@@ -250,7 +254,7 @@ def test_what_fits_in_the_budget_runs_and_what_does_not_is_told() -> None:
     assert made.spent().gpu_hours == 4
     assert made.spent().expected == 36, "what a larger budget would have to hold"
     assert made.spent().part_left == 0, "of what runs"
-    first, second = driver._beyond(made, spec.parse(TEXT, "x"))
+    first, second = driver._beyond(made, sweep_file.parse(TEXT, "x"))
     assert first == "not run, since each of these needs more than the budget has left, 6 of 10 rank-hours:"
     assert second.endswith("1 × about 32 rank-hours")
 
@@ -260,7 +264,7 @@ def test_a_search_goes_on_beside_cells_that_the_budget_does_not_hold(large_hours
     """It awaits a few trials at a time, and of these it would wait for ever."""
     space = "{batch_size: {range: [1, 64, 1]}, gpus: [1, 8]}"
     text = f"{{name: x, model: tiny, device: cpu, repeats: 1, search: {{method: tpe, trials: 60}}, space: {space}}}"
-    planned = plan.plan(spec.parse(text, "x"))
+    planned = plan.plan(sweep_file.parse(text, "x"))
     known = Fixed(lambda trial: HOUR * (large_hours if trial.gpus == 8 else 0.01))
     made = Engine(lambda is_out: search.strategy(planned, is_out), known, Feasibility(), Cache(), 10.0)
     made.nodes_are(FOUR, {})
@@ -445,7 +449,7 @@ def test_a_trial_that_waits_for_its_gpus_spends_nothing_until_it_holds_them(monk
     book = begun()
     made = engine(book.facts.trials[:1], {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
     now = [1000.0]
-    monkeypatch.setattr("sweeps.conductor.time.time", lambda: now[0])
+    monkeypatch.setattr("sweeps.run.conductor.time.time", lambda: now[0])
     conductor = Conductor(made, book, [])
     start = conductor.next()
     assert start
@@ -474,11 +478,11 @@ def test_a_trial_that_waits_for_its_gpus_spends_nothing_until_it_holds_them(monk
 def test_an_attempt_that_never_had_its_gpus_took_no_time(is_stopped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     book = begun()
     made = engine(book.facts.trials, {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
-    monkeypatch.setattr("sweeps.conductor.time.time", lambda: 1000.0)
+    monkeypatch.setattr("sweeps.run.conductor.time.time", lambda: 1000.0)
     conductor = Conductor(made, book, [])
     start = conductor.next()
     assert start
-    monkeypatch.setattr("sweeps.conductor.time.time", lambda: 1000.0 + HOUR)
+    monkeypatch.setattr("sweeps.run.conductor.time.time", lambda: 1000.0 + HOUR)
     if is_stopped:
         conductor.stopped()
         (record,) = ledger.read("study").trials
@@ -486,18 +490,18 @@ def test_an_attempt_that_never_had_its_gpus_took_no_time(is_stopped: bool, monke
         conductor.answered(start.trial, TrialOutcome(status="lost", kind="node lost"))
         (record,) = ledger.read("study").attempts
     assert made.spent().gpu_hours == ledger.read("study").spent == record.gpu_hours == 0
-    assert sum(metering.spent(record).values()) == 0
+    assert sum(metrics.spent(record).values()) == 0
 
 
 def test_what_runs_is_spent_as_it_runs_and_what_is_cancelled_stays_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     book = begun()
     made = engine(book.facts.trials, {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
-    monkeypatch.setattr("sweeps.conductor.time.time", lambda: 1000.0)
+    monkeypatch.setattr("sweeps.run.conductor.time.time", lambda: 1000.0)
     conductor = Conductor(made, book, [])
     start = conductor.next()
     assert start
     conductor.begun(start.trial)
-    monkeypatch.setattr("sweeps.conductor.time.time", lambda: 1000.0 + HOUR)
+    monkeypatch.setattr("sweeps.run.conductor.time.time", lambda: 1000.0 + HOUR)
     assert made.spent(conductor.now).gpu_hours == 4
     conductor.stopped()
     assert made.spent().gpu_hours == ledger.read("study").spent == 4
@@ -591,10 +595,10 @@ def test_whoever_stops_at_a_budget_is_told_one_that_holds_the_rest() -> None:
 
 def test_a_plan_says_what_its_budget_can_never_hold() -> None:
     text = TEXT[:-1] + ", budget: {gpu_hours: 3}}"
-    trials = plan.plan(spec.parse(text, "x")).trials
+    trials = plan.plan(sweep_file.parse(text, "x")).trials
     hours = dict(zip((trial.cell for trial in trials), (0.5, 1.0, 2.0), strict=True))
     known = Durations(lambda config: HOUR * hours[config.cell])
-    lines = cost.told(spec.parse(text, "x"), trials, FOUR, known)
+    lines = cost.told(sweep_file.parse(text, "x"), trials, FOUR, known)
     refused = "! 2 trials need more than the whole budget, the cheapest of them about 4 rank-hours: they won't run"
     assert refused in lines
 

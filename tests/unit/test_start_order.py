@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import pytest
 from scipy.stats import rankdata, spearmanr
 
-from sweeps import shape
-from sweeps.packing import Packing
+from sweeps.scheduling.packing import Packing
+from sweeps.spec import arrangements
 from tests.unit.test_packing import Ran, cluster, gang, run
-from workers.contract import Isolation, TrialConfig
+from workers.contract.messages import Isolation, TrialConfig
 
 SEEDS, REPEATS, CELLS = 20, 2, 8  # of a size
 NEAR_ZERO = 0.15  # with the largest gangs first in each round it is -0.4 to -0.8
@@ -70,7 +70,9 @@ def test_large_gangs_start_neither_before_small_ones_nor_after_them(
     assert abs(statistics.fmean(by_gpus)) < NEAR_ZERO
     if nodes > 1:
         here = cluster(*[4] * nodes)
-        by_nodes = [one for ran in sweeps for one in correlations(ran, lambda it: len(shape.arrangement(it, here)))]
+        by_nodes = [
+            one for ran in sweeps for one in correlations(ran, lambda it: len(arrangements.arrangement(it, here)))
+        ]
         assert abs(statistics.fmean(by_nodes)) < NEAR_ZERO
     apart = [one for ran in sweeps for one in from_the_middle(ran)]
     assert abs(statistics.fmean(apart)) < 2.5 * statistics.stdev(apart) / len(apart) ** 0.5 + NEAR_ZERO / 2

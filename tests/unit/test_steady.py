@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers import steady
-from workers.contract import CALM_STEPS
-from workers.steady import NOTHING, Known, Rule, decide, estimate, learnt, next_look
+from workers.contract.messages import CALM_STEPS
+from workers.measure import steady
+from workers.measure.steady import NOTHING, Known, Rule, decide, estimate, learnt, next_look
 
 Trace = NDArray[np.float64]
 CALM = Known(calm_steps=1000, calm_ms=1e5, steps=1000)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workers import storage
+from workers.inputs import storage
 
 SIZE_MIB = 16.0
 

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sweeps import analysis, comparison, references
+from sweeps import analysis
+from sweeps.analysis import comparison, references
 from sweeps.errors import InputError
 from tests.unit.planted import frame, repeats, trial
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import readings, telemetry, usage
-from workers.usage import GIB, MIB, Sample
+from workers.measure import usage
+from workers.measure.usage import GIB, MIB, Sample
+from workers.node import readings, telemetry
 
 STAT = """\
 cpu  400 20 100 5000 300 10 30 60 999 0

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import doctor
-from workers import checkup, toolkit
+from sweeps.cluster import doctor
+from workers.checks import checkup
+from workers.node import toolkit
 
 ROOT = Path(__file__).parents[2]
 V100, T4, A100, H100, P100, K80 = (7, 0), (7, 5), (8, 0), (9, 0), (6, 0), (3, 7)

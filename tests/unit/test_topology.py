@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import topology
-from workers.topology import Core, Topology
+from workers.node import topology
+from workers.node.topology import Core, Topology
 
 
 def system(folder: Path, siblings: dict[int, str], nodes: dict[int, str]) -> Path:

@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 
-from sweeps import ledger, plan, spec
-from sweeps.ledger import Ledger, Tail, TrialRecord
-from sweeps.tracker import Scribe
+from sweeps.record import ledger
+from sweeps.record.ledger import Ledger, Tail, TrialRecord
+from sweeps.run.tracker import Scribe
+from sweeps.spec import plan, sweep_file
 from tests.unit.records import record
 
 SWEEP = "{name: told, model: tiny, device: cpu, repeats: 3, space: {batch_size: 8, gpus: 1}}"
-TRIALS = plan.plan(spec.parse(SWEEP, "told")).trials
+TRIALS = plan.plan(sweep_file.parse(SWEEP, "told")).trials
 
 
 @pytest.fixture
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
-    made = ledger.create(plan.plan(spec.parse(SWEEP, "told")), SWEEP)
+    made = ledger.create(plan.plan(sweep_file.parse(SWEEP, "told")), SWEEP)
     yield made
     made.end("complete")
 

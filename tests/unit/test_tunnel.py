@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import service
+from sweeps.cluster import ray_jobs
 from sweeps.errors import InputError, RefusedError
 
 TOKEN = "0" * 64
@@ -107,7 +107,7 @@ def ends(port: int) -> bool:
 
 def test_a_cluster_is_asked_through_ssh_where_its_launcher_file_is_its_address(shown: list[str | None]) -> None:
     with pytest.raises(RefusedError, match=r"there 2\.41\.0"):
-        service.relay(["list"], "cluster.yaml")
+        ray_jobs.relay(["list"], "cluster.yaml")
     port, words = forwarded()
     assert f"127.0.0.1:{port}:127.0.0.1:8265" in words
     assert words[-2:] == ["ubuntu@10.0.0.10", "cat"]
@@ -118,8 +118,8 @@ def test_a_cluster_is_asked_through_ssh_where_its_launcher_file_is_its_address(s
 
 def test_the_tunnel_ends_with_who_opened_it_however_that_ends(shown: list[str | None]) -> None:
     opens = (
-        "import pathlib, time; from sweeps import service\n"
-        "with service.tunnel(pathlib.Path('cluster.yaml'), service._free_port(), 8265): print('up', flush=True); "
+        "import pathlib, time; from sweeps.cluster import ray_jobs\n"
+        "with ray_jobs.tunnel(pathlib.Path('cluster.yaml'), ray_jobs._free_port(), 8265): print('up', flush=True); "
         "time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", opens], stdout=subprocess.PIPE, cwd=Path.cwd(), env=with_project())
@@ -139,20 +139,20 @@ def with_project() -> dict[str, str]:
 def test_what_ssh_says_is_said(shown: list[str | None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEAF", "1")
     with pytest.raises(RefusedError, match=r"SSH must reach the head ubuntu@10\.0\.0\.10, but says: Permission denied"):
-        service.relay(["list"], "cluster.yaml")
+        ray_jobs.relay(["list"], "cluster.yaml")
     assert not shown
 
 
 def test_without_ssh_that_is_said(shown: list[str | None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RefusedError, match="openssh-client"):
-        service.relay(["list"], "cluster.yaml")
+        ray_jobs.relay(["list"], "cluster.yaml")
 
 
 def test_a_cloud_s_file_says_which_other_way_leads_to_its_head() -> None:
     file = Path(__file__).parents[2] / "clusters/aws.yaml"
     with pytest.raises(InputError) as refused:
-        service.relay(["list"], str(file))
+        ray_jobs.relay(["list"], str(file))
     told = str(refused.value)
     assert f"`ray dashboard {file}` and give --address http://127.0.0.1:8265" in told
     assert f"`ray attach {file}`" in told
@@ -162,12 +162,12 @@ def test_a_cloud_s_file_says_which_other_way_leads_to_its_head() -> None:
 def test_a_file_of_ones_own_machines_without_a_head_is_told_what_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text("provider: {type: local, worker_ips: [10.0.0.11]}")
     with pytest.raises(InputError, match=r"provider\.head_ip: must be given"):
-        service.cluster_file(tmp_path / "cluster.yaml")
+        ray_jobs.cluster_file(tmp_path / "cluster.yaml")
 
 
 def test_a_file_that_is_none_is_named(shown: list[str | None]) -> None:
     with pytest.raises(InputError, match=r"clutser\.yaml: must be a file that exists"):
-        service.relay(["list"], "clutser.yaml")
+        ray_jobs.relay(["list"], "clutser.yaml")
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_a_file_that_is_none_is_named(shown: list[str | None]) -> None:
 def test_a_token_that_others_can_read_on_its_way_is_mentioned(
     url: str, is_said: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(service, "_connected", lambda *_: iter([None]))
-    with service._client(url):
+    monkeypatch.setattr(ray_jobs, "_connected", lambda *_: iter([None]))
+    with ray_jobs._client(url):
         pass
     said = capsys.readouterr()
     assert not said.out

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import rank, verdict
-from workers.contract import Granted, RankReport, StepRecord
-from workers.keeper import RankEnd
+from workers.contract.messages import Granted, RankReport, StepRecord
+from workers.launch import rank, verdict
+from workers.launch.supervisor import RankEnd
 
 
 def end(rank: int, what: str, kind: str = "", **more: object) -> RankEnd:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import cli, ledger, onhead, pack, relayed, versions
+from sweeps.cli import main, on_head
+from sweeps.cluster import pack, relayed, versions
+from sweeps.record import ledger
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +38,7 @@ def test_any_edit_of_the_code_is_another_version(tmp_path: Path, monkeypatch: py
     pack.pack(tmp_path)
     monkeypatch.setattr(pack, "ROOT", tmp_path)
     assert versions.here() == before  # wherever it lies
-    (tmp_path / "workers/rank.py").write_text((tmp_path / "workers/rank.py").read_text() + "\n")
+    (tmp_path / "workers/launch/rank.py").write_text((tmp_path / "workers/launch/rank.py").read_text() + "\n")
     assert versions.difference(versions.here(), before)
     assert versions.difference(before, versions.here())
 
@@ -60,11 +62,11 @@ def test_a_file_that_was_removed_here_and_still_lies_there_is_no_difference(
 def test_who_asks_from_afar_hears_of_it(is_other: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_by = json.loads(versions.here()) | ({"code": "b"} if is_other else {})
     monkeypatch.setenv(versions.ASKED_BY, json.dumps(asked_by))
-    monkeypatch.setattr(cli, "main", lambda _: 0)
+    monkeypatch.setattr(main, "main", lambda _: 0)
     said = io.StringIO()
     monkeypatch.setattr(sys, "stdout", said)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
-    onhead.main(["list"])
+    on_head.main(["list"])
     lines = [relayed.told(line) for line in said.getvalue().splitlines()]
     heard = [words for line in lines if line and line[0] == relayed.ERR for words in [line[1]]]
     assert [words.startswith(versions.DIFFERS) for words in heard] == ([True] if is_other else [])
@@ -75,5 +77,5 @@ def test_a_submitted_driver_says_so_first(
 ) -> None:
     monkeypatch.setenv(ledger.JOB, "job")
     monkeypatch.setenv(versions.ASKED_BY, json.dumps(json.loads(versions.here()) | {"mlflow": "3.1"}))
-    assert cli.main(["run", str(tmp_path / "none.yaml"), "--address", "local"]) == 2
+    assert main.main(["run", str(tmp_path / "none.yaml"), "--address", "local"]) == 2
     assert capsys.readouterr().err.startswith(versions.DIFFERS)

@@ -7,14 +7,16 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from sweeps import analysis, overview, rows
-from sweeps.findings import outcomes
+from sweeps import analysis
+from sweeps.analysis import overview
+from sweeps.analysis.findings import outcomes
+from sweeps.analysis.study import Study
+from sweeps.record import rows
 from sweeps.report import answer, trials
 from sweeps.report.chart import Table
-from sweeps.report.study import Study
 from tests.unit import planted, studies
 from tests.unit.records import config, record
-from workers.contract import TrialConfig, Window
+from workers.contract.messages import TrialConfig, Window
 
 FILE = """
 name: x

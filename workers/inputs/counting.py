@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workers.contract import Phase
+from workers.contract.messages import Phase
+from workers.contract.paths import kept_counts
 from workers.inputs import shards
-from workers.paths import kept_counts
-from workers.ring import Ring
+from workers.strategies.ring import Ring
 
 ROUND_S = 0.5  # until the ranks tell each other how far they are
 

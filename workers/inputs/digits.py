@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
+from workers.contract.ranks import Fault, Infeasible
 from workers.inputs.source import Batch
 from workers.inputs.threads import Decoders
-from workers.ranks import Fault, Infeasible
-from workers.ring import Ring
+from workers.strategies.ring import Ring
 
 SIDE_PX, WHITE = 8, 16
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workers import pinning, quota, topology
-from workers.contract import WITHOUT_JPEGS, Phase, TrialConfig
+from workers.contract import quota
+from workers.contract.messages import WITHOUT_JPEGS, Phase, TrialConfig
 from workers.inputs.source import Cores, Source
-from workers.ring import Ring
+from workers.node import pinning, topology
+from workers.strategies.ring import Ring
 
 
 def cores_here(config: TrialConfig, local_size: int, found: topology.Topology | None = None) -> Cores:

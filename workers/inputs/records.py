@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from workers import labels
-from workers.contract import TrialConfig
-from workers.inputs import counting, images, padding, shards
+from workers.contract.messages import TrialConfig
+from workers.contract.ranks import Fault, Infeasible
+from workers.inputs import counting, images, labels, padding, shards
 from workers.inputs.source import GROUP, Batch, Cores
 from workers.inputs.tally import Place, Tally, number_of
 from workers.inputs.threads import Decoders
-from workers.ranks import Fault, Infeasible
-from workers.ring import Ring
+from workers.strategies.ring import Ring
 
 SPLITS: tuple[shards.Split, ...] = ("train", "validation")
 FILES = {split: f"{split}-00000-of-00008" for split in SPLITS}

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from workers import datafiles
-from workers.ranks import Fault
+from workers.contract import datafiles
+from workers.contract.ranks import Fault
 
 Split = Literal["train", "validation"]
 Way = Literal["alone", "block"]  # of reading a record's head

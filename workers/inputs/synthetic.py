@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from workers.contract import TrialConfig
+from workers.contract.messages import TrialConfig
+from workers.contract.ranks import Fault
 from workers.inputs.source import Batch
 from workers.inputs.threads import Decoders
-from workers.ranks import Fault
-from workers.ring import Ring
+from workers.strategies.ring import Ring
 
 
 class Synthetic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from workers import pinning
+from workers.node import pinning
 
 
 class Decoders:

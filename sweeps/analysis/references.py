@@ -1,0 +1,73 @@
+"""Published figures as the frames that analysis reads, so that a sweep can be held against them.
+
+`trials(system)` has the columns that a publication states and no others: one row a figure, one repeat each. Its
+hardware is `published:SYSTEM`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweeps.errors import InputError, Mistake
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER = Path(__file__).parents[2] / "references"
+PUBLISHED = "published:"  # begins the fingerprint of a machine that somebody else measured
+TOLD = ("model", "precision", "batch_size", "gpus")  # parameters that a figure comes with
+
+
+def table(name: str) -> pd.DataFrame:
+    """One of the files: throughput, differences, speedups, convergence, precision, int8_accuracy, simulator."""
+    import pandas as pd
+
+    path = FOLDER / f"{name}.csv"
+    if not path.is_file():
+        known = ", ".join(sorted(path.stem for path in FOLDER.glob("*.csv"))) or "none"
+        raise InputError("reference", [Mistake("", f"must be in the folder references/ (there: {known})", name)])
+    return pd.read_csv(path)
+
+
+def systems() -> list[str]:
+    """Those whose images/s are published."""
+    return sorted(table("throughput")["system"].unique())
+
+
+def system(name: str) -> str:
+    """The system that a name or its beginning means."""
+    known = systems()
+    found = [full for full in known if full == name] or [full for full in known if full.startswith(name) and name]
+    if len(found) == 1:
+        return found[0]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
+    hint = f"; did you mean {near[0]}?" if near and not found else ""
+    rule = f"must begin the name of one published system ({', '.join(found or known)}){hint}"
+    raise InputError("reference", [Mistake("", rule, name)])
+
+
+def trials(name: str) -> pd.DataFrame:
+    """The published throughput of a system, one row a figure."""
+    from sweeps.record import rows
+
+    full = system(name)
+    found = table("throughput").query("system == @full").reset_index(drop=True)
+    cells = [f"{full}:{row.model}:{row.precision}:b{row.batch_size}:x{row.gpus}" for row in found.itertuples()]
+    made = found[[*TOLD]].assign(
+        trial=cells,
+        cell=cells,
+        outcome="completed",
+        repeat=0,
+        **dict.fromkeys(("kind", "message", "limited_by", "why_withheld", "pinned"), ""),
+    )
+    made["hardware"] = f"{PUBLISHED}{full}"
+    made = made.assign(**dict.fromkeys(("software", "data_files", "arrangement"), ""))
+    made = made.assign(**dict.fromkeys(rows.METRICS, float("nan")))
+    made["nodes"] = found["nodes"].astype(float)
+    made["images_per_s"] = found["images_per_s"].astype(float)
+    made["images_per_s_per_gpu"] = made["images_per_s"] / made["gpus"]
+    made["gpu_hours_per_epoch"] = made["gpus"] * rows.EPOCH_IMAGES / made["images_per_s"] / 3600
+    made["step_ms_mean"] = 1e3 * made["batch_size"] * made["gpus"] / made["images_per_s"]
+    return made

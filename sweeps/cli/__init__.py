@@ -1,0 +1,1 @@
+"""The `sweep` command: thin. It reads arguments and calls one function."""

@@ -1,0 +1,1 @@
+"""What happened, on disk: the ledger, and a trial as a row."""

@@ -1,0 +1,543 @@
+"""The append-only record of a sweep: JSON lines on disk. Nothing counts before it stands here.
+
+{"kind": "sweep", …}     first: the name, the file, every planned trial
+{"kind": "node", …}      what a node is made of, when it is first met
+{"kind": "probe", …}     a node's self-test, and what was slow
+{"kind": "start", …}     a trial has got its GPUs: its placement group is there, since when
+{"kind": "attempt", …}   how a trial ended that was tried again, and the nodes to blame
+{"kind": "rung", …}      a trial at a rung of an asha search, or at its target
+{"kind": "trial", …}     how a trial ended, and all that it measured
+{"kind": "aside", …}     a node that gets no more trials, and why
+{"kind": "driver", …}    who drives the sweep from here on, and when the one before was last heard
+{"kind": "end", …}       why the driver stopped
+
+Ledgers of before have no starts: of a driver that was killed they don't tell what ran, nor what that had cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import getpass
+import itertools
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from sweeps.errors import InputError, Mistake, RefusedError
+from sweeps.record.gpu_hours import Hours, heard_until
+from sweeps.spec.arrangements import Node
+from sweeps.spec.keys import SweepSpec
+from sweeps.spec.plan import Plan
+from sweeps.spec.sweep_file import parse
+from sweeps.text import caller
+from workers.contract import messages
+from workers.contract.messages import TrialConfig, TrialOutcome
+from workers.contract.paths import SweepPaths, results_root
+
+VERSION = 5
+READ = (4, VERSION)  # 4 had no nodes, and no arrangement of a trial's ranks
+JOB = "SWEEP_JOB"  # in the environment of a driver that was submitted
+SIMULATED = "-simulated"  # ends the name of a sweep that was
+Note = Literal["node", "probe", "rung", "aside"]
+SIGNS_WITHIN_S = 2.0  # of taking a ledger, a driver has said in it who it is
+LOOK_EVERY_S = 0.01
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepFacts:
+    """What is known of a sweep before its first trial."""
+
+    name: str
+    id: str
+    study: str  # the name in the sweep file; a second sweep of it is named study-2
+    created_at: float
+    file: str
+    overrides: tuple[str, ...]
+    trials: tuple[TrialConfig, ...]  # those known beforehand; a search adds others as it goes
+    simulated: str = ""  # the cluster that was made up, if one was
+    nodes: tuple[Node, ...] = ()  # for which its ranks were arranged, also where it goes on without one of them
+
+    @functools.cached_property
+    def spec(self) -> SweepSpec:
+        return parse(self.file, self.name, self.overrides, is_recorded=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """One trial that has ended."""
+
+    config: TrialConfig
+    outcome: TrialOutcome
+    started_at: float
+    ended_at: float
+    attempts: int = 1
+    blamed: tuple[str, ...] = ()  # nodes, for a bad end
+    held_since: float | None = None  # before it started its nodes may have been tested; None in ledgers of before
+
+    @property
+    def held_s(self) -> float:
+        """How long its GPUs were held for it; not at all for a result that is used again."""
+        since = self.started_at if self.held_since is None else self.held_since
+        return 0.0 if self.outcome.cached else max(0.0, self.ended_at - since)
+
+    @property
+    def gpu_hours(self) -> float:
+        """What it took. A sweep has spent more: `SweepRecord.spent`."""
+        return self.config.gpus * self.held_s / 3600
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepRecord:
+    facts: SweepFacts
+    trials: tuple[TrialRecord, ...]
+    nodes: tuple[Mapping[str, Any], ...] = ()
+    probes: tuple[Mapping[str, Any], ...] = ()
+    is_complete: bool = False  # a driver came to the end, and none has done anything since
+    attempts: tuple[TrialRecord, ...] = ()  # that did not count: their trials were tried again
+    asides: tuple[Mapping[str, Any], ...] = ()  # nodes that got no more trials
+    rungs: tuple[Mapping[str, Any], ...] = ()  # trials at rungs of an asha search, or at their target
+    spent: float = 0.0  # GPU-hours of all attempts, whoever they were for
+    heard_at: float = 0.0  # when its last driver was last heard
+    has_ended: bool = False  # its last driver has said that it stops
+
+
+class Ledger:
+    """A sweep's ledger, open for appending: whoever has it drives the sweep, and nobody else does until it is closed.
+
+    What the sweep came to before is read under it, so that no other driver can add to that: `before`.
+    """
+
+    def __init__(self, paths: SweepPaths, file: TextIO, facts: SweepFacts, before: SweepRecord | None = None) -> None:
+        """`file` is locked."""
+        self.paths = paths
+        self.facts = facts
+        self.is_new = before is None
+        self._has_begun = not self.is_new
+        self.before = before or SweepRecord(facts, ())
+        self._file = file
+
+    def begin(self) -> None:
+        """The first line of a new sweep."""
+        self._cut_torn_line()
+        self._write_facts()
+        self._sign()
+
+    def plan(self, plan: Plan) -> None:
+        """What it is going to measure, where that has become known since it began."""
+        if (plan.trials, plan.nodes) != (self.facts.trials, self.facts.nodes):
+            self.facts = dataclasses.replace(self.facts, trials=plan.trials, nodes=plan.nodes)
+            self._write_facts()
+
+    def _write_facts(self) -> None:
+        self._append({"kind": "sweep", "version": VERSION, **messages.to_json(self.facts)})
+
+    def go_on(self) -> None:
+        """Behind the last whole line of a sweep that stopped."""
+        self._cut_torn_line()
+        self._sign()
+
+    def _cut_torn_line(self) -> None:
+        self._file.truncate(self.paths.ledger.read_bytes().rfind(b"\n") + 1)
+
+    def _sign(self) -> None:
+        job = {"job": os.environ[JOB]} if JOB in os.environ else {}
+        who = {"pid": os.getpid(), "host": os.uname().nodename, "user": _user()}
+        self._append({"kind": "driver", **who, **job, "at": time.time(), "heard_at": self.before.heard_at})
+
+    @property
+    def is_blank(self) -> bool:
+        """Has no trial of it ever got a GPU, nor a result?"""
+        return not self._has_begun
+
+    def start(self, config: TrialConfig, at: float) -> None:
+        """It holds its GPUs from now on. Nothing counts by this line but what a driver that is killed leaves open: it
+        need not be on the disk."""
+        self._append({"kind": "start", "trial": config.trial, "gpus": config.gpus, "at": at}, is_safe=False)
+        self._has_begun = True
+
+    def write(self, record: TrialRecord) -> None:
+        self._append({"kind": "trial", "trial": record.config.trial, **messages.to_json(record)})
+        self._has_begun = True
+
+    def write_attempt(self, record: TrialRecord) -> None:
+        """It is tried again: this end does not count."""
+        self._append({"kind": "attempt", "trial": record.config.trial, **messages.to_json(record)})
+
+    def note(self, kind: Note, facts: Mapping[str, Any]) -> None:
+        self._append({"kind": kind, **facts})
+
+    def end(self, why: str) -> None:
+        self._append({"kind": "end", "why": why, "at": time.time()})
+
+    def close(self) -> None:
+        """Leave the sweep to its next driver."""
+        with contextlib.suppress(OSError):  # what could not be written can't be flushed either
+            self._file.close()
+
+    def discard(self) -> None:
+        """Nothing was measured: leave no trace."""
+        gone = self.paths.folder.with_name(f".{self.paths.name}.{uuid.uuid4().hex}")
+        try:
+            self.paths.folder.rename(gone)  # at once: in a folder that is being emptied another driver would begin
+            shutil.rmtree(gone)
+        finally:
+            self.close()
+
+    def _append(self, entry: Mapping[str, Any], is_safe: bool = True) -> None:
+        try:
+            self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+            self._file.flush()
+            if is_safe:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            cure = "free or choose another disk (SWEEP_RESULTS=folder), then run again"
+            if self._has_begun:
+                resumes = caller.command("resume", self.facts.name, is_submitted=JOB in os.environ)
+                cure = f"free some of its disk, then {resumes}"
+            raise RefusedError(
+                f"the ledger must be written before a result counts, but the system says: {error.strerror}\n"
+                f"  {self.paths.ledger}\n  {cure}"
+            ) from None
+
+
+def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: str = "") -> Ledger:
+    """A new ledger in a folder of its own: the study's name, or that with the next free number."""
+    study = f"{plan.spec.name}{SIMULATED}" if simulated else plan.spec.name
+    root = results_root()
+    try:
+        for number in range(1, 1_000_000):
+            paths = SweepPaths(study if number == 1 else f"{study}-{number}", root)
+            try:
+                paths.folder.mkdir(parents=True)
+            except FileExistsError:
+                if not _is_stillborn(paths):
+                    continue
+            try:
+                file = _locked(paths, os.O_CREAT)
+            except FileNotFoundError:  # another driver has begun it, and discarded it
+                continue
+            if file is None:  # another driver begins it at this moment
+                continue
+            if not _is_stillborn(paths):  # has begun it, and left it
+                file.close()
+                continue
+            facts = SweepFacts(
+                name=paths.name,
+                id=uuid.uuid4().hex,
+                study=study,
+                created_at=time.time(),
+                file=text,
+                overrides=overrides,
+                trials=plan.trials,
+                simulated=simulated,
+                nodes=plan.nodes,
+            )
+            book = Ledger(paths, file, facts)
+            try:
+                book.begin()
+            except RefusedError:
+                book.discard()
+                raise
+            return book
+    except OSError as error:
+        raise RefusedError(
+            f"the results folder must be writable, but the system says: {error.strerror}\n"
+            f"  {root}\n  choose another one with SWEEP_RESULTS=folder"
+        ) from None
+    raise RefusedError(f"{root} is full of sweeps named {study}")
+
+
+def _is_stillborn(paths: SweepPaths) -> bool:
+    """Its driver was killed before it had written the first line, so that there is no sweep."""
+    try:
+        there = [path.name for path in paths.folder.iterdir()]
+        return not there or (there == [paths.ledger.name] and b"\n" not in paths.ledger.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):  # another driver discards it at this moment; it is a file
+        return False
+
+
+def reopen(name: str) -> Ledger:
+    """Take a sweep that stopped, for its next driver; raises where another one has it."""
+    at, file = _take(name)
+    try:
+        before = read(name)
+        book = Ledger(at, file, before.facts, before)
+        book.go_on()
+    except BaseException:
+        file.close()
+        raise
+    return book
+
+
+@contextlib.contextmanager
+def resting(name: str) -> Iterator[SweepRecord]:
+    """A sweep that nobody drives, for who does something with all of it: nobody else has it within the block. Raises
+    where another has it."""
+    _, file = _take(name)
+    with file:
+        yield read(name)
+
+
+def _take(name: str) -> tuple[SweepPaths, TextIO]:
+    while True:
+        at = paths(name)
+        try:
+            file = _locked(at)
+        except FileNotFoundError:  # it was deleted at this moment
+            continue
+        except OSError as error:
+            raise RefusedError(
+                f"a sweep's ledger must be writable to go on, but the system says: {error.strerror}\n"
+                f"  {at.ledger}\n  its owner can go on"
+            ) from None
+        if file is None:
+            raise _taken(at)
+        return at, file
+
+
+def _locked(paths: SweepPaths, flags: int = 0) -> TextIO | None:
+    """Open a ledger for appending and take it, until it is closed or this process ends, however it does; None where a
+    driver has it. Who reads holds it for a moment, `sweep gc` while it deletes: these are waited for."""
+    file = open(  # noqa: SIM115
+        paths.ledger,
+        "a+",
+        encoding="utf-8",
+        opener=lambda path, _: os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o666),
+    )
+    try:
+        while not _has_got(file, fcntl.LOCK_EX):
+            if not _has_got(file, fcntl.LOCK_SH):
+                file.close()
+                return None
+            fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(LOOK_EVERY_S)
+        if not os.path.samestat(os.fstat(file.fileno()), paths.ledger.stat()):
+            raise FileNotFoundError(paths.ledger)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _has_got(file: TextIO, lock: int) -> bool:
+    try:
+        fcntl.flock(file, lock | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _taken(at: SweepPaths) -> RefusedError:
+    last = holder(at.name)
+    who = f"process {last['pid']} on {last['host']}" if last else "another process"
+    user = [f"user {last['user']}"] if "user" in last else []  # ledgers of before don't tell
+    job = [f"job {last['job']}"] if "job" in last else []
+    since = [time.strftime("since %Y-%m-%d %H:%M:%S", time.localtime(last["at"]))] if last else []
+    told = f" ({', '.join([*user, *job, *since])})" if last else ""
+    return RefusedError(
+        f"a sweep has one driver at a time, but {who}{told} drives {at.name}\n"
+        f"  look on with `{caller.command('status', at.name, '-f')}`, or end it with"
+        f" `{caller.command('stop', at.name)}` and then do this again"
+    )
+
+
+def holder(name: str) -> Mapping[str, Any]:
+    """Of a sweep that is driven, who does; empty if that can't be told. A driver that has just taken it has not signed
+    yet: the last one to sign may have gone."""
+    give_up = time.monotonic() + SIGNS_WITHIN_S
+    while time.monotonic() < give_up:
+        last = driver(name)
+        if last and not (last["host"] == os.uname().nodename and _has_gone(last["pid"])):
+            return last
+        time.sleep(LOOK_EVERY_S)
+    return {}
+
+
+def _has_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it is another user's
+        return False
+    return False
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user may have no name
+        return str(os.getuid())
+
+
+def driver(name: str) -> Mapping[str, Any]:
+    """The latest of a sweep: its process, its host, its job if it was submitted; empty if there was none yet."""
+    signed = [entry for entry in _entries(paths(name).ledger) if entry["kind"] == "driver"]
+    return signed[-1] if signed else {}
+
+
+def is_driven(name: str) -> bool:
+    """Has it a driver at this moment?"""
+    with undriven(name) as is_free:
+        return not is_free
+
+
+@contextlib.contextmanager
+def undriven(name: str) -> Iterator[bool]:
+    """Whether it has no driver; then it gets none within the block either."""
+    with paths(name).ledger.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def read(name: str) -> SweepRecord:
+    """A sweep as its ledger tells it. A last line that was torn by a crash is left out."""
+    at = paths(name).ledger
+    facts: SweepFacts | None = None
+    trials: dict[str, TrialRecord] = {}
+    noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": [], "aside": [], "rung": []}
+    attempts: list[TrialRecord] = []
+    hours = Hours()
+    is_complete = has_ended = False
+    for entry in _entries(at):
+        if entry["kind"] == "sweep":
+            if entry["version"] not in READ:
+                rule = f"must be {' or '.join(map(str, READ))}; what wrote it reads it"
+                raise InputError(str(at), [Mistake("version", rule, entry["version"])])
+            facts = _facts(entry)
+        elif entry["kind"] in ("trial", "attempt"):
+            record = _record(entry)
+            hours.ended(record.config.trial, record.gpu_hours, record.ended_at)
+            if entry["kind"] == "trial":
+                trials[record.config.trial] = record
+            else:
+                attempts.append(record)
+        elif entry["kind"] == "start":
+            hours.started(entry["trial"], entry["gpus"], entry["at"])
+        elif entry["kind"] == "driver":
+            hours.cut_off(entry.get("heard_at", 0.0))
+        elif entry["kind"] in noted:
+            noted[entry["kind"]].append(entry)
+        has_ended = entry["kind"] == "end"
+        if entry["kind"] != "driver":  # one that has only looked leaves a sweep as complete as it was
+            is_complete = has_ended and entry["why"] == "complete"
+    if facts is None:
+        raise InputError(str(at), [Mistake("", "a ledger begins with its sweep", "none")])
+    heard_at = hours.heard_at  # of a virtual clock the lines alone tell
+    if not facts.simulated:
+        heard_at = heard_until(max(heard_at, _bulletin_at(paths(name))), time.time())
+    return SweepRecord(
+        facts,
+        tuple(trials.values()),
+        tuple(noted["node"]),
+        tuple(noted["probe"]),
+        is_complete,
+        tuple(attempts),
+        tuple(noted["aside"]),
+        tuple(noted["rung"]),
+        hours.spent(heard_at),
+        heard_at,
+        has_ended,
+    )
+
+
+def _bulletin_at(at: SweepPaths) -> float:
+    """When a driver that runs, or was killed, wrote its last bulletin."""
+    try:
+        return float(json.loads(at.status.read_text())["at"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0.0
+
+
+def facts(name: str) -> SweepFacts:
+    """What a sweep is, by its first lines alone."""
+    at = paths(name).ledger
+    heads = [*itertools.takewhile(lambda entry: entry["kind"] in ("sweep", "driver"), _entries(at))]
+    told = [entry for entry in heads if entry["kind"] == "sweep"]
+    if not told or told[-1]["version"] not in READ:
+        return read(name).facts  # which says what is wrong
+    return _facts(told[-1])
+
+
+class Tail:
+    """A ledger that grows."""
+
+    def __init__(self, name: str) -> None:
+        self._path = paths(name).ledger
+        self._read = 0  # bytes of it
+
+    def news(self) -> Iterator[TrialRecord | Mapping[str, Any]]:
+        """The trials that have ended, and the nodes that have been met, since the last call."""
+        with self._path.open("rb") as lines:
+            lines.seek(self._read)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                self._read += len(line)
+                entry = json.loads(line)
+                if entry["kind"] == "trial":
+                    yield _record(entry)
+                elif entry["kind"] == "node":
+                    yield entry
+
+
+def names() -> list[str]:
+    """The sweeps in the results folder, oldest first."""
+    ledgers = [path for path in results_root().glob("*/ledger.jsonl") if path.is_file()]
+    return [path.parent.name for path in sorted(ledgers, key=lambda path: path.stat().st_mtime)]
+
+
+def paths(name: str) -> SweepPaths:
+    """The files of a sweep that is in the results folder."""
+    try:
+        found = SweepPaths(name)
+    except ValueError as error:
+        raise InputError("sweep", [Mistake("", str(error).split(", but")[0], name)]) from None
+    if not found.ledger.is_file():
+        known = ", ".join(names()[-5:]) or "none yet"
+        raise InputError(str(results_root()), [Mistake("", f"must hold the sweep named (there: {known})", name)])
+    return found
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.endswith(b"\n"):
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    raise InputError(
+                        f"{path}:{number}", [Mistake("", "a ledger holds JSON lines", line[:40])]
+                    ) from None
+
+
+def _facts(entry: Mapping[str, Any]) -> SweepFacts:
+    known = {field.name for field in dataclasses.fields(SweepFacts)}
+    facts = {key: value for key, value in entry.items() if key in known}
+    trials = tuple(messages.trial_config(trial) for trial in entry["trials"])
+    nodes = tuple(Node(**node) for node in entry.get("nodes", ()))
+    return SweepFacts(**{**facts, "overrides": tuple(entry["overrides"]), "trials": trials, "nodes": nodes})
+
+
+def _record(entry: Mapping[str, Any]) -> TrialRecord:
+    return TrialRecord(
+        config=messages.trial_config(entry["config"]),
+        outcome=messages.trial_outcome(entry["outcome"]),
+        started_at=entry["started_at"],
+        ended_at=entry["ended_at"],
+        attempts=entry["attempts"],
+        blamed=tuple(entry.get("blamed", ())),
+        held_since=entry.get("held_since"),
+    )

@@ -1,0 +1,300 @@
+"""A sweep while it runs: what its driver says of it, once a second, and how that is shown.
+
+The driver writes its bulletin into the sweep's folder; whoever asks reads it there, so that nobody who looks can hold a
+trial up. Where there is none any more the ledger says how the sweep ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sweeps import errors
+from sweeps.record import ledger
+from sweeps.record.ledger import SweepFacts, TrialRecord
+from sweeps.run import cost
+from sweeps.run.progress import clock_time, figure, score, stage
+from sweeps.scheduling.engine import Engine
+from sweeps.scheduling.observer import Observer, Spent
+from sweeps.spec import plan
+from sweeps.text import caller, screen
+from workers.contract.messages import Progress, TrialConfig
+from workers.contract.paths import SweepPaths, written_whole
+
+EVERY_S = 1.0
+FORESEE_EVERY_S = 10.0
+FORESEEN = 5  # trials that wait, with their expected start
+SILENT_S = 15.0  # a driver that has said nothing for so long has gone, or stands still
+Bulletin = dict[str, Any]
+
+
+class Herald(Observer):
+    """Writes the bulletin."""
+
+    def __init__(
+        self,
+        facts: SweepFacts,
+        paths: SweepPaths,
+        engine: Engine,
+        earlier: Sequence[TrialRecord] = (),
+        kept: Sequence[TrialRecord] = (),
+    ) -> None:
+        """`earlier` drivers have ended trials that the engine knows of; others are `kept` beside what it has to do."""
+        self._facts, self._engine = facts, engine
+        self._path = paths.status
+        self._name = plan.namer(facts.spec)
+        self._began = time.time()
+        self._said_at = self._foresaw_at = 0.0
+        self._ended: dict[str, str] = {}  # trial to how it ended last
+        self._kept = len(kept)
+        self._running: dict[str, _Running] = {}
+        self._queue: list[dict[str, Any]] = []
+        self._best: TrialRecord | None = None
+        for record in (*earlier, *kept):
+            self._count(record)
+        self._spent = dataclasses.replace(engine.spent(), expected=0.0)  # nothing is foretold before it has begun
+
+    def started(self, config: TrialConfig) -> None:
+        self._running[config.trial] = _Running(config)
+        self._ended.pop(config.trial, None)  # it runs again
+
+    def progressed(self, config: TrialConfig, progress: Progress) -> None:
+        self._running[config.trial].progressed(progress)
+
+    def tried_again(self, record: TrialRecord) -> None:
+        self._running.pop(record.config.trial, None)
+
+    def ended(self, record: TrialRecord) -> None:
+        self._running.pop(record.config.trial, None)
+        self._count(record)
+
+    def _count(self, record: TrialRecord) -> None:
+        self._ended[record.config.trial] = record.outcome.status
+        if record.outcome.measurement and (self._best is None or score(record) > score(self._best)):
+            self._best = record
+
+    def spent(self, so_far: Spent) -> None:
+        self._spent = so_far
+
+    def passed(self) -> None:
+        now = time.time()
+        if now - self._said_at >= EVERY_S:
+            self._said_at = now
+            with contextlib.suppress(OSError), written_whole(self._path) as path:  # a full disk is the ledger's to tell
+                path.write_text(json.dumps(self._bulletin(now)))
+
+    def close(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def _bulletin(self, now: float) -> Bulletin:
+        if now - self._foresaw_at >= FORESEE_EVERY_S:
+            self._foresaw_at = now
+            self._queue = [
+                {"trial": self._label(config), "gpus": config.gpus, "starts_at": at}
+                for config, at in self._engine.queue(now, FORESEEN)
+            ]
+        seated = self._engine.seated
+        busy: Counter[str] = Counter()
+        for start in seated:
+            busy.update(dict(start.seats))
+        taken = self._engine.taken
+        places = {start.trial.trial: [node for node, _ in start.seats] for start in seated}
+        running = {self._label(one.config) for one in self._running.values()}
+        spent = self._spent
+        trials = spent.trials + self._kept
+        ended = {trial: status for trial, status in self._ended.items() if trial not in self._running}
+        part_left = spent.part_left
+        return {
+            "sweep": self._facts.name,
+            "at": now,
+            "began_at": self._began,
+            "trials": trials,
+            "ended": dict(Counter(ended.values())),
+            "waiting": max(0, trials - len(ended) - len(self._running)),
+            "spent": spent.gpu_hours,
+            "expected": spent.expected,
+            "unit": cost.unit(self._facts.spec),
+            "left_s": None if part_left is None else (now - self._began) * part_left,
+            "nodes": [
+                {
+                    "node": node.name,
+                    "cpus": node.cpus,
+                    "gpus": node.gpus,
+                    "kind": node.kind,
+                    "ranks": busy[node.name],
+                    "others_until": taken.get(node.name),
+                }
+                for node in self._engine.nodes
+            ],
+            "running": [
+                {
+                    "trial": self._label(one.config),
+                    "nodes": places.get(one.config.trial, []),
+                    "stage": stage(one.config, one.progress),
+                    "images_per_s": one.images_per_s,
+                    "since_s": now - one.began,
+                    "ends_at": one.began + self._engine.predicted_s(one.config),
+                }
+                for one in self._running.values()
+            ],
+            "queue": [one for one in self._queue if one["trial"] not in running],
+            "best": f"{self._label(self._best.config)}  {figure(self._best).strip()}" if self._best else "",
+        }
+
+    def _label(self, config: TrialConfig) -> str:
+        return f"{self._name(config)} #{config.repeat}"
+
+
+class _Running:
+    """A trial, how far it has come, and how fast it goes between two things that it has said."""
+
+    def __init__(self, config: TrialConfig) -> None:
+        self.config, self.began = config, time.time()
+        self.progress = Progress("start", 0)
+        self._heard_at = self.began
+        self.images_per_s: float | None = None
+
+    def progressed(self, progress: Progress) -> None:
+        now, steps = time.time(), progress.step - self.progress.step
+        is_training = self.progress.phase == progress.phase == "step"  # elsewhere other things are counted
+        if is_training and steps > 0 and self.progress.step and now > self._heard_at:
+            self.images_per_s = steps * self.config.global_batch / (now - self._heard_at)
+        if steps:
+            self._heard_at = now
+        self.progress = progress
+
+
+def look(name: str) -> Bulletin:
+    """The driver's last bulletin; else what the ledger says of a sweep that has no driver."""
+    paths = ledger.paths(name)
+    try:
+        told: Bulletin = json.loads(paths.status.read_text())
+    except (OSError, ValueError):
+        return _from_ledger(name)
+    silent_s = time.time() - told["at"]
+    if silent_s <= SILENT_S:
+        return told | {"state": "running"}
+    found = _from_ledger(name)
+    return found if found["state"] == "complete" else found | {"silent_s": silent_s}
+
+
+def _from_ledger(name: str) -> Bulletin:
+    record = ledger.read(name)
+    ended = Counter(trial.outcome.status for trial in record.trials)
+    is_driven = ledger.is_driven(name)
+    is_starting = is_driven and not record.has_ended
+    state = "starting" if is_starting else "complete" if record.is_complete else "stopped"
+    trials = max(len(record.facts.trials), len(record.trials))
+    return {
+        "sweep": name,
+        "state": state,
+        "at": time.time(),
+        "trials": trials,
+        "ended": dict(ended),
+        "waiting": 0 if record.is_complete else trials - len(record.trials),
+        "spent": record.spent,
+        "unit": cost.unit(record.facts.spec),
+        "is_submitted": "job" in ledger.driver(name),
+    }
+
+
+def show(name: str, is_followed: bool, form: str) -> int:
+    """Print it, or follow it until the sweep ends; the exit code."""
+    if form == "json":
+        for told in follow(lambda: look(name)) if is_followed else [look(name)]:
+            print(json.dumps(told), flush=True)
+        return errors.DONE
+    return render(follow(lambda: look(name)) if is_followed else iter([look(name)]))
+
+
+def follow(ask: Callable[[], Bulletin]) -> Iterator[Bulletin]:
+    """One bulletin after another, the last when there will be no more."""
+    while True:
+        told = ask()
+        yield told
+        if told["state"] not in ("running", "starting"):
+            return
+        time.sleep(EVERY_S)
+
+
+def render(bulletins: Iterator[Bulletin]) -> int:
+    """As a live view on a terminal; elsewhere the last one."""
+    console = screen.answers(120)
+    told: Bulletin | None = None
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=2, transient=True) as live:
+            for told in bulletins:
+                live.update(drawn(told))
+    else:
+        *_, told = bulletins
+    if told:
+        console.print(drawn(told))
+    return errors.DONE
+
+
+def drawn(told: Mapping[str, Any]) -> RenderableType:
+    parts: list[RenderableType] = [Text.assemble((told["sweep"], "bold"), f"  {_counts(told)}  {_cost(told)}")]
+    if silent_s := told.get("silent_s"):
+        parts.append(Text(f"! its driver was last heard {clock_time(silent_s)} ago", style="yellow"))
+    if told["state"] == "stopped":
+        again = caller.command("resume", told["sweep"], is_submitted=told.get("is_submitted", False))
+        parts.append(Text(f"  to go on: {again}", style="dim"))
+    if told.get("nodes"):
+        parts += ["", _table(("node", "GPUs", "ranks"), [_node(node, told["at"]) for node in told["nodes"]])]
+    if told.get("running"):
+        rows = [_run(one, told["at"]) for one in told["running"]]
+        parts += ["", _table(("running", "on", "", "images/s", "for", "ends in"), rows)]
+    if told.get("queue"):
+        rows = [(one["trial"], str(one["gpus"]), _in(one["starts_at"], told["at"])) for one in told["queue"]]
+        parts += ["", _table(("next", "ranks", "starts in"), rows)]
+    if told.get("best"):
+        parts += ["", Text(f"best  {told['best']}", style="bold")]
+    return Group(*parts)
+
+
+def _counts(told: Mapping[str, Any]) -> str:
+    running = len(told.get("running", ()))
+    ended = ", ".join(f"{count} {status}" for status, count in sorted(told["ended"].items()))
+    return f"{told['state']}: {ended or 'none done'}, {running} running, {told['waiting']} waiting"
+
+
+def _cost(told: Mapping[str, Any]) -> str:
+    text = f"{told['spent']:.3g}"
+    if told.get("expected"):
+        text += f" of about {told['expected']:.3g}"
+    left = f", {clock_time(told['left_s'])} left" if told.get("left_s") else ""
+    return f"{text} {told['unit']}{left}"
+
+
+def _node(node: Mapping[str, Any], now: float) -> tuple[str, ...]:
+    what = f"{node['gpus']} {node['kind']}".strip() if node["gpus"] else f"{node['cpus']} CPUs"
+    until = node.get("others_until")  # a driver of an earlier version says nothing of it
+    idle = "idle" if until is None else f"another sweep's for {_in(until, now)}"
+    return node["node"], what, str(node["ranks"] or idle)
+
+
+def _run(one: Mapping[str, Any], now: float) -> tuple[str, ...]:
+    rate = f"{one['images_per_s']:,.0f}" if one["images_per_s"] else ""
+    since, ends = clock_time(one["since_s"]), _in(one["ends_at"], now) if one["ends_at"] > now else "late"
+    return one["trial"], " ".join(one["nodes"]), one["stage"], rate, since, ends
+
+
+def _in(at: float | None, now: float) -> str:
+    return "" if at is None else clock_time(max(0.0, at - now))
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for row in rows:
+        table.add_row(*row)
+    return table

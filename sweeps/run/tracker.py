@@ -1,0 +1,217 @@
+"""Brings a running sweep's trials to the tracking store, in a process of its own beside it.
+
+    python -m sweeps.run.tracker SWEEP
+
+It reads them from the ledger, so that a slow or absent store never holds a trial up, nor takes the driver's time or
+memory. The driver says a line whenever there is news, and how the sweep ended as its last. It ends with its driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from sweeps.record import ledger
+from sweeps.record.ledger import SweepFacts, Tail, TrialRecord
+from sweeps.scheduling.observer import Observer
+from sweeps.store import tracking
+from workers.contract.libc import die_with_parent
+
+RETRY_S = 2.0
+PATIENCE_S = 60.0  # with a store that does not answer, once the sweep is over
+NICENESS = 10  # it can wait; trials are being measured
+PART_OF_A_CORE = 0.1  # at most, while they are
+LONGEST_REST_S = 1.0
+HELD_BACK_S = 2.0  # a result, for that; what is written later was waiting for the store
+
+
+class Tracker(Observer):
+    """The driver's end of it."""
+
+    def __init__(self, facts: SweepFacts) -> None:
+        """The sweep's ledger must stand."""
+        command = [sys.executable, "-m", "sweeps.run.tracker", facts.name, str(os.getpid())]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdin
+        assert self._process.stdout
+        self._to, self._from = self._process.stdin, self._process.stdout
+        os.set_blocking(self._to.fileno(), False)
+        self._said: dict[str, Any] = {}
+        self._trials = 0
+
+    def ready(self) -> None:
+        """Wait until the store is open."""
+        self._hear(self._from.readline())
+        if self.refusal:
+            raise tracking.refused("be writable", self.refusal)
+
+    def ended(self, record: TrialRecord) -> None:
+        self._trials += 1
+        self._say("")
+
+    def met(self, node: Mapping[str, Any]) -> None:
+        self._say("")
+
+    def close(self, is_complete: bool, is_discarded: bool = False) -> int:
+        """Wait for what is under way; the number of trials that the store did not take."""
+        if not self._to.closed:
+            self._say(tracking.DISCARDED if is_discarded else "FINISHED" if is_complete else "KILLED")
+            try:
+                for line in self._from:
+                    self._hear(line)
+            except BaseException:  # a Ctrl-C: it must not write on while another driver has the sweep
+                self._process.kill()
+                raise
+            finally:
+                self._process.wait()
+            self._to.close()
+            self._from.close()
+        return int(self._said.get("left", self._trials))
+
+    @property
+    def is_closed(self) -> bool:
+        """Once it has ended: does the store say of the sweep's own run that it has?"""
+        return bool(self._said.get("is_closed"))
+
+    @property
+    def refusal(self) -> str:
+        """What the store said last when it would not take a trial, or the sweep's end."""
+        return str(self._said.get("refusal", "what writes to it has ended"))
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # it has news enough; it is gone
+            os.write(self._to.fileno(), f"{line}\n".encode())
+
+    def _hear(self, line: bytes) -> None:
+        self._said |= json.loads(line or "{}")
+
+
+class Scribe:
+    """The other end."""
+
+    def __init__(
+        self,
+        store: tracking.Store,
+        tail: Tail,
+        driver: int,
+        stored: Mapping[str, float] = MappingProxyType({}),
+        retry_s: float = RETRY_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`driver` is the file that the driver's lines come by; `stored` are the trials that an earlier one's tracker
+        has brought there, with the end of the last attempt at each."""
+        self._store, self._tail, self._driver = store, tail, driver
+        self._stored = dict(stored)
+        self._retry_s, self._patience_s = retry_s, patience_s
+        self._status = ""  # that the sweep has ended with
+        self._has_given_up = False
+        self._behind_since = 0.0  # that it last had written all that there was
+        self.refusal = ""
+        self.left = 0
+        self.is_closed = False  # the sweep's own run
+
+    def work(self) -> None:
+        """Until the sweep is over, or its driver has gone."""
+        is_last = False
+        while not is_last:
+            if not self._status:
+                self._listen()
+            is_last = bool(self._status)  # what was written before the end was said is read after it
+            self._behind_since = time.monotonic()
+            waiting: list[TrialRecord] = []
+            for news in self._tail.news():
+                if not isinstance(news, TrialRecord):
+                    self._is_done(self._store.describe, news)
+                elif not self._is_stored(news):
+                    waiting.append(news)
+                if len(waiting) >= self._store.at_once:
+                    self._log(waiting)
+            self._log(waiting)
+        self.is_closed = self._is_done(self._store.close, self._status)
+
+    def _log(self, waiting: list[TrialRecord]) -> None:
+        if waiting and not self._is_done(self._write, [*waiting]):
+            self.left += len(waiting)
+        waiting.clear()
+
+    def _write(self, trials: Sequence[TrialRecord]) -> None:
+        unwanted = self._store.log(trials)
+        self.left += len(unwanted)
+        self.refusal = next(iter(unwanted.values()), self.refusal)
+
+    def _is_stored(self, record: TrialRecord) -> bool:
+        """Return whether the store has had it, or a later attempt at it, before this one began."""
+        last = self._stored.get(record.config.trial)
+        if last == record.ended_at:
+            del self._stored[record.config.trial]
+        return last is not None
+
+    def _is_done(self, write: Callable[[Any], None], what: Any) -> bool:
+        """Try until it works, or until the sweep is over and the patience with the store too."""
+        give_up = math.inf
+        while not self._has_given_up:
+            began = time.monotonic()
+            try:
+                write(what)
+                self._rest(time.monotonic() - began)
+                return True
+            except Exception as error:  # MLflow raises whatever its database driver raises
+                self.refusal = tracking.first_line(error)
+            if self._status:
+                give_up = min(give_up, time.monotonic() + self._patience_s)
+            self._has_given_up = time.monotonic() + self._retry_s > give_up
+            self._listen(0 if self._has_given_up else self._retry_s)
+        return False
+
+    def _rest(self, worked_s: float) -> None:
+        """Whoever measures short trials one after the other would have it running all the time."""
+        if self._status:
+            return
+        if time.monotonic() - self._behind_since < HELD_BACK_S:
+            time.sleep(min(worked_s * (1 / PART_OF_A_CORE - 1), LONGEST_REST_S))
+        self._listen(0)
+
+    def _listen(self, timeout_s: float | None = None) -> None:
+        if select.select([self._driver], [], [], timeout_s)[0]:
+            said = os.read(self._driver, 1 << 16)
+            if not said:
+                sys.exit()  # whoever resumes the sweep tells the rest
+            self._status = (said.split() or [b""])[-1].decode()
+
+
+def main(name: str, driver: int) -> None:
+    die_with_parent(driver)
+    for stop in (signal.SIGINT, signal.SIGTERM):  # which reach all of a job's processes: its driver tells it
+        signal.signal(stop, signal.SIG_IGN)
+    os.nice(NICENESS)
+    with os.fdopen(os.dup(1), "w", buffering=1) as voice:
+        os.dup2(2, 1)  # MLflow may print
+        try:
+            record = ledger.read(name)
+            store = tracking.Store(record.facts)
+            tracking.once_more(store.go_on)
+        except Exception as error:
+            print(json.dumps({"refusal": tracking.first_line(error)}), file=voice)
+            return
+        print(json.dumps({"refusal": ""}), file=voice)
+        store.show()
+        stored = {trial.config.trial: trial.ended_at for trial in record.trials if store.has(trial)}
+        del record
+        scribe = Scribe(store, Tail(name), sys.stdin.fileno(), stored)
+        scribe.work()
+        told = {"left": scribe.left, "refusal": scribe.refusal, "is_closed": scribe.is_closed}
+        print(json.dumps(told), file=voice)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

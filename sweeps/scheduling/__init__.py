@@ -1,0 +1,1 @@
+"""Pure decisions: which trial next, on which nodes, what is tried again and reused. No Ray, no clock, no files."""

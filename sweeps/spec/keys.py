@@ -1,0 +1,282 @@
+"""What a sweep file may say: its keys, with their types and defaults. Pure."""
+
+from __future__ import annotations
+
+import functools
+import graphlib
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import ConfigDict, Field
+
+from sweeps.spec import expression, space
+from sweeps.spec.expression import Expression
+from sweeps.spec.fields import (
+    MOST_GPUS,
+    AxisOf,
+    Ci,
+    Classes,
+    Conditions,
+    Data,
+    Goal,
+    Goals,
+    ImageSize,
+    PlacementPoint,
+    Schedule,
+    Seconds,
+    Share,
+    Short,
+    Threads,
+    Variable,
+    Variables,
+)
+from sweeps.spec.space import Axis
+from workers.contract import messages
+
+MOST_BATCH = 65536
+MOST_TRIALS = 100_000
+
+Method = Literal["grid", "random", "tpe", "asha", "frontier"]
+LOWER_IS_BETTER: tuple[Goal, ...] = ("gpu_hours_per_epoch", "hours_to_target")
+
+
+class _Section(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+def _axis(default: Any, description: str) -> Any:
+    """An axis that holds one point where the file says nothing."""
+    return Field(space.Choice((default,)), description=description)
+
+
+class Space(_Section):
+    """What is varied. Every combination of the axes' points is a cell."""
+
+    batch_size: Annotated[space.Axis, AxisOf(Annotated[int, Field(ge=1, le=MOST_BATCH)])] | None = Field(
+        None, description="images per rank and step"
+    )
+    global_batch: Annotated[space.Axis, AxisOf(Annotated[int, Field(ge=1, le=MOST_BATCH)])] | None = Field(
+        None, description="images of all ranks per step, instead of batch_size; a rank has its equal part"
+    )
+    gpus: Annotated[space.Axis, AxisOf(Annotated[int, Field(ge=1, le=MOST_GPUS)])] = Field(
+        description="ranks, one a GPU; on `device: cpu` each rank is a CPU slot"
+    )
+    placement: Annotated[space.Axis, AxisOf(PlacementPoint)] = _axis(
+        "pack", "ranks on as few nodes as possible, on as many, or on so many nodes with so many on each: 2x4"
+    )
+    precision: Annotated[space.Axis, AxisOf(messages.Precision)] = _axis(
+        "fp32", "number format of the arithmetic; weights stay fp32"
+    )
+    xla: Annotated[space.Axis, AxisOf(bool)] = _axis(False, "compile each step with XLA")
+    decode_threads: Annotated[space.Axis, AxisOf(Threads)] = _axis(
+        "auto", "JPEG decoding threads per node, shared by its ranks"
+    )
+    cache: Annotated[space.Axis, AxisOf(messages.Cache)] = _axis(
+        "any", "the data's pages on every node before a trial: dropped, read in, or left as they are"
+    )
+    lr_schedule: Annotated[space.Axis, AxisOf(Schedule)] = _axis("0.01", "the learning rate over the epochs")
+    optimizer: Annotated[space.Axis, AxisOf(messages.Optimizer)] = _axis(
+        "sgd", "sgd has momentum; adamw takes `momentum` as its beta1"
+    )
+    momentum: Annotated[space.Axis, AxisOf(Annotated[float, Field(ge=0, lt=1)])] = _axis(
+        0.9, "of SGD and LARS; AdamW's beta1"
+    )
+    beta2: Annotated[space.Axis, AxisOf(Annotated[float, Field(ge=0, lt=1)])] = _axis(0.999, "of AdamW")
+    trust: Annotated[space.Axis, AxisOf(Annotated[float, Field(gt=0, le=1)])] = _axis(
+        0.001, "trust coefficient of LARS"
+    )
+    weight_decay: Annotated[space.Axis, AxisOf(Annotated[float, Field(ge=0, le=1)])] = _axis(
+        1e-4, "of kernels; not of biases or batch norm"
+    )
+    label_smoothing: Annotated[space.Axis, AxisOf(Annotated[float, Field(ge=0, lt=1)])] = _axis(
+        0.0, "share of a label spread over all classes"
+    )
+    fusion_mib: Annotated[space.Axis, AxisOf(Annotated[float, Field(ge=0, le=4096)])] = _axis(
+        128.0, "Horovod fuses tensors up to this size"
+    )
+    cycle_ms: Annotated[space.Axis, AxisOf(Annotated[float, Field(gt=0, le=10_000)])] = _axis(
+        1.0, "how often Horovod looks for tensors to reduce"
+    )
+    response_cache: Annotated[space.Axis, AxisOf(Annotated[int, Field(ge=0, le=1 << 20)])] = _axis(
+        1024, "responses Horovod remembers; 0: none"
+    )
+    compression: Annotated[space.Axis, AxisOf(messages.Compression)] = _axis(
+        "none", "number format of gradients while they are reduced"
+    )
+    reduction: Annotated[space.Axis, AxisOf(messages.Reduction)] = _axis(
+        "overlapped", "gradients are reduced as they appear, beside the backward pass; or all together after it"
+    )
+    env: dict[str, Annotated[space.Axis, AxisOf(Variable)]] = Field(
+        {}, description="environment variables, each an axis: set before a rank starts, and recorded"
+    )
+
+
+class Search(_Section):
+    """How the cells are found that are measured."""
+
+    method: Method = Field("grid", description="every cell, or those that a method chooses")
+    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = Field(
+        None, description="cells to draw: of random and tpe, and of asha where it is not to take them all"
+    )
+    goal: Goals | None = Field(None, description="of tpe: the figure to make best, or two")
+    grace: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        1, description="of asha: epochs that every trial has before it is judged"
+    )
+    reduction: Annotated[int, Field(ge=2, le=100)] = Field(
+        3, description="of asha: at each rung the best 1 in so many go on, to so many times the epochs"
+    )
+
+
+class Budget(_Section):
+    """What a sweep may spend: nothing more is started once it is spent."""
+
+    gpu_hours: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="ranks × hours of all trials; on `device: cpu` hours of CPU slots"
+    )
+
+
+class Steps(_Section):
+    warmup: Annotated[int, Field(ge=1, le=100_000)] = Field(10, description="steps before the window opens")
+    measured: Annotated[int, Field(ge=2, le=1_000_000)] = Field(100, description="steps in the window")
+
+
+class Stop(_Section):
+    """A trial measures until its interval is narrow enough, or for so many steps."""
+
+    ci: Ci = 0.01
+    max_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(500, description="warm-up included")
+    min_window: Annotated[int, Field(ge=20, le=1_000_000)] = Field(
+        40, description="steps before the interval may stop a trial, once 228 steps in a row have been calm"
+    )
+
+
+class Target(_Section):
+    """A trial stops once its validation has reached all of these."""
+
+    top1: Share | None = None
+    top5: Share | None = None
+
+
+class Deadlines(_Section):
+    """How long a trial's ranks may stand still before the trial is given up."""
+
+    nursery_s: Seconds = messages.Deadlines.nursery_s
+    ring_s: Seconds = messages.Deadlines.ring_s
+    build_s: Seconds = messages.Deadlines.build_s
+    step_s: Seconds = messages.Deadlines.step_s
+
+
+class SweepSpec(_Section):
+    """One sweep: what is trained, on what, and which axes are varied."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+    preset: Literal["short-test", "long-test"] | None = Field(
+        None, description="short-test: 10 + 100 steps; long-test: 90 epochs as published"
+    )
+    protocol: messages.Protocol = Field("throughput", description="images/s in a window, or epochs to an accuracy")
+    model: Annotated[space.Axis, AxisOf(messages.Model)] = Field(description="the network; an axis too")
+    data: Annotated[space.Axis, AxisOf(Data)] = _axis(
+        "synthetic", "`synthetic`, `digits`, or a folder of ImageNet-convention TFRecords; an axis too"
+    )
+    device: messages.Device
+    space: Space
+    where: Conditions = Field((), description="cells where this does not hold are left out")
+    search: Annotated[Search, Short("method")] = Field(Search(), description="a method, or a section")
+    repeats: Annotated[int, Field(ge=1, le=100)] = Field(3, description="of each cell; with tpe and frontier 1")
+    budget: Budget = Field(Budget(), description="what the sweep may spend")
+    wait_for_nodes_min: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="how long to wait for nodes that a trial needs; else 0 for the first and 10 for those that go"
+    )
+    priority: Annotated[float, Field(ge=0.01, le=100)] = Field(
+        1.0, description="its part of the GPU time where other sweeps run on the cluster: with 2 twice that of a 1"
+    )
+    max_nodes: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="nodes that it uses at a time, at most; without it, all that are free"
+    )
+    steps: Steps | None = Field(None, description="exactly so many steps, instead of `stop`")
+    stop: Stop = Field(Stop(), description="when a throughput trial has measured enough")
+    explain: bool = Field(True, description="after the window, take parts of a step away to see what they cost")
+    epochs: Annotated[int, Field(ge=1, le=10_000)] | None = Field(None, description="of the convergence protocol")
+    evaluate_every: Annotated[int, Field(ge=1)] = Field(1, description="epochs between two validations")
+    checkpoint_every: Annotated[int, Field(ge=0)] = Field(0, description="epochs between two checkpoints; 0: none")
+    target: Target = Field(Target(), description="validation accuracy at which a trial stops")
+    image_size: ImageSize = Field("auto", description="side in pixels; auto: as the network was published")
+    classes: Classes = Field("auto", description="auto: 10 for digits, else 1000")
+    labels_from: Annotated[int, Field(ge=0, le=1)] = Field(
+        1, description="the first class's label in the TFRecords: 1 in ImageNet's files, where 0 is the background"
+    )
+    emulate: bool = Field(False, description="run a precision that the device does not compute natively")
+    isolation: messages.Isolation = Field(
+        "exclusive", description="a trial has its nodes to itself, or shares them with others"
+    )
+    sample_every_s: Annotated[float, Field(ge=0, le=3600)] = Field(
+        1.0, description="how often each node's counters are read beside the trials; 0: never"
+    )
+    probe_every_min: Annotated[float, Field(ge=0)] = Field(
+        60.0, description="how often a node is tested for 5 s before a trial, the first time at its first; 0: never"
+    )
+    cores_per_worker: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="on `device: cpu`, the cores that a rank computes with"
+    )
+    worker_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="host memory of a rank, enforced; else an equal part of nearly all of the node's"
+    )
+    env_from: Variables = Field(
+        (), description="environment variables that a rank has of its node: names alone, no value is recorded"
+    )
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    deadlines: Deadlines = Deadlines()
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _default_repeats(cls, raw: Any) -> Any:
+        """A search that goes by what it has seen looks at more cells rather than at one of them again."""
+        if not isinstance(raw, dict) or raw.get("repeats") is not None:
+            return raw
+        search = raw.get("search")
+        method = search.get("method") if isinstance(search, dict) else search
+        return {**raw, "repeats": 1 if method in ("tpe", "frontier") else 3}
+
+    @functools.cached_property
+    def axes(self) -> dict[str, Axis]:
+        """Every axis, named as a trial's fields are; a variable of `env` is `env.NAME`."""
+        plain = {name: axis for name in AXES[2:] if (axis := getattr(self.space, name)) is not None}
+        variables = {f"env.{name}": axis for name, axis in self.space.env.items()}
+        return {"model": self.model, "data": self.data, **plain, **variables}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a condition may refer to."""
+        return tuple(dict.fromkeys([*self.axes, "batch_size", "global_batch"]))
+
+    @functools.cached_property
+    def conditions(self) -> dict[str, Expression]:
+        """By the axes that have one."""
+        return {name: expression.condition(axis.when, self.names) for name, axis in self.axes.items() if axis.when}
+
+    @functools.cached_property
+    def constraints(self) -> tuple[Expression, ...]:
+        """Of `where`: all of them hold for a cell."""
+        return tuple(expression.condition(text, self.names) for text in self.where)
+
+    @functools.cached_property
+    def order(self) -> tuple[str, ...]:
+        """The axes, each behind those that its condition refers to; raises `graphlib.CycleError`."""
+        after: dict[str, list[str]] = {name: sorted(made.names) for name, made in self.conditions.items()}
+        batch, follows = ("batch_size", "global_batch") if self.space.batch_size else ("global_batch", "batch_size")
+        after[follows] = [batch, "gpus"]
+        ordered = graphlib.TopologicalSorter({name: after.get(name, []) for name in self.names})
+        return tuple(name for name in ordered.static_order() if name in self.axes)
+
+    def default(self, axis: str) -> Any:
+        """Where its condition does not hold, an axis is as if nobody had asked for it; a variable is not set."""
+        if axis.startswith("env."):
+            return None
+        return (SweepSpec if axis in ("model", "data") else Space).model_fields[axis].default.points()[0]
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        return self.search.goal or (("top1",) if self.protocol == "convergence" else ("images_per_s",))
+
+
+AXES = ("model", "data", *(name for name in Space.model_fields if name != "env"))

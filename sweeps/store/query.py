@@ -1,0 +1,540 @@
+"""From MLflow back to DataFrames: one row a trial, a cell, a sweep, or a step. The only reader.
+
+A database is read past MLflow, from a copy in columns that lies beside it and is brought up to date first (`mirror`);
+any other store is asked through MLflow (`remote`). Both give the same rows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sweeps import analysis
+from sweeps.analysis.frames import CATEGORIES, WORDS, categorised
+from sweeps.errors import InputError, Mistake
+from sweeps.record import ledger, rows
+from sweeps.spec import arrangements, expression
+from sweeps.spec.expression import ExpressionError
+from sweeps.store import arrays, database, mirror, remote, tracking
+from sweeps.store.tabular import TAGS
+from sweeps.text import caller
+from workers.contract.redact import masked
+from workers.measure import usage
+
+HEADLINE = (
+    "images_per_s",
+    "step_ms_p50",
+    "step_ms_p95",
+    "top1",
+    "epochs_to_target",
+    "hours_to_target",
+    "launch_s",
+    "trial_s",
+)
+TOLD = {name: f"tag:sweep.{name}" for name in WORDS}
+WHERE: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.WHERE}
+HELD = "param:batch_size"  # every trial's run has it, once its values have come
+NEEDED = {  # a run that lacks one is no trial of ours, or is not whole
+    TOLD["cell"]: "tag sweep.cell",
+    TOLD["outcome"]: "tag sweep.outcome",
+    HELD: "parameters",
+}
+ENDS = ("completed", "infeasible", "failed", "lost", "pruned", "cancelled")
+STATES = {"FINISHED": "complete", "KILLED": "stopped"}  # MLflow's words for a sweep's own run, and `sweep status`'
+OWN = ("run", "experiment", "status", "started_ms", "ended_ms", *(f"tag:{tag}" for tag in TAGS))
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    Names = str | Sequence[str]
+
+
+class LeftOut(UserWarning):
+    """Runs that a query passed over, and why."""
+
+
+def trials(
+    name: Names, where: str = "", columns: Sequence[str] = (), *, store: Names = (), rebuild: bool = False
+) -> pd.DataFrame:
+    """Every trial of a sweep or of several, in this store or others, typed, in the order they started.
+
+    `where` is a condition such as `gpus >= 4 and precision == 'fp16'`; `columns` are those wanted. Rows of several
+    sweeps or stores say which in columns of their own. `rebuild` throws the copy away first.
+    """
+    names, stores = _several(name), _several(store) or [tracking.store_name()]
+    condition = _Condition(where)
+    wanted = [*columns, *condition.words] if columns else []
+    read = {uri: _read(uri, names, _stored(wanted) if wanted else None, rebuild) for uri in stores}
+    _check_names(names, read)
+    asked = [side for side, several in (("sweep", names), ("store", stores)) if len(several) > 1]
+    found = []
+    for uri, runs in read.items():
+        table = _whole(_of(names, runs))
+        made = _frame(table, wanted)
+        for side, told in (("store", masked(uri)), ("sweep", arrays.texts(table, "tag:sweep.name"))):
+            if side in {*asked, *columns, *condition.words}:
+                made.insert(0, side, told)
+        found.append(made)
+    held = condition.held(_joined(found))
+    return chosen(held, columns or [name for name in held if name not in ("sweep", "store") or name in asked])
+
+
+def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of several stores, one store below the other."""
+    import pandas as pd
+
+    if len(tables) == 1:
+        return tables[0]
+    both = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+    variables = [name for name in both if name.startswith(rows.VARIABLE)]
+    both[variables] = both[variables].fillna("")
+    return categorised(both)
+
+
+def cells(of: Names | pd.DataFrame, where: str = "", *, store: Names = ()) -> pd.DataFrame:
+    """One row a cell: each figure's mean with its interval; of trials, or of the sweep of that name."""
+    import pandas as pd
+
+    if isinstance(of, pd.DataFrame):
+        return analysis.cells(_Condition(where).held(of))
+    return analysis.cells(trials(of, where, store=store))
+
+
+def series(trial: str, metric: str, sweep: str = "", *, store: str = "") -> pd.DataFrame:
+    """A metric of a trial step by step, such as `steps/step_ms`: of the last trial of that id, or of a sweep's own."""
+    import pandas as pd
+
+    uri = store or tracking.store_name()
+    run = _run_of(trial, sweep, uri)
+    name = rows.METRICS.get(metric, metric)
+    points = _asked(uri, lambda store: database.series(store, run, name), lambda: remote.series(uri, run, name))
+    if not points:
+        known = _asked(uri, lambda store: database.metric_names(store, run), lambda: remote.metric_names(uri, run))
+        rule = f"must be a metric that the trial has ({_near(metric, [*known, *rows.METRICS]) or 'steps/step_ms'})"
+        raise InputError(uri, [Mistake(trial, rule, metric)])
+    table = pd.DataFrame(points, columns=["step", "at", metric])
+    table["at"] = pd.to_datetime(table["at"], unit="ms", utc=True)
+    return table
+
+
+def is_there() -> bool:
+    """Say whether there is a tracking store to ask: MLflow would make one."""
+    return not _is_absent(tracking.store_name())
+
+
+def sweep(name: str, *, store: str = "") -> dict[str, Any]:
+    """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note, gpu_hours,
+    and the nodes that it was planned for: none where an earlier version wrote it."""
+    uri = store or tracking.store_name()
+    table = _in_order(_read(uri, [name], OWN))
+    is_it = (arrays.texts(table, "tag:sweep.name") == name) & (arrays.texts(table, "tag:sweep.trial") == "")
+    table = table.filter(is_it & (arrays.texts(table, "tag:sweep.id") != ""))
+    if not len(table):
+        raise InputError(uri, [Mistake(name, "must have a run of its own, beside its trials'", "none")])
+    (found,) = table.slice(len(table) - 1).to_pylist()
+    told = {side: arrays.texts(table, f"tag:sweep.{side}")[-1] for side in ("id", "simulated")}
+    try:
+        tags = remote.tags(uri, found["run"])
+    except Exception as error:
+        raise tracking.refused("answer", error) from None
+    return {"study": found["experiment"], "status": found["status"], "started_ms": found["started_ms"], **told,
+            "note": tags.get(tracking.NOTE, ""), "gpu_hours": _number(tags.get(tracking.SPENT, "")),
+            "nodes": arrangements.read(tags.get(tracking.NODES, ""))}  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
+    """One row a sweep, the latest last: how many trials ended how, when, and in which store.
+
+    Those whose ledger lies here but that no store holds say so: `sweep sync NAME` brings them there.
+    """
+    import pandas as pd
+
+    found = []
+    for uri in _several(store) or [tracking.store_name()]:
+        if not _is_absent(uri):
+            found += [row | {"store": masked(uri)} for row in _sweeps(_read(uri, (), OWN))]
+    known = {row["sweep"] for row in found}
+    found += [{"sweep": name, "status": "ledger only"} for name in ledger.names() if name not in known]
+    table = pd.DataFrame(found, columns=["sweep", "study", "status", "trials", *ENDS, "started_at", "ended_at",
+                                         "simulated", "store"])  # fmt: skip
+    for name in ("study", "simulated", "store"):
+        table[name] = table[name].fillna("")
+    table[["trials", *ENDS]] = table[["trials", *ENDS]].astype("Int64")
+    for name in ("started_at", "ended_at"):
+        table[name] = pd.to_datetime(table[name].astype("Int64"), unit="ms", utc=True)
+    return table.sort_values("started_at", kind="stable", na_position="first", ignore_index=True)
+
+
+class Place(NamedTuple):
+    """Return where a sweep is in a tracking store."""
+
+    experiment: str  # its id
+    sweep: str  # its id
+    run: str  # its own; empty where somebody deleted it
+    tags: frozenset[str]  # names of those of the experiment
+
+
+def place(name: str) -> Place:
+    """Return the last of several sweeps of a name."""
+    uri = tracking.store_name()
+    table = _read(uri, [name], OWN)
+    _check_names([name], {uri: table})
+    last = _in_order(table.filter(arrays.texts(table, "tag:sweep.name") == name))
+    sweep = str(arrays.texts(last, "tag:sweep.id")[-1])
+    own = last.filter((arrays.texts(last, "tag:sweep.id") == sweep) & (arrays.texts(last, "tag:sweep.trial") == ""))
+    try:
+        experiment, tags = remote.experiment(uri, last["experiment"][-1].as_py())
+    except Exception as error:  # whatever the store's driver or HTTP library raises
+        raise tracking.refused("answer", error) from None
+    return Place(experiment, sweep, own["run"][-1].as_py() if len(own) else "", tags)
+
+
+def told(names: Collection[str]) -> dict[str, set[str]]:
+    """The trials of these sweeps that the store holds whole, by the sweep's id; none where there is no store."""
+    uri = tracking.store_name()
+    found: dict[str, set[str]] = {}
+    if not names or _is_absent(uri):
+        return found
+    table = _read(uri, [*names], OWN)
+    columns = [arrays.texts(table, name) for name in ("tag:sweep.id", "tag:sweep.trial", "status")]
+    for sweep_id, trial, status in zip(*columns, strict=True):
+        if trial and status != "RUNNING":  # how it ended is the last that is written of a trial
+            found.setdefault(sweep_id, set()).add(trial)
+    return found
+
+
+def doubled(names: Collection[str]) -> Counter[str]:
+    """Count the runs that a store holds beside one for each trial of these sweeps and one for the sweep itself, by the
+    sweep's id: the server made them after whoever asked for them had given up and asked again."""
+    uri = tracking.store_name()
+    if not names or _is_absent(uri):
+        return Counter()
+    table = _read(uri, [*names], OWN)
+    runs = Counter(zip(*(arrays.texts(table, name) for name in ("tag:sweep.id", "tag:sweep.trial")), strict=True))
+    more: Counter[str] = Counter()
+    for (sweep_id, _), count in runs.items():
+        if sweep_id and count > 1:
+            more[sweep_id] += count - 1
+    return more
+
+
+def finished(wanted: Collection[str]) -> list[dict[str, Any]]:
+    """What the store holds of these cells: completed trials that were really measured, oldest first."""
+    import numpy as np
+
+    uri = tracking.store_name()
+    if _is_absent(uri):
+        return []
+    filters = [f"tags.`sweep.cell` = '{cell}' and tags.`sweep.outcome` = 'completed'" for cell in sorted(wanted)]
+    table = _in_order(_ask(uri, None, filters))
+    told = {name: arrays.texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "hardware", "name")}
+    is_measured = (told["outcome"] == "completed") & (told["kind"] != "cached") & np.isin(told["cell"], [*wanted])
+    is_real = np.array([not hardware.startswith(rows.SIMULATED) for hardware in told["hardware"]], bool)
+    has_all = arrays.texts(table, "status") == "FINISHED"  # the last that is written of a trial
+    table = table.filter(is_measured & is_real & has_all)
+    found = _frame(table).to_dict("records")
+    return [
+        {**row, "started_at": row["started_at"].timestamp(), "sweep": sweep, "figures": _figures(row)}
+        for row, sweep in zip(found, arrays.texts(table, "tag:sweep.name"), strict=True)
+    ]
+
+
+def _figures(row: dict[str, Any]) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in row.items()
+        if (name in rows.METRICS or name.startswith(rows.SYSTEM)) and not math.isnan(value)
+    }
+
+
+class _Condition:
+    """A `where`, read before anything else is, as far as that goes: a store may have columns of its own."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.strip()
+        names = [*TOLD, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store", "global_batch"]
+        self._known = frozenset(names)
+        self.words = sorted(self._read(self._known | _alike(self._text)).names) if self._text else []
+
+    def _read(self, names: Collection[str]) -> expression.Expression:
+        try:
+            return expression.condition(self._text, names)
+        except ExpressionError as error:
+            raise _misread(error) from None
+
+    def held(self, table: pd.DataFrame) -> pd.DataFrame:
+        if not self._text:
+            return table
+        full = table
+        if "global_batch" in self.words and "global_batch" not in table:
+            full = table.assign(global_batch=table["batch_size"] * table["gpus"])
+        try:
+            return table[self._read([*full]).rows(full)].reset_index(drop=True)
+        except ExpressionError as error:
+            raise _misread(error) from None
+
+
+def _alike(text: str) -> set[str]:
+    """Columns that only some stores have: variables of the environment."""
+    import re
+
+    return set(re.findall(r"\benv\.\w+", text))
+
+
+def _misread(error: ExpressionError) -> InputError:
+    return InputError("where", [Mistake("", error.rule, error.got, error.pointer)])
+
+
+def _stored(wanted: Iterable[str]) -> list[str]:
+    """Columns of a table of runs, for these of a frame."""
+    found = [*OWN, HELD]
+    for name in wanted:
+        if name in rows.METRICS or name.startswith(rows.SYSTEM):
+            found.append(f"metric:{rows.METRICS.get(name, name)}")
+        elif name == "arrangement":
+            found += ["param:gpus", "param:placement", f"metric:{rows.METRICS['nodes']}"]
+        elif name == "global_batch":
+            found += ["param:batch_size", "param:gpus"]
+        else:
+            found.append(f"param:{name}")
+    return list(dict.fromkeys(found))
+
+
+def chosen(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return these columns, in this order; raises where there is none of a name."""
+    if unknown := [name for name in columns if name not in table]:
+        known = [*table, *TOLD, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store"]
+        rules = {name: f"must be a column ({_near(name, known) or 'trial, gpus, images_per_s, …'})" for name in unknown}
+        raise InputError("columns", [Mistake("", rule, name) for name, rule in rules.items()])
+    return table if list(columns) == list(table) else table[[*columns]]
+
+
+def ordered(table: pd.DataFrame, text: str) -> pd.DataFrame:
+    """Sort by columns such as `gpus,images_per_s:desc`; rows without a value come last."""
+    if not text:
+        return table
+    parts = [part.strip().rpartition(":") if ":" in part else (part.strip(), "", "") for part in text.split(",")]
+    if wrong := [way for _, sign, way in parts if sign and way not in ("asc", "desc")]:
+        raise InputError("sort", [Mistake("", "must be asc or desc behind the colon", way) for way in wrong])
+    names = [name for name, _, _ in parts]
+    chosen(table, names)
+    rising = [way != "desc" for _, _, way in parts]
+    return table.sort_values(names, ascending=rising, kind="stable", na_position="last", ignore_index=True)
+
+
+def tells(column: pd.Series) -> bool:
+    """Say whether a column of a list of sweeps tells anything."""
+    return bool(column.map(lambda value: value not in ("", 0)).fillna(False).any()) and column.notna().any()
+
+
+def _several(names: Names) -> list[str]:
+    return [names] if isinstance(names, str) and names else list(names)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(set(known)), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def _is_absent(uri: str) -> bool:
+    """Say whether a store's file is missing: MLflow would make it."""
+    return uri.startswith(database.SQLITE) and not database.file_of(uri).exists()
+
+
+def _read(uri: str, names: Sequence[str], columns: Sequence[str] | None, rebuild: bool = False) -> pa.Table:
+    """Return what a store holds of these sweeps, and perhaps of others; of all where none is named."""
+    if _is_absent(uri):
+        raise InputError(uri, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
+    if rebuild:
+        mirror.forget(uri)
+    named = [f"tags.`sweep.name` LIKE '{name.replace(chr(39), '_')}'" for name in names]
+    return _ask(uri, columns, named or ["tags.`mlflow.source.name` = 'sweep'"])
+
+
+def _ask(uri: str, columns: Sequence[str] | None, filters: Sequence[str]) -> pa.Table:
+    try:
+        if database.is_database(uri):
+            try:
+                return mirror.read(uri, columns)
+            except database.UnlikeError:
+                pass  # MLflow knows, or says what is wrong
+        return remote.read(uri, filters)
+    except Exception as error:  # MLflow raises whatever its database driver or HTTP library raises
+        raise tracking.refused("answer", error) from None
+
+
+def _asked(uri: str, of_database: Callable[[Any], Any], otherwise: Callable[[], Any]) -> Any:
+    try:
+        if database.is_database(uri):
+            try:
+                with database.connected(uri) as store:
+                    return of_database(store)
+            except database.UnlikeError:
+                pass
+        return otherwise()
+    except Exception as error:
+        raise tracking.refused("answer", error) from None
+
+
+def _check_names(names: Sequence[str], read: Mapping[str, pa.Table]) -> None:
+    """Check that each is in one of the stores."""
+    known = {name for table in read.values() for name in arrays.texts(table, "tag:sweep.name")} - {""}
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(", ".join(read), [_unknown(name, known) for name in unknown])
+
+
+def _unknown(name: str, known: Collection[str]) -> Mistake:
+    here = ledger.names()
+    if name in here:
+        return Mistake("", f"must hold the sweep (its ledger is there: {caller.command('sync', name)} brings it)", name)
+    near = _near(name, [*known, *here])
+    last = ", ".join(sorted(known)[-5:])
+    return Mistake("", f"must hold a sweep of that name ({near or (f'there: {last}' if last else 'none yet')})", name)
+
+
+def _of(names: Sequence[str], table: pa.Table) -> pa.Table:
+    """The trials of these sweeps, in the order they started."""
+    import numpy as np
+
+    is_trial = arrays.texts(table, "tag:sweep.trial") != ""
+    return _in_order(table.filter(np.isin(arrays.texts(table, "tag:sweep.name"), names) & is_trial))
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    return table.sort_by([("started_ms", "ascending"), ("run", "ascending")])
+
+
+def _whole(table: pa.Table) -> pa.Table:
+    """Leave out the runs that lack a tag that every trial has, and say which."""
+    import numpy as np
+
+    has = {what: arrays.texts(table, column) != "" for column, what in NEEDED.items()}
+    return _having(table, np.logical_and.reduce([*has.values()]), [what for what in has if not has[what].all()])
+
+
+def _having(table: pa.Table, is_whole: Any, lacking: Sequence[str]) -> pa.Table:
+    """Return those runs alone; say which others there are, and what they lack."""
+    if not lacking:
+        return table
+    left = arrays.texts(table.filter(~is_whole), "run")
+    runs = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
+    warnings.warn(
+        f"left out, for they have no {' or no '.join(lacking)}: {len(left)} runs ({runs})", LeftOut, stacklevel=4
+    )
+    return table.filter(is_whole)
+
+
+def _run_of(trial: str, sweep: str, uri: str) -> str:
+    """The run of a trial."""
+    if _is_absent(uri):
+        raise InputError(uri, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
+    name = trial.replace("'", "_")
+    table = _in_order(_ask(uri, OWN, [f"tags.`sweep.trial` LIKE '{name}'"]))
+    is_it = arrays.texts(table, "tag:sweep.trial") == trial
+    if sweep:
+        is_it &= arrays.texts(table, "tag:sweep.name") == sweep
+    if not is_it.any():
+        near = _near(trial, arrays.texts(table, "tag:sweep.trial"))
+        raise InputError(
+            uri, [Mistake("", f"must hold a trial of that id ({near or 'sweep trials tells them'})", trial)]
+        )
+    return str(table.filter(is_it)["run"][-1].as_py())
+
+
+def _sweeps(table: pa.Table) -> list[dict[str, Any]]:
+    """A row for each sweep's own run."""
+    from collections import Counter
+
+    is_ours = arrays.texts(table, "tag:sweep.id") != ""
+    table = _having(table, is_ours, [] if is_ours.all() else ["tag sweep.id"])
+    sweep, trial = arrays.texts(table, "tag:sweep.id"), arrays.texts(table, "tag:sweep.trial")
+    ended: dict[str, Counter[str]] = {}
+    for of, outcome in zip(sweep[trial != ""], arrays.texts(table, TOLD["outcome"])[trial != ""], strict=True):
+        ended.setdefault(of, Counter())[outcome] += 1
+    parents = table.filter(trial == "")
+    told = {name: arrays.texts(parents, f"tag:sweep.{name}") for name in ("name", "id", "simulated")}
+    found = []
+    for n, run in enumerate(parents.select(["experiment", "status", "started_ms", "ended_ms"]).to_pylist()):
+        counts = ended.get(told["id"][n], Counter())
+        found.append(
+            {
+                "sweep": told["name"][n],
+                "study": run["experiment"],
+                "status": STATES.get(run["status"], run["status"].lower()),
+                "trials": counts.total(),
+                **{name: counts[name] for name in ENDS},
+                "started_at": run["started_ms"],
+                "ended_at": run["ended_ms"],
+                "simulated": told["simulated"][n],
+            }
+        )
+    return found
+
+
+def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
+    """Runs as `frame` has them; of these columns, if they are given."""
+    import numpy as np
+    import pandas as pd
+
+    variables = arrays.present(table, f"param:{rows.VARIABLE}")
+    system = arrays.present(table, f"metric:{rows.SYSTEM}")
+    both = {"batch_size", "gpus"} if "global_batch" in wanted else set()
+    made: dict[str, Any] = {}
+    for name in (*TOLD, *rows.PARAMS, *variables, *WHERE, *rows.METRICS, *system, "started_at"):
+        if wanted and name not in wanted and name not in both:
+            continue
+        stored = TOLD.get(name) or WHERE.get(name) or f"param:{name}"
+        if name in CATEGORIES:
+            made[name] = arrays.category(table, stored, "" if name in TOLD else None)
+        elif name == "arrangement":
+            made[name] = _arrangements(table)
+        elif name in TOLD or name in WHERE or name in variables:
+            made[name] = arrays.texts(table, stored)
+        elif name in rows.PARAMS:
+            made[name] = arrays.typed(table, name)
+        elif name == "started_at":
+            made[name] = pd.to_datetime(table["started_ms"].to_numpy(), unit="ms", utc=True)
+        else:
+            stored = f"metric:{rows.METRICS.get(name, name)}"
+            there = stored in table.column_names
+            made[name] = table[stored].to_numpy() if there else np.full(len(table), math.nan)
+    return pd.DataFrame(made, copy=False)
+
+
+def _arrangements(table: pa.Table) -> Any:
+    """Return arrangements as the runs tell them; for runs of earlier versions, what their node count implies."""
+    import numpy as np
+
+    told = arrays.texts(table, WHERE["arrangement"])
+    column = f"metric:{rows.METRICS['nodes']}"
+    if column in table.column_names:
+        nodes = table[column].to_numpy()
+        gpus, placement = arrays.typed(table, "gpus"), arrays.texts(table, "param:placement")
+        for n in np.flatnonzero((told == "") & (nodes > 0)):
+            told[n] = rows.arrangement(gpus[n], nodes[n], placement[n])
+    return told
+
+
+def readings(name: str, step_s: float = 1.0) -> pd.DataFrame:
+    """What disks and networks carried over a sweep on each node whose readings lie here: for curves over time."""
+    import pandas as pd
+
+    found = []
+    for path in sorted(ledger.paths(name).samples("*").parent.glob("*.jsonl")):
+        for row in usage.series(path, 0.0, math.inf, step_s):
+            found.append({"node": path.stem, **row})
+    table = pd.DataFrame(found, columns=["node", "at", *usage.CURVES])
+    table["at"] = pd.to_datetime(table["at"], unit="s", utc=True)
+    return table

@@ -1,0 +1,1 @@
+"""What is said to a person, and how: tables, lines of blocks, addresses, commands to copy."""

@@ -1,0 +1,104 @@
+"""How the user called this command, and the commands that its messages suggest, written so that they can be copied.
+
+A suggested command is called as this one was, and has the address that stood on its command line. An address that came
+from the environment is left out: the environment still holds. A head that answers for somebody elsewhere is told how
+they called it by a variable, `CALLED`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from sweeps.text import addresses
+from workers.contract.redact import masked
+
+CALLED = "SWEEP_CALLED"
+IN_RAY = frozenset({"run", "plan", "resume", "retry", "reproduce", "doctor"})  # take HOST:6379 and auto
+NOT_AFAR = frozenset({"run", "reproduce", "backup", "restore", "data", "schema"})  # but `reproduce --measured`
+NEVER = frozenset({"data", "schema"})  # take no address
+LAUNCHER_FILE = "cluster.yaml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Caller:
+    me: str = "sweep"  # how the user called the command
+    kind: addresses.Kind = "here"  # where it happens
+    address: str = ""  # as it stood on the command line
+
+    @property
+    def is_afar(self) -> bool:
+        return self.kind in addresses.AFAR
+
+    @property
+    def launcher_file(self) -> str:
+        """The launcher file of their cluster, for `ray up`."""
+        return shlex.quote(self.address) if self.kind == "ssh" and self.address else LAUNCHER_FILE
+
+    def command(self, *words: str, is_submitted: bool = False) -> str:
+        """A command of ours for the same user. On the head itself one that drives a sweep which was submitted needs
+        the address of Ray there."""
+        return " ".join(map(_quoted, [self.me, *words, *self._where(words, is_submitted)]))
+
+    def _where(self, words: tuple[str, ...], is_submitted: bool) -> list[str]:
+        verb, goes_afar = words[0], words[0] not in NOT_AFAR or "--measured" in words
+        if verb == "ui" and self.kind == "http":
+            return ["--address", LAUNCHER_FILE]  # it goes through SSH alone
+        takes = {
+            "here": verb not in {*NEVER, "submit"},
+            "ray": verb in IN_RAY,
+            "ssh": goes_afar,
+            "http": goes_afar,
+        }
+        if self.address and takes[self.kind]:
+            return ["--address", masked(self.address)]  # nobody is shown a password
+        return ["--address", "auto"] if is_submitted and self.kind == "here" and verb in IN_RAY else []
+
+
+def _quoted(word: str) -> str:
+    """For a shell; in double quotes where that reads better."""
+    return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word)
+
+
+_known: list[Caller] = []
+
+
+@contextlib.contextmanager
+def known(address: str, kind: addresses.Kind) -> Iterator[None]:
+    """Within the block, `current` is who called this process, with what they said on the command line."""
+    _known.append(Caller(me(), kind, address))
+    try:
+        yield
+    finally:
+        _known.pop()
+
+
+def current() -> Caller:
+    """Whoever reads what is said here: somebody elsewhere who asked this head, or who called this process."""
+    if asked := os.environ.get(CALLED):
+        return Caller(**json.loads(asked))
+    return _known[-1] if _known else Caller(me())
+
+
+def told() -> str:
+    """The same as text, for the environment of a command on the head."""
+    return json.dumps(dataclasses.asdict(current()) | {"address": masked(current().address)})
+
+
+def command(*words: str, is_submitted: bool = False) -> str:
+    return current().command(*words, is_submitted=is_submitted)
+
+
+def me() -> str:
+    """How the user called this command."""
+    called = Path(sys.argv[0])
+    on_path = any(Path(folder) / "sweep" == called for folder in os.environ.get("PATH", "").split(os.pathsep))
+    if on_path or called.name != "sweep":
+        return "sweep"
+    return min(os.path.relpath(called), str(called.absolute()), key=len)

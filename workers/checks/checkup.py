@@ -1,0 +1,143 @@
+"""One node of a cluster, asked by `sweep doctor --cluster`: what it runs, its clock, what it sees, its links.
+
+Standard library only; runs in a Ray worker on that node, and imports TensorFlow in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hmac
+import importlib.metadata
+import json
+import os
+import platform
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workers.node import toolkit
+
+PACKAGES = ("ray", "tensorflow", "horovod", "mlflow")
+CHUNK = 1 << 20
+LINK_MIB = 64
+PATIENCE_S = 20.0
+PROOF_S = 2.0  # that who sends has to show the word
+PROOF_BYTES = 32
+
+
+def facts(folders: Sequence[str]) -> dict[str, Any]:
+    """What the node is and has; `folders` that it should see."""
+    probe = subprocess.run([sys.executable, "-m", "workers.checks.probe"], capture_output=True, text=True, check=False)
+    known = json.loads(probe.stdout.splitlines()[-1]) if probe.returncode == 0 else {}
+    return {
+        "host": os.uname().nodename,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "gpus": [gpu["name"] for gpu in known.get("gpus", [])],
+        "mismatches": [str(one) for one in _mismatches(known)],
+        "devices": len(glob.glob("/dev/nvidia[0-9]*")),
+        "has_nccl": bool(known.get("horovod", {}).get("nccl")),
+        "missing": [folder for folder in folders if not os.access(folder, os.R_OK)],
+        "name_leads_to": _name_leads_to(),
+    }
+
+
+def _mismatches(known: Mapping[str, Any]) -> list[toolkit.Mismatch]:
+    """Return what of GPUs, driver and CUDA does not go together here."""
+    gpus = [(gpu["name"], tuple(gpu["capability"])) for gpu in known.get("gpus", [])]
+    if not gpus:
+        return []
+    return toolkit.of_node(gpus, toolkit.parsed(known["toolkit"]), toolkit.parsed(known["driver"]))
+
+
+def without(patterns: Sequence[str]) -> list[str]:
+    """Those that no file here matches."""
+    return [pattern for pattern in patterns if not glob.glob(pattern)]
+
+
+def unset(names: Sequence[str]) -> list[str]:
+    """Return those that are no variables here, or empty ones."""
+    return [name for name in names if not os.environ.get(name)]
+
+
+def clock() -> float:
+    return time.time()
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _name_leads_to() -> str:
+    """Return the address that Horovod finds when it looks its node's name up; empty if none."""
+    try:
+        return str(socket.getaddrinfo(os.uname().nodename, None)[0][4][0])
+    except socket.gaierror:
+        return ""
+
+
+class Sink:
+    """Takes what another node sends that has the word, once; hangs up on everyone else."""
+
+    def __init__(self, address: str, word: bytes) -> None:
+        self._door, self._word = socket.create_server((address, 0)), word
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def port_number(self) -> int:
+        return int(self._door.getsockname()[1])
+
+    def _take(self) -> None:
+        give_up = time.monotonic() + PATIENCE_S
+        with self._door, contextlib.suppress(TimeoutError):
+            while (left_s := give_up - time.monotonic()) > 0:
+                self._door.settimeout(left_s)
+                line, _ = self._door.accept()
+                with line, contextlib.suppress(OSError):
+                    if self._is_sender(line):
+                        _drain(line)
+                        break
+
+    def _is_sender(self, line: socket.socket) -> bool:
+        line.settimeout(PROOF_S)
+        question = secrets.token_bytes(PROOF_BYTES)
+        line.sendall(question)
+        return hmac.compare_digest(_received(line, PROOF_BYTES), _proof(self._word, question))
+
+
+def _proof(word: bytes, question: bytes) -> bytes:
+    return hmac.digest(word, question, "sha256")
+
+
+def _received(line: socket.socket, size: int) -> bytes:
+    """So many bytes, or what there were until the other side hung up."""
+    got = b""
+    while len(got) < size and (more := line.recv(size - len(got))):
+        got += more
+    return got
+
+
+def _drain(line: socket.socket) -> None:
+    line.settimeout(PATIENCE_S)
+    left = LINK_MIB * CHUNK
+    while left and (got := len(line.recv(CHUNK))):
+        left -= got
+    line.sendall(b".")
+
+
+def send(address: str, port: int, word: bytes) -> float:
+    """MiB/s to a sink on another node, until it has them all."""
+    with socket.create_connection((address, port), timeout=PATIENCE_S) as line:
+        line.sendall(_proof(word, _received(line, PROOF_BYTES)))
+        block, began = bytes(CHUNK), time.perf_counter()
+        for _ in range(LINK_MIB):
+            line.sendall(block)
+        line.recv(1)
+        return LINK_MIB / (time.perf_counter() - began)

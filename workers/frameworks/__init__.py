@@ -1,0 +1,1 @@
+"""What does the arithmetic, a package for each."""

@@ -1,0 +1,1 @@
+"""Networks, precision and the compiled step, in TensorFlow."""

@@ -1,0 +1,453 @@
+"""A trial's gang of ranks over its Ray placement group: seats, rendezvous, deadlines, the outcome as a value.
+
+A bundle is a node's part of the gang. The keepers in it, one actor a rank, outlive trials: whatever gang comes next on
+the same nodes starts at once. One nurse actor a node keeps that node's nursery alive for as long as the sweep runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from workers.checks import gpu_self_test, self_test
+from workers.contract import datafiles, messages
+from workers.contract.messages import Progress
+from workers.contract.paths import SweepPaths, nursery_address
+from workers.launch import verdict
+from workers.launch.seats import Bench, seated
+from workers.launch.supervisor import Order, RankEnd, is_answering, keep
+from workers.node import fingerprint, gpus
+from workers.strategies.rendezvous import Rendezvous
+from workers.workloads.images import checkpoint
+
+ENTRY = "workers.workloads.images.train:run"
+COVER_EVERY_S = 10.0
+LOOK_EVERY_S = 5.0
+SURE_WITHIN_S = 60.0  # is Ray of a node's end
+ECHO_S = 2.0  # how long the rest of a gang may take to end by itself once one rank has
+
+
+def nursery_key() -> str:
+    """One nursery a node and sweep."""
+    here = ray.get_runtime_context()
+    return f"{here.get_job_id()}-{here.get_node_id()[:16]}"
+
+
+class Nurse:
+    """Keeps this node's nursery and its sampler alive, and takes them along when it goes."""
+
+    def introduce(self, folders: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """What this node is made of, and which data it has: fingerprints of these splits in these folders."""
+        node_id = ray.get_runtime_context().get_node_id()
+        hardware, software = fingerprint.hardware(), fingerprint.software()
+        return {
+            "id": node_id,
+            "node": os.uname().nodename,
+            "hardware": {"digest": fingerprint.digest(hardware), **hardware},
+            "software": {"digest": fingerprint.digest(software), **software, "project": fingerprint.project()},
+            "data": {folder: datafiles.fingerprint(folder, splits) for folder, splits in folders.items()},
+        }
+
+    def tend(self, log: str, samples: str, sample_every_s: float) -> None:
+        """Returns when it is cancelled. A call that lasts, because an actor without one wakes a hundred times a
+        second, in the way of those who measure."""
+        Path(log).parent.mkdir(parents=True, exist_ok=True)
+        nursery = [sys.executable, "-m", "workers.launch.fork_server", nursery_address(nursery_key())[1:]]
+        sampler = [sys.executable, "-m", "workers.node.telemetry", samples, "--every", str(sample_every_s)]
+        commands = [nursery, sampler] if sample_every_s else [nursery]
+        # They see every GPU of the node; each rank is told which is its own.
+        environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | gpus.ORDER
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+
+        def started(command: list[str]) -> subprocess.Popen[bytes]:
+            with open(log, "ab") as out:
+                return subprocess.Popen(
+                    command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
+                )
+
+        is_dismissed = ray.get_runtime_context().is_canceled
+        running = [started(command) for command in commands]
+        while not is_dismissed():
+            time.sleep(1.0)
+            for n, process in enumerate(running):
+                if process.poll() is not None:
+                    running[n] = started(commands[n])
+        for process in running:
+            process.communicate()  # closes its input, and it goes
+
+
+class Nurses:
+    """A nurse on every node that ranks may run on, as long as this object's process lives."""
+
+    def __init__(
+        self, paths: SweepPaths, sample_every_s: float = 1.0, folders: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """`folders` that trials read, each with its splits."""
+        self._paths = paths
+        self._folders = dict(folders or {})
+        self._sample_every_s = sample_every_s
+        self._nurses: dict[str, tuple[Any, Any]] = {}  # by node: the nurse, and what it does until it goes
+        self._introducing: list[Any] = []
+        self._covered_at = -math.inf
+        self._left_out: frozenset[str] = frozenset()  # nodes, when it was done last
+
+    def cover(self, but: Collection[str] = ()) -> None:
+        """Send a nurse to each node that has none yet: at the start, and when a node has joined. Not to those that
+        others measure on: while its nursery imports TensorFlow a node is slow."""
+        self._covered_at, self._left_out = time.monotonic(), frozenset(but)
+        nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+        for gone in self._nurses.keys() - nodes:
+            del self._nurses[gone]
+        for node in nodes - self._nurses.keys() - self._left_out:
+            nurse = (
+                ray.remote(Nurse)
+                .options(
+                    num_cpus=0,
+                    max_restarts=-1,
+                    max_task_retries=-1,
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+                )
+                .remote()
+            )
+            self._introducing.append(nurse.introduce.remote(self._folders))
+            log = str(self._paths.logs / f"nursery-{node[:8]}.log")
+            samples = str(self._paths.samples(f"{ray.get_runtime_context().get_job_id()}-{node[:16]}"))
+            self._nurses[node] = nurse, nurse.tend.remote(log, samples, self._sample_every_s)
+
+    def introduced(self, but: Collection[str] = ()) -> list[dict[str, Any]]:
+        """What the nodes that are new since the last call are made of, as far as they have said; `but` those of
+        others."""
+        if time.monotonic() - self._covered_at > COVER_EVERY_S or not self._left_out <= set(but):
+            self.cover(but)
+        if not self._introducing:
+            return []
+        said, self._introducing = ray.wait(self._introducing, num_returns=len(self._introducing), timeout=0)
+        facts = []
+        for one in said:
+            with contextlib.suppress(ray.exceptions.RayError):  # a node that has gone meanwhile
+                facts.append(ray.get(one))
+        return facts
+
+    def dismiss(self) -> None:
+        """Send every nurse home, its nursery with it."""
+        tending = [tending for _, tending in self._nurses.values()]
+        for call in tending:
+            ray.cancel(call)
+        if tending:
+            ray.wait(tending, num_returns=len(tending), timeout=10)
+        self._nurses = {}
+
+
+def own_address() -> str:
+    """This node's, by which it is in the cluster. Ray's own function asks which way leads to the internet: nodes that
+    have none would all be 127.0.0.1."""
+    address, _ = own_machine()
+    return address
+
+
+def own_machine() -> tuple[str, bool]:
+    """This node's address, and whether another of Ray's nodes that ranks may run on has it too."""
+    node_id, nodes = ray.get_runtime_context().get_node_id(), ray.nodes()
+    address = next(node["NodeManagerAddress"] for node in nodes if node["NodeID"] == node_id)
+    beside = [node for node in nodes if node["NodeManagerAddress"] == address and node["NodeID"] != node_id]
+    return str(address), any(node["Alive"] and node["Resources"].get("CPU") for node in beside)
+
+
+class Keeper:
+    """Sits in a bundle, and keeps one rank at a time."""
+
+    def where(self) -> Bench:
+        address, shares_machine = own_machine()
+        interfaces = [
+            name for name, addresses in psutil.net_if_addrs().items() if any(a.address == address for a in addresses)
+        ]
+        return Bench(
+            node=os.uname().nodename,
+            node_id=ray.get_runtime_context().get_node_id(),
+            address=address,
+            interface=interfaces[0] if interfaces else "",
+            gpu=",".join(gpus.number(str(gpu)) for gpu in ray.get_gpu_ids()),
+            nursery=nursery_key(),
+            shares_machine=shares_machine,
+            hardware=fingerprint.digest(fingerprint.hardware()),
+            software=fingerprint.digest(fingerprint.software()),
+        )
+
+    def probe(self, last: str, every_s: float, patience_s: float, on_node: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Test this node, and the GPUs that the gang has on it, but for what was tested lately; not before its nursery
+        is there, which makes a node slow while it imports TensorFlow."""
+        due = [last] if not _is_recent(last, every_s) else []
+        marks = [f"{last}-gpu-{gpu}" for gpu in on_node]
+        if not all(_is_recent(mark, every_s) for mark in marks):
+            due += marks
+        if not due:
+            return []
+        give_up = time.monotonic() + patience_s
+        while time.monotonic() < give_up and not is_answering(nursery_key()):
+            time.sleep(0.1)
+        node, tests = os.uname().nodename, []
+        if last in due:
+            tests.append({"node": node, "at": time.time(), "figures": self_test.probe()})
+        if due[-1] != last:
+            tests += gpu_self_test.probe(node, on_node)
+        Path(last).parent.mkdir(parents=True, exist_ok=True)
+        for mark in due:
+            Path(mark).touch()
+        return tests
+
+    @ray.method(num_returns="streaming")  # type: ignore[untyped-decorator]
+    def run(self, order: Order) -> Iterator[Progress | RankEnd]:
+        """One thread does it all: an actor with several wakes a hundred times a second."""
+        yield from keep(order, nursery_key(), ray.get_runtime_context().is_canceled)
+
+
+def _is_recent(mark: str, within_s: float) -> bool:
+    """Say whether a file was touched so short a time ago."""
+    with contextlib.suppress(OSError):
+        return time.time() - os.stat(mark).st_mtime < within_s
+    return False
+
+
+class NodeGoneError(Exception):
+    """Before a rank could sit there."""
+
+    def __init__(self, rank: int, node_id: str) -> None:
+        super().__init__(f"node {node_id[:8]} of its placement group had gone before it started")
+        self.rank = rank
+
+
+class Group:
+    """The ranks of one trial at a time, in a placement group with a bundle for each of their nodes."""
+
+    def __init__(self, placement: PlacementGroup, seats: Sequence[int], node_ids: Sequence[str] = ()) -> None:
+        """`seats` ranks in each bundle. The bundles must lie on the nodes named, where they are."""
+        self.seats = seats  # of the next trial
+        self._placement = placement
+        self._node_ids = node_ids
+        self._pools: list[list[tuple[Any, Bench]]] = [[] for _ in seats]  # by bundle: keepers, and where they sit
+        self._keepers: list[Any] = []  # by rank, of the latest trial
+        self._benches: list[Bench] = []  # likewise
+        self._running: dict[Any, int] = {}  # what a keeper's run yields: its rank
+        self._granted: list[messages.Granted] = []
+        self._ends: list[RankEnd] = []
+        self._give_up = float("inf")
+        self._rendezvous: Rendezvous | None = None
+        self._saved: Path | None = None  # where the trial leaves its checkpoints
+        self._kept_before: checkpoint.Kept | None = None  # what lay there when it started
+
+    def probe(self, paths: SweepPaths, every_s: float, config: messages.TrialConfig) -> list[dict[str, Any]]:
+        """Test each node that was not tested lately. The gang has its nodes to itself, and its trial waits."""
+        try:
+            self._seat(config)
+        except NodeGoneError:  # the trial's start will say so
+            return []
+        tests = [
+            pool[0][0].probe.remote(
+                str(paths.last_probe(pool[0][1].nursery)),
+                every_s,
+                config.deadlines.nursery_s,
+                [bench.gpu for _, bench in pool if bench.gpu],
+            )
+            for pool in self._pools
+        ]
+        return list(itertools.chain(*ray.get(tests)))
+
+    def start(
+        self, config: messages.TrialConfig, paths: SweepPaths, entry: str = ENTRY, at: float = 0.0, attempt: int = 0
+    ) -> None:
+        """Have every rank forked. Returns at once; `wait` tells how it went. When, and how often before, is for
+        gangs that only pretend."""
+        self._ends, self._give_up = [], float("inf")
+        self._saved = None
+        self.progress = Progress("start", 0)  # of rank 0
+        self.epochs: list[messages.EpochRecord] = []  # that it has finished
+        try:
+            self._keepers = self._seat(config)
+        except NodeGoneError as gone:
+            self._granted = []
+            self._ends = [RankEnd(rank=gone.rank, what="lost", kind="node lost", message=str(gone), at=time.time())]
+            return
+        seats = seated(self._benches)
+        if config.gpus > 1:
+            alone = len({bench.nursery for bench in self._benches} | {nursery_key()}) == 1
+            self._rendezvous = Rendezvous(seats, "127.0.0.1" if alone else own_address())
+            seats = [dataclasses.replace(seat, rendezvous=self._rendezvous.address) for seat in seats]
+        self._saved = paths.checkpoint(config.trial) if config.checkpoint_every else None
+        self._kept_before = self._kept()
+        made = {
+            "hardware": checkpoint.joined((bench.nursery, bench.hardware) for bench in self._benches),
+            "arrangement": messages.arranged(self.seats),
+        }
+        places = [f"{bench.node} {bench.hardware} {bench.software}" for bench in self._benches]
+        history = str(paths.history(config.cell, places))
+        self._granted = [
+            messages.Granted(
+                rank=rank,
+                node=bench.node,
+                gpu=bench.gpu,
+                node_id=bench.node_id,
+                hardware=bench.hardware,
+                software=bench.software,
+            )
+            for rank, bench in enumerate(self._benches)
+        ]
+        for keeper, bench, seat in zip(self._keepers, self._benches, seats, strict=True):
+            order = Order(
+                config=config,
+                seat=dataclasses.replace(
+                    seat, checkpoint=str(paths.checkpoint(config.trial)), made=made, history=history
+                ),
+                entry=entry,
+                env=gpus.environment([bench.gpu] if bench.gpu else []),
+                log=str(paths.rank_log(config.trial, seat.rank)),
+                samples=str(paths.samples(bench.nursery)),
+                gpus=tuple(other.gpu for other in self._benches if other.nursery == bench.nursery and other.gpu),
+            )
+            self._running[keeper.run.remote(order)] = seat.rank
+
+    def wait(self, timeout_s: float) -> messages.TrialOutcome | None:
+        """The outcome once every rank has ended; None if that takes longer than `timeout_s`."""
+        until = time.monotonic() + timeout_s
+        while self._running:
+            now = time.monotonic()
+            if now >= self._give_up:
+                self._call_off()
+                self._give_up = float("inf")
+            ready, _ = ray.wait(list(self._running), timeout=max(0.0, min(until, self._give_up) - now))
+            for run in ready:
+                self._hear(run)
+            if self._running and time.monotonic() >= until:
+                return None
+        self._close_rendezvous()
+        if any(end.what == "lost" for end in self._ends):
+            self.close()
+        return verdict.outcome(self._ends, self._granted)
+
+    def has_come_on(self) -> bool:
+        """Whether the trial has left a checkpoint, since its start, that the next attempt would not begin before."""
+        kept = self._kept()
+        return kept is not None and kept.is_beyond(self._kept_before)
+
+    def _kept(self) -> checkpoint.Kept | None:
+        return checkpoint.left(self._saved) if self._saved else None
+
+    def stop(self) -> None:
+        """End the trial that runs, if one does; afterwards none of its processes is left."""
+        self._call_off()
+        while self._running:
+            self.wait(timeout_s=30)
+
+    def close(self) -> None:
+        self.stop()
+        for keeper, _ in itertools.chain(*self._pools):
+            ray.kill(keeper)
+        self._pools = [[] for _ in self._pools]
+
+    def _seat(self, config: messages.TrialConfig) -> list[Any]:
+        """A keeper for each rank, in the order of the ranks; those that are there already sit where they sat."""
+        missing = [
+            (bundle, self._keeper(config, bundle))
+            for bundle, ranks in enumerate(self.seats)
+            for _ in range(ranks - len(self._pools[bundle]))
+        ]
+        calls = [keeper.where.remote() for _, keeper in missing]
+        while calls and ray.wait(calls, num_returns=len(calls), timeout=LOOK_EVERY_S)[1]:
+            self._check_nodes([keeper for _, keeper in missing])
+        benches = ray.get(calls)
+        for (bundle, keeper), bench in zip(missing, benches, strict=True):
+            self._check(bench, bundle)
+            self._pools[bundle].append((keeper, bench))
+            self._pools[bundle].sort(key=lambda one: (len(one[1].gpu), one[1].gpu))  # a gang has its node's first
+        seated = [one for pool, ranks in zip(self._pools, self.seats, strict=True) for one in pool[:ranks]]
+        self._benches = [bench for _, bench in seated]
+        return [keeper for keeper, _ in seated]
+
+    def _keeper(self, config: messages.TrialConfig, bundle: int) -> Any:
+        options = {
+            # Else an actor waits 30 s for a call that was cancelled before it was sent, and then fails the next.
+            "allow_out_of_order_execution": True,
+            "num_cpus": 0,  # its bundle has the cores
+            "num_gpus": int(config.device == "gpu"),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
+        }
+        return ray.remote(Keeper).options(**options).remote()
+
+    def _check_nodes(self, waiting: Sequence[Any]) -> None:
+        """Ray would wait for ever for a node that has gone."""
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        for bundle, node in enumerate(self._node_ids):
+            if node not in alive:
+                for keeper in waiting:
+                    ray.kill(keeper)
+                raise NodeGoneError(sum(self.seats[:bundle]), node)
+
+    def _check(self, bench: Bench, bundle: int) -> None:
+        wanted = self._node_ids[bundle] if self._node_ids else bench.node_id
+        if bench.node_id != wanted:
+            raise RuntimeError(f"a rank was to sit on node {wanted[:8]}, but sits on {bench.node} {bench.node_id[:8]}")
+
+    def _hear(self, run: Any) -> None:
+        """What a keeper yields next: progress, or the end of its rank."""
+        rank = self._running[run]
+        try:
+            heard = ray.get(next(run))
+        except ray.exceptions.TaskCancelledError:
+            heard = RankEnd(rank=rank, what="stopped", at=time.time())
+        except ray.exceptions.RayError as error:
+            message = self._why_gone(self._keepers[rank], error)
+            heard = RankEnd(rank=rank, what="lost", kind="node lost", message=message, at=time.time())
+        if isinstance(heard, Progress):
+            if rank == 0:
+                self._follow(heard)
+            return
+        del self._running[run]
+        self._ends.append(heard)
+        if heard.what != "measured":
+            self._give_up = min(self._give_up, time.monotonic() + ECHO_S)
+
+    def _follow(self, heard: Progress) -> None:
+        self.progress = heard
+        if heard.epoch and (not self.epochs or heard.epoch.epoch > self.epochs[-1].epoch):
+            self.epochs.append(heard.epoch)
+
+    def _why_gone(self, keeper: Any, error: Exception) -> str:
+        """Once Ray is sure that it is: until then its node would seem fit for the next attempt."""
+        until = time.monotonic() + SURE_WITHIN_S
+        while time.monotonic() < until:
+            try:
+                ray.get(keeper.where.remote(), timeout=SURE_WITHIN_S)
+                break  # it was only away for a moment
+            except ray.exceptions.ActorDiedError as death:
+                return _reason(death)
+            except ray.exceptions.RayError:
+                time.sleep(0.5)
+        return _reason(error)
+
+    def _call_off(self) -> None:
+        for run in self._running:
+            ray.cancel(run)
+
+    def _close_rendezvous(self) -> None:
+        if self._rendezvous:
+            self._rendezvous.close()
+            self._rendezvous = None
+
+
+def _reason(error: Exception) -> str:
+    """The line of what Ray says of an actor's death that says why."""
+    lines = str(error).strip().splitlines()
+    return next((line.strip() for line in lines if "because" in line), lines[0])

@@ -1,0 +1,57 @@
+"""All of the project that a rank may import, imported at once, and the fingerprint of what was imported.
+
+A node's nursery does so before it forks its first rank. From then on its ranks run what it has loaded, whatever
+becomes of the files: an edit in the middle of a sweep changes nothing that runs. A rank that starts as a process of
+its own (`knobs.needs_own_process`) loads the files as they are when it starts, and has a fingerprint of its own: if
+they were edited meanwhile its trial is told apart from the others.
+
+Both start by `sources`, whose loaders know the source that each module was compiled from. The fingerprint is
+of the files as they lie there when all is loaded, and every loaded module must be one of these: neither an edit in
+between nor a `.pyc` of another program can stand for them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from workers.node import fingerprint, sources
+
+# What a rank (`launch.rank`) and its training (`workloads.images.train`) come to import, at once or later; a test reads
+# their imports and holds this.
+MODULES = (
+    "workers.launch.rank",
+    "workers.workloads.images.train",
+    "workers.inputs.digits",
+    "workers.inputs.records",
+    "workers.inputs.synthetic",
+)
+
+
+class LoadedError(Exception):
+    """What was loaded is not what lies there, so that no fingerprint of the files tells what runs."""
+
+
+def loaded(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Import what a rank needs; return the facts of its software with what was imported."""
+    for module in MODULES:
+        importlib.import_module(module)
+    lying = fingerprint.contents()
+    for wrong in _unlike({path: sources.digest(content) for path, content in lying.items()}):
+        raise LoadedError(wrong)
+    return {**facts, "code": fingerprint.code(lying)}
+
+
+def _unlike(lying: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with the project's modules in this process, against the digests of the files by path."""
+    for name, module in sorted(sys.modules.items()):
+        if name.partition(".")[0] != fingerprint.PACKAGE.name:
+            continue
+        path = Path(module.__file__ or "").relative_to(fingerprint.PACKAGE).as_posix()
+        if not (compiled := sources.compiled(module)):
+            yield f"{name} must be compiled from its source, but a .pyc may have been taken: see sources.py"
+        elif compiled != lying.get(path):
+            yield f"workers/{path} must stay as it is while it is loaded, but was edited"

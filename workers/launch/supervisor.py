@@ -1,0 +1,338 @@
+"""Keeps one rank: has it forked by the node's nursery, listens to it, and says how it ended.
+
+A rank can end in any way (it raises, is killed, stops answering, never joins the ring) and the keeper always
+comes back with a `RankEnd`. Knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from workers.contract import knobs, messages, paths
+from workers.contract.messages import Progress
+from workers.contract.ranks import BEAT, Beat, Seat
+from workers.frameworks.tensorflow import memory
+from workers.measure import usage
+
+LOOK_EVERY_S = 0.5
+TELL_EVERY_S = 5.0
+SCRATCH = "sweep-rank-"
+YOUNG_S = 5.0  # a folder may just have been made, and not be held yet
+SAID = ("kind", "message", "software", "data_files")  # by a rank that ends without a report
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankEnd:
+    """How one rank ended. An *echo* is a rank that failed because another had gone."""
+
+    rank: int
+    what: Literal["measured", "infeasible", "failed", "lost", "echo", "stopped"]
+    kind: str = ""
+    message: str = ""
+    phase: messages.Phase = "start"
+    step: int = 0
+    at: float = 0.0
+    log: str = ""
+    report: messages.RankReport | None = None
+    software: str = ""  # fingerprints of what it ran and read, where it could say so without a report
+    data_files: str = ""
+    host: str = ""  # the address of its machine
+    usage: Mapping[str, float] | None = None  # of its node, nothing where nothing is known; from one rank a node
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a nursery needs to fork a rank, and the rank to do its work."""
+
+    config: messages.TrialConfig
+    seat: Seat
+    entry: str  # module:function of (config, seat, voice)
+    env: Mapping[str, str]
+    log: str
+    samples: str = ""  # what the node's sampler writes
+    gpus: tuple[str, ...] = ()  # of the gang on this node
+
+
+def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Iterator[Progress | RankEnd]:
+    """Start a rank and stay until it has ended, whatever way; afterwards no process of it is left.
+
+    Yields its progress now and then and after each epoch, and its end last. Ends it early once `is_called_off` says so.
+    """
+    # Where its temporary files go: a rank that is killed can't clear them away. Its nursery does, when the
+    # rank has ended; its keeper does too, should the nursery be killed.
+    _clear_away_what_nobody_holds()
+    scratch = tempfile.mkdtemp(prefix=SCRATCH)
+    scratch_fd = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(scratch_fd, fcntl.LOCK_SH)
+    beat_fd = os.memfd_create("beat")
+    ours, theirs = socket.socketpair()
+    try:
+        os.ftruncate(beat_fd, BEAT.size)
+        beat = Beat(beat_fd)
+        ended: dict[str, Any] = {}
+        if not (line := _connected(order, nursery, is_called_off)):
+            ended = _no_nursery(order, is_called_off)
+        else:
+            with line:
+                socket.send_fds(line, [_encode(order, scratch)], [theirs.fileno(), beat_fd])
+                theirs.close()
+                for seen in _watched(order, line, ours, beat, is_called_off):
+                    if isinstance(seen, Progress):
+                        yield seen
+                    else:
+                        ended = seen
+        phase, step = beat.read()
+        told = _usage(order, ended.get("report"))
+        yield RankEnd(
+            rank=order.seat.rank,
+            phase=phase,
+            step=step,
+            at=time.time(),
+            log=order.log,
+            host=order.seat.host,
+            usage=told,
+            **ended,
+        )
+    finally:
+        ours.close()
+        theirs.close()
+        os.close(beat_fd)
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(scratch_fd)
+
+
+@functools.cache  # once a process
+def _clear_away_what_nobody_holds() -> None:
+    """Such folders of keepers that were killed together with their nursery: as a whole machine is."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with contextlib.suppress(OSError), _taken_from_nobody(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _taken_from_nobody(folder: Path) -> Iterator[None]:
+    """Raises BlockingIOError where a keeper holds it, or may be about to."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if time.time() - os.fstat(held).st_mtime < YOUNG_S:
+            raise BlockingIOError(folder)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(held)
+
+
+def is_answering(nursery: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        return line.connect_ex(paths.nursery_address(nursery)) == 0
+
+
+def _connected(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> socket.socket | None:
+    give_up = time.monotonic() + order.config.deadlines.nursery_s
+    while time.monotonic() < give_up and not is_called_off():
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            line.connect(paths.nursery_address(nursery))
+            return line
+        except OSError:
+            line.close()
+            time.sleep(0.02)
+    return None
+
+
+def _no_nursery(order: Order, is_called_off: Callable[[], bool]) -> dict[str, Any]:
+    if is_called_off():
+        return {"what": "stopped"}
+    message = f"the node's nursery did not answer within {order.config.deadlines.nursery_s:g} s"
+    return {"what": "failed", "kind": "no nursery", "message": message}
+
+
+def _watched(
+    order: Order, nursery: socket.socket, voice: socket.socket, beat: Beat, is_called_off: Callable[[], bool]
+) -> Iterator[Progress | dict[str, Any]]:
+    """A rank's progress while it lives; at last, how it ended."""
+    heard = b""
+    epoch, note = None, ""
+    pid = 0
+    seen, since = beat.read(), time.monotonic()
+    tell_at = since + TELL_EVERY_S
+    may_hold = memory.limit(order.config, order.seat.local_size)
+    kills_before = memory.kernel_kills()
+    log_begin = os.path.getsize(order.log) if os.path.exists(order.log) else 0
+    with selectors.DefaultSelector() as selector:
+        selector.register(nursery, selectors.EVENT_READ)
+        selector.register(voice, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select(LOOK_EVERY_S):
+                if key.fileobj is voice:
+                    chunk = _receive(voice)
+                    heard += chunk
+                    finished, noted, heard = _news(heard)
+                    note = noted or note
+                    for epoch in finished:
+                        yield Progress(*beat.read(), epoch, note)
+                    if not chunk:
+                        selector.unregister(voice)
+                    continue
+                message = json.loads(_receive(nursery) or "{}")
+                if "pid" in message:
+                    pid = message["pid"]
+                    continue
+                was_killed_for_memory = memory.kernel_kills() > kills_before
+                exit_code = message.get("exit")
+                aborted = order.config.device == "gpu" and exit_code == -signal.SIGABRT
+                refused = memory.fatal_refusal(order.log, log_begin) if aborted else ""
+                yield _verdict(heard + _drained(voice), exit_code, was_killed_for_memory, refused)
+                return
+            now = time.monotonic()
+            if beat.read() != seen:
+                seen, since = beat.read(), now
+            held = memory.resident(pid) if pid else 0
+            if held > may_hold:
+                _hang_up(nursery)
+                yield _too_much(held, may_hold, order.config)
+                return
+            limit_s = _limit_s(order, seen[0])
+            if now - since > limit_s:
+                why = _stalled(seen, limit_s, pid)
+                _hang_up(nursery)
+                yield why
+                return
+            if is_called_off():
+                _hang_up(nursery)
+                yield {"what": "stopped"}
+                return
+            if now >= tell_at:
+                tell_at = now + TELL_EVERY_S
+                yield Progress(*seen, epoch, note)
+
+
+def _limit_s(order: Order, phase: messages.Phase) -> float:
+    """How long a rank may stay in a phase. One that has TensorFlow to import starts as slowly as a nursery."""
+    deadlines = order.config.deadlines
+    if phase == "start" and knobs.needs_own_process(order.config.env):
+        return deadlines.nursery_s
+    return deadlines.for_phase(phase)
+
+
+def _news(heard: bytes) -> tuple[list[messages.EpochRecord], str, bytes]:
+    """The epochs told of, a note, and what has been heard besides."""
+    finished, note, kept = [], "", b""
+    for line in heard.splitlines(keepends=True):
+        if line.endswith(b"\n") and line.startswith(b'{"say": "epoch"'):
+            finished.append(messages.EpochRecord(**json.loads(line)["record"]))
+        elif line.endswith(b"\n") and line.startswith(b'{"say": "note"'):
+            note = json.loads(line)["words"]
+        else:
+            kept += line
+    return finished, note, kept
+
+
+def _usage(order: Order, report: messages.RankReport | None) -> dict[str, float] | None:
+    """What the node did during the window, on the gang's GPUs and no other; told by the first of its ranks."""
+    if not report or not order.samples or order.seat.local_rank:
+        return None
+    return usage.summary(Path(order.samples), *report.window_at, gpus=order.gpus)
+
+
+def _too_much(held: int, limit: float, config: messages.TrialConfig) -> dict[str, Any]:
+    whose = "worker_memory_gib" if config.worker_memory_gib else "its part of the node's memory"
+    message = f"held {held / memory.GIB:.2f} GiB, more than {whose} ({limit / memory.GIB:.2f} GiB)"
+    return {"what": "infeasible", "kind": "host memory", "message": message}
+
+
+def _encode(order: Order, scratch: str) -> bytes:
+    return json.dumps({**messages.to_json(order), "scratch": scratch}).encode()
+
+
+def _receive(source: socket.socket) -> bytes:
+    try:
+        return source.recv(1 << 16)
+    except OSError:
+        return b""
+
+
+def _drained(voice: socket.socket) -> bytes:
+    """What the rank said before it ended and nobody has read yet."""
+    voice.setblocking(False)
+    heard = b""
+    while chunk := _receive(voice):
+        heard += chunk
+    return heard
+
+
+def _hang_up(nursery: socket.socket) -> None:
+    """Have the nursery kill the rank, and wait until it has."""
+    with contextlib.suppress(OSError):
+        nursery.shutdown(socket.SHUT_WR)
+        nursery.settimeout(10)
+        while nursery.recv(1 << 16):
+            pass
+
+
+def _verdict(
+    heard: bytes, exit_code: int | None, was_killed_for_memory: bool = False, refused: str = ""
+) -> dict[str, Any]:
+    """What a rank said last, if that and its exit agree; else what its exit says."""
+    said: dict[str, Any] = json.loads(heard.splitlines()[-1]) if heard.endswith(b"\n") else {}
+    if said.get("say") == "measured" and exit_code == 0:
+        return {"what": "measured", "report": messages.rank_report(said["report"])}
+    if "say" in said and said["say"] != "measured":
+        return {"what": said["say"], **{name: said[name] for name in SAID if name in said}}
+    if exit_code is None:
+        return {
+            "what": "failed",
+            "kind": "nursery gone",
+            "message": "the node's nursery died, and the rank with it",
+        }
+    if exit_code == -signal.SIGKILL and was_killed_for_memory:
+        message = "the kernel ended it because the node had no memory left"
+        return {"what": "infeasible", "kind": "host memory", "message": message}
+    if refused:
+        return {"what": "infeasible", "kind": "device memory", "message": refused}
+    if exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        return {"what": "failed", "kind": "killed", "message": f"killed by signal {-exit_code} ({name})"}
+    return {"what": "failed", "kind": "exited", "message": f"ended with exit code {exit_code} and no result"}
+
+
+def _stalled(seen: tuple[messages.Phase, int], limit_s: float, pid: int) -> dict[str, Any]:
+    phase, step = seen
+    if phase in ("start", "ring"):
+        return {
+            "what": "failed",
+            "kind": "no rendezvous",
+            "message": f"did not join the ring within {limit_s:g} s{_state(pid)}",
+        }
+    where = {"build": "building", "count": f"while it counted the data's records, {step:,} so far"}.get(
+        phase, f"after step {step}"
+    )
+    return {
+        "what": "failed",
+        "kind": "stalled",
+        "message": f"stopped answering {where}: no progress for {limit_s:g} s{_state(pid)}",
+    }
+
+
+def _state(pid: int) -> str:
+    """What the system says of a process that stands still, where that explains it."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            state = stat.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+    return {"T": "; the process is stopped (SIGSTOP)", "D": "; the process waits for a device"}.get(state, "")

@@ -1,0 +1,1 @@
+"""One node: its cores, GPUs, counters and files. Knows nothing of a trial's work."""

@@ -1,0 +1,1 @@
+"""How ranks are joined, and where they find each other."""

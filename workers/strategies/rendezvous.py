@@ -1,0 +1,144 @@
+"""Where a gang's ranks find each other: a store of keys over HTTP, as Horovod's ranks ask it of who launched them.
+
+Horovod's own listens on every address and does what anyone asks. This one listens on the gang's address, hears the
+gang's nodes only, does nothing without the trial's word, and closes once every rank has joined. The word is 256 bits,
+drawn for one trial. Horovod's client, which is C++, sends no header and signs nothing; but it puts what it was told of
+the server's address into the URL as it stands, and so the word with it.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import http.server
+import secrets
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from workers.contract.ranks import Seat
+
+WORD_BYTES = 32
+SILENCE_S = 3.0  # of who asks, at most
+LARGEST_VALUE = 1 << 24  # bytes
+JOINED = "joined"  # the scope in which ranks say that they have
+
+
+class Rendezvous:
+    """Where one gang meets, on a free port, until all of it has or it is closed."""
+
+    def __init__(self, seats: Sequence[Seat], address: str) -> None:
+        word = secrets.token_urlsafe(WORD_BYTES)
+        self._store = _Store(address, word, {address, *(seat.host for seat in seats)}, len(seats), self.close)
+        self.address = f"{address}:{self._store.port}/{word}"
+        threading.Thread(target=self._serve, name="rendezvous", daemon=True).start()
+
+    def close(self) -> None:
+        """Return at once: it looks twice a second whether it is to stop, and the next gang need not wait."""
+        threading.Thread(target=self._store.shutdown).start()
+
+    def _serve(self) -> None:
+        with self._store:
+            self._store.serve_forever()
+
+
+def place(address: str) -> tuple[str, int]:
+    """Return host and port of a rendezvous's address, without the word."""
+    host, _, port = address.partition("/")[0].rpartition(":")
+    return host, int(port)
+
+
+def leave(address: str, rank: int) -> None:
+    """Tell a rendezvous that this rank needs it no more. It waits for no answer: other ranks wait for this one."""
+    word = _in_path(address.partition("/")[2], place(address)[1])
+    with contextlib.suppress(OSError), socket.create_connection(place(address), timeout=SILENCE_S) as line:
+        line.sendall(f"PUT /{word}/{JOINED}/{rank} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
+
+
+def _in_path(word: str, port: int) -> str:
+    """Return what stands first in the path of Horovod's requests: it ends the address that it was told by the port."""
+    return f"{word}:{port}"
+
+
+class _Store(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 128  # a gang asks all at once
+
+    def __init__(
+        self, address: str, word: str, welcome: Collection[str], size: int, on_joined: Callable[[], None]
+    ) -> None:
+        super().__init__((address, 0), _Request)
+        self.port = int(self.server_address[1])
+        self.word = _in_path(word, self.port).encode()
+        self.kept: dict[str, bytes] = {}  # by scope/key
+        self._welcome = frozenset(welcome)
+        self._size, self._on_joined = size, on_joined
+        self._joined: set[str] = set()
+
+    def keep(self, path: str, value: bytes) -> None:
+        scope, _, key = path.partition("/")
+        if scope != JOINED:
+            self.kept[path] = value
+            return
+        self._joined.add(key)
+        if len(self._joined) == self._size:
+            self._on_joined()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return client_address[0] in self._welcome
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever hangs up in the middle is no news."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class _Request(http.server.BaseHTTPRequestHandler):
+    server: _Store
+    timeout = SILENCE_S
+    wbufsize = -1  # an answer goes out in one piece
+    server_version, sys_version = "rendezvous", ""
+
+    def parse_request(self) -> bool:
+        """Go on with a request that shows the word; what follows the word is its path."""
+        if not super().parse_request():
+            return False
+        word, _, self.path = self.path.removeprefix("/").partition("/")
+        if hmac.compare_digest(word.encode(), self.server.word):
+            return True
+        self._answer(403)
+        return False
+
+    def do_GET(self) -> None:
+        value = self.server.kept.get(self.path)
+        if value is None:
+            self._answer(404)
+        else:
+            self._answer(200, value)
+
+    def do_PUT(self) -> None:
+        told = self.headers.get("Content-Length", "")
+        length = int(told) if told.isdecimal() and len(told) < 10 else LARGEST_VALUE + 1
+        value = self.rfile.read(length) if length <= LARGEST_VALUE else b""
+        if len(value) != length:
+            self._answer(400)
+            return
+        self.server.keep(self.path, value)
+        self._answer(200)
+
+    def do_DELETE(self) -> None:
+        """A rank has met those of a scope. All that is here goes with the gang."""
+        self._answer(200)
+
+    def _answer(self, status: int, value: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(value)))
+        self.end_headers()
+        self.wfile.write(value)
+
+    def log_message(self, *_: object) -> None: ...

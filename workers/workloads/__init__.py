@@ -1,0 +1,1 @@
+"""What a trial's ranks do, a package for each."""

@@ -1,0 +1,1 @@
+"""Training on images: its protocols, and what a step exposes."""

@@ -1,6 +1,7 @@
-.PHONY: help demo test long search soak check bench claims setup clean
+.PHONY: help demo unit test long search soak check bench claims setup clean
 help:
 	@echo "make demo   a real sweep on this machine, from nothing to a report of results"
+	@echo "make unit   the tests without Ray and TensorFlow: the inner loop"
 	@echo "make test   every test that this machine can run, but for the long ones"
 	@echo "make long   the others: hosts that are taken down and launched again (root)"
 	@echo "make search every property test with a hundred times its examples, drawn at random (hours)"
@@ -22,8 +23,10 @@ demo: $(READY)
 	@.venv/bin/sweep data make data/demo --images 512 --shards 4 --size 160x120 --classes 10
 	@.venv/bin/sweep run search_spaces/demo.yaml --fresh
 
-test: $(READY)
-	@.venv/bin/pytest --numprocesses=auto tests/unit
+unit: $(READY)
+	@.venv/bin/pytest -q --numprocesses=auto tests/unit
+
+test: unit
 	@.venv/bin/pytest --durations=20 --numprocesses=2 --dist=loadfile -m "not alone and not long" tests/integration
 	@.venv/bin/pytest --durations=20 -m "alone and not long" tests/integration tests/cluster
 

@@ -117,10 +117,19 @@ def _without_address(given: Sequence[str]) -> list[str]:
     return command
 
 
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from sweeps.cluster import versions
+
+        print(versions.shown())
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sweep", description=HEAD, epilog=TAIL, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show what is installed here, and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def command(name: str, call: object, says: str) -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import platform
 
 from sweeps.cluster import pack
 from sweeps.text import caller
@@ -22,6 +23,12 @@ DIFFERS = "the cluster's side differs from yours"
 def here() -> str:
     """Return what runs here, as text for an environment."""
     return json.dumps({"code": _code(), **{name: _version(name) for name in PACKAGES}})
+
+
+def shown() -> str:
+    """Return the versions of this project and of what it measures with, as a line."""
+    packages = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
+    return f"sweep {_version('ray-sweeps')} ({packages}, Python {platform.python_version()})"
 
 
 def difference(asked_by: str, own: str) -> str:

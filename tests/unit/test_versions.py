@@ -79,3 +79,11 @@ def test_a_submitted_driver_says_so_first(
     monkeypatch.setenv(versions.ASKED_BY, json.dumps(json.loads(versions.here()) | {"mlflow": "3.1"}))
     assert main.main(["run", str(tmp_path / "none.yaml"), "--address", "local"]) == 2
     assert capsys.readouterr().err.startswith(versions.DIFFERS)
+
+
+def test_the_command_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["--version"])
+    assert ended.value.code == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert all(f"{name} {json.loads(versions.here())[name]}" in line for name in versions.PACKAGES)

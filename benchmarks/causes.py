@@ -31,8 +31,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from sweeps.record import limits
-from sweeps.record.limits import Share, Shares, Verdict
+from sweeps.record import bottleneck
+from sweeps.record.bottleneck import Share, Shares, Verdict
 from tests.integration import turns
 from tests.integration.gangs import KEY
 from tests.integration.late_ranks import DELAY_S
@@ -127,7 +127,7 @@ class Found:
     def __str__(self) -> str:
         steps = f"{self.planted}; {self.with_ms:.1f} ms a step, {self.without_ms:.1f} without"
         share = f"{self.share.value:.1%} ± {self.share.half_width:.1%}"
-        return f"{steps}: share {share}, removing it {self.removed:.1%}; {limits.in_short(self.said)}"
+        return f"{steps}: share {share}, removing it {self.removed:.1%}; {bottleneck.in_short(self.said)}"
 
 
 def new(folder: Path) -> Path:
@@ -152,10 +152,10 @@ def found(cause: Cause, folder: Path) -> Found:
             outcome = verdict.outcome(with_it.gangs[0].ends(), ())
     assert outcome.measurement, outcome
     trial = dataclasses.replace(config(gpus=cause.ranks), **asked)  # type: ignore[arg-type]
-    shares = limits.shares(outcome.measurement, trial)
+    shares = bottleneck.shares(outcome.measurement, trial)
     assert shares
     planted = str(having.get("env") or having.get("cycle_ms"))
-    return Found(planted, cause.told(shares), limits.verdict(shares), with_ms, without_ms)
+    return Found(planted, cause.told(shares), bottleneck.verdict(shares), with_ms, without_ms)
 
 
 def make_images(folder: Path) -> None:

@@ -82,7 +82,7 @@ OF_SHARES = (
     "workers/measure/steady.py",
     "workers/frameworks/tensorflow/learner.py",
     "workers/strategies/ring.py",
-    "sweeps/record/limits.py",
+    "sweeps/record/bottleneck.py",
 )
 
 CLAIMS = (
@@ -345,7 +345,7 @@ CLAIMS = (
             "workers/frameworks/tensorflow/models/tiny.py",
             "workers/strategies/ring.py",
             "sweeps/scheduling/cache.py",
-            "sweeps/run/cost.py",
+            "sweeps/run/forecast.py",
             "sweeps/scheduling/observer.py",
             "workers/contract/messages.py",
             "sweeps/simulator/cluster.py",

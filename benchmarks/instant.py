@@ -86,7 +86,7 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
     from rich.console import Console
 
     from sweeps.record import ledger
-    from sweeps.run import cost, ray_tune
+    from sweeps.run import forecast, ray_tune
     from sweeps.run.progress import Progress
     from sweeps.run.tracker import Tracker
     from sweeps.scheduling.cache import Cache
@@ -111,7 +111,7 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
     machine = simulated.parse(SHAPE)
     with ray_cluster.connected(None, cpus=1):
         book = ledger.create(planned, text, simulated=SHAPE)
-        durations = cost.learned(machine, is_real=False)
+        durations = forecast.learned(machine, is_real=False)
         engine = Engine(lambda _: Listed(planned.trials), durations, Feasibility(), Cache())
         progress = Progress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
         tracker = Tracker(book.facts)

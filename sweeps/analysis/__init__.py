@@ -15,8 +15,10 @@ strays     repeats that don't agree with the others, ranks that hold up theirs
 """
 
 from sweeps.analysis.alike import APART, FINGERPRINTS, STUDIED_BY, apart, conditions, named, unlike
-from sweeps.analysis.axes import effects, interactions
+from sweeps.analysis.best_cell import Pick, pick
+from sweeps.analysis.costs import FRONTIER, costs, feasible, frontier, pareto
 from sweeps.analysis.curves import batch_curve, decode_curve, knees
+from sweeps.analysis.effects import effects, interactions
 from sweeps.analysis.frames import frame
 from sweeps.analysis.means import (
     CONFIDENCE,
@@ -33,11 +35,9 @@ from sweeps.analysis.means import (
     repeats,
     varied,
 )
-from sweeps.analysis.picking import Pick, pick
-from sweeps.analysis.price import FRONTIER, costs, feasible, frontier, pareto
-from sweeps.analysis.quotients import precision_ratios, ratio_ci, ratios
+from sweeps.analysis.outliers import outliers, stragglers
+from sweeps.analysis.ratios import precision_ratios, ratio_ci, ratios
 from sweeps.analysis.speedup import scaling
-from sweeps.analysis.strays import outliers, stragglers
 from sweeps.analysis.target import convergence
 
 __all__ = [

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis
-from sweeps.analysis.picking import NOT_SHOWN
-from sweeps.record import limits
+from sweeps.analysis.best_cell import NOT_SHOWN
+from sweeps.record import bottleneck
 from sweeps.spec.plan import Plan, rank
 from sweeps.spec.space import shown
 from sweeps.text import tables
@@ -49,8 +49,8 @@ def _throughput(made: pd.DataFrame, found: pd.DataFrame) -> None:
 
 def limited_by(found: pd.DataFrame) -> list[str]:
     """What limits each cell, over its repeats."""
-    verdicts = [limits.of_cell(cell) for _, cell in found.iterrows()]
-    return [limits.in_short(verdict) if verdict else "–" for verdict in verdicts]
+    verdicts = [bottleneck.of_cell(cell) for _, cell in found.iterrows()]
+    return [bottleneck.in_short(verdict) if verdict else "–" for verdict in verdicts]
 
 
 def _convergence(made: pd.DataFrame, found: pd.DataFrame) -> None:

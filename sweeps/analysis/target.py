@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sweeps.analysis.alike import FINGERPRINTS
 from sweeps.analysis.means import cells, varied
-from sweeps.analysis.quotients import ratio_ci
+from sweeps.analysis.ratios import ratio_ci
 
 if TYPE_CHECKING:
     import pandas as pd

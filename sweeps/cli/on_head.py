@@ -9,7 +9,7 @@ import sys
 
 from sweeps.cli import main as cli
 from sweeps.cluster import versions
-from sweeps.cluster.relayed import CODE, ERR, OUT, Marked
+from sweeps.cluster.marked_output import CODE, ERR, OUT, Marked
 
 
 def main(arguments: list[str]) -> None:

@@ -17,7 +17,7 @@ import ray
 
 from sweeps.cluster import ray_cluster
 from sweeps.spec import reading
-from workers.checks import checkup
+from workers.checks import node_checkup
 from workers.contract.paths import results_root
 
 CLOCKS_WITHIN_S = 0.5
@@ -34,7 +34,7 @@ def examine(address: str, folders: Sequence[str]) -> list[dict[str, str]]:
     with ray_cluster.connected(address):
         nodes = [node for node in ray.nodes() if node["Alive"]]
         asked = [
-            ray_cluster.on(node["NodeID"], checkup.facts).remote(
+            ray_cluster.on(node["NodeID"], node_checkup.facts).remote(
                 [str(results_root()), *(folders if _runs_trials(node) else ())]
             )
             for node in nodes
@@ -159,7 +159,7 @@ def _offset_s(node: Mapping[str, Any]) -> float:
     asked = []
     for _ in range(ROUNDS):
         began = time.time()
-        theirs = ray.get(ray_cluster.on(node["NodeID"], checkup.clock).remote())
+        theirs = ray.get(ray_cluster.on(node["NodeID"], node_checkup.clock).remote())
         ended = time.time()
         asked.append((ended - began, theirs - (began + ended) / 2))
     return float(min(asked)[1])
@@ -173,8 +173,8 @@ def _links(nodes: Sequence[Mapping[str, Any]]) -> list[float | None]:
     word = secrets.token_bytes()
     for node, following in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
         address = following["NodeManagerAddress"]
-        sink = ray_cluster.on(following["NodeID"], checkup.Sink).remote(address, word)
+        sink = ray_cluster.on(following["NodeID"], node_checkup.Sink).remote(address, word)
         port = ray.get(sink.port_number.remote())
-        found.append(ray.get(ray_cluster.on(node["NodeID"], checkup.send).remote(address, port, word)))
+        found.append(ray.get(ray_cluster.on(node["NodeID"], node_checkup.send).remote(address, port, word)))
         ray.kill(sink)
     return found

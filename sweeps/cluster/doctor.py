@@ -65,7 +65,9 @@ def _row(matter: str, finding: str, cure: str = "") -> Finding:
 
 def _facts() -> dict[str, Any]:
     """The probe imports TensorFlow, so it runs as a process of its own."""
-    probe = subprocess.run([sys.executable, "-m", "workers.checks.probe"], capture_output=True, text=True, check=False)
+    probe = subprocess.run(
+        [sys.executable, "-m", "workers.checks.machine_facts"], capture_output=True, text=True, check=False
+    )
     if probe.returncode == 0:
         return dict(json.loads(probe.stdout.splitlines()[-1]))
     last = (probe.stderr.strip().splitlines() or ["no message"])[-1]

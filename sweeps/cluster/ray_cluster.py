@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from sweeps.cluster import autoscaling, cleanup, head_watch, private_ray
-from sweeps.cluster.variables import variable
+from sweeps.cluster import cleanup, head_watch, lease_actor, private_ray
+from sweeps.cluster.environment import variable
 from sweeps.errors import RefusedError
 from sweeps.record import ledger
 from sweeps.scheduling.leases import Need, Terms
 from sweeps.spec.arrangements import Node
 from sweeps.text import addresses, caller
-from workers.checks import checkup
+from workers.checks import node_checkup
 from workers.contract import quota
 
 LOOK_EVERY_S = 2.0
@@ -109,7 +109,7 @@ class Cluster:
 
     def __init__(self, is_our_own: bool) -> None:
         self._is_our_own = is_our_own
-        self._member = autoscaling.Member()
+        self._member = lease_actor.Member()
         self._looked_at = -math.inf
         self._nodes: list[Node] = []
         self._ids: dict[str, str] = {}  # Ray's, by name, of those that are there
@@ -150,10 +150,10 @@ class Cluster:
             self._member.want(bundles)
 
     def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
-        return self._asked(checkup.without, patterns)
+        return self._asked(node_checkup.without, patterns)
 
     def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
-        return self._asked(checkup.unset, variables)
+        return self._asked(node_checkup.unset, variables)
 
     def _asked(self, question: Callable[[Sequence[str]], list[str]], about: Sequence[str]) -> dict[str, list[str]]:
         asked = {on(self.id(node.name), question).remote(about): node.name for node in self.nodes}

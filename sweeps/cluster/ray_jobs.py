@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, cast
 from rich.console import Console
 
 from sweeps import errors
-from sweeps.cluster import driver_log, pack, private_ray, relayed, versions
-from sweeps.cluster.variables import variable
+from sweeps.cluster import driver_log, marked_output, private_ray, upload, versions
+from sweeps.cluster.environment import variable
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.record import ledger
 from sweeps.spec import plan, reading, sweep_file
@@ -59,7 +59,7 @@ def submit(file: Path, overrides: tuple[str, ...], url: str, options: Sequence[s
     text = reading.read(file)
     planned = plan.plan(sweep_file.parse(text, str(file), overrides), str(file))
     put = ["--set", *overrides] if overrides else []
-    sweep = pack.place(file)
+    sweep = upload.place(file)
     return drive(["run", str(sweep), "--address", "auto", *options, *put], planned.spec.name, url, sweep, text)
 
 
@@ -68,7 +68,7 @@ def drive(arguments: Sequence[str], name: str, url: str, sweep: Path | None = No
     console = screen.beside()
     job = f"sweep-{name}-{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory(prefix="sweep-pack-") as folder, _client(url) as client:
-        files = pack.pack(Path(folder), sweep, text)
+        files = upload.pack(Path(folder), sweep, text)
         size_kb = sum((Path(folder) / path).stat().st_size for path in files) / 1024
         console.print(f"packed {len(files)} files, {size_kb:.0f} KB: {_listed(files)}", style="dim")
         with _ended_by_ctrl_c(client, job, console):
@@ -137,9 +137,9 @@ def relay(arguments: Sequence[str], url: str, sends: Path | None = None) -> int:
     names, where there is one."""
     if not sends:
         return _relayed(_told(arguments, url))
-    text, there = reading.read(sends), pack.place(sends)
+    text, there = reading.read(sends), upload.place(sends)
     with tempfile.TemporaryDirectory(prefix="sweep-file-") as folder:
-        pack.put(Path(folder), there, text)
+        upload.put(Path(folder), there, text)
         named = [str(there) if Path(part) == sends else part for part in arguments]
         return _relayed(_told(named, url, folder))
 
@@ -147,10 +147,10 @@ def relay(arguments: Sequence[str], url: str, sends: Path | None = None) -> int:
 def _relayed(told: Iterable[tuple[str, str]]) -> int:
     code = None
     for which, said in told:
-        if which == relayed.CODE:
+        if which == marked_output.CODE:
             code = int(said)
         else:
-            print(said, file=sys.stdout if which == relayed.OUT else sys.stderr, flush=True)
+            print(said, file=sys.stdout if which == marked_output.OUT else sys.stderr, flush=True)
     assert code is not None
     return code
 
@@ -162,9 +162,9 @@ def report(name: str, out: Path, form: str, store: str, url: str) -> int:
         raise InputError("--format", [Mistake("", rule, form)])
     code, lines = 0, []
     for which, said in _told(["report", name, "--out", "-", *(["--store", store] if store else [])], url):
-        if which == relayed.CODE:
+        if which == marked_output.CODE:
             code = int(said)
-        elif which == relayed.OUT:
+        elif which == marked_output.OUT:
             lines.append(said)
         else:
             print(said, file=sys.stderr)
@@ -179,9 +179,9 @@ def bulletins(name: str, is_followed: bool, url: str) -> Iterator[dict[str, Any]
     """What a driver on the cluster says of its sweep, as it says it."""
     follow = ["--follow"] if is_followed else []
     for which, said in _told(["status", name, "--format", "json", *follow], url):
-        if which == relayed.OUT:
+        if which == marked_output.OUT:
             yield json.loads(said)
-        elif which == relayed.ERR:
+        elif which == marked_output.ERR:
             print(said, file=sys.stderr)
         elif int(said):
             sys.exit(int(said))
@@ -250,9 +250,9 @@ def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tupl
         try:
             is_followed = not {"-f", "--follow"}.isdisjoint(arguments)
             for line in (_tailed if is_followed else _lines)(client, job):
-                if told := relayed.told(line):
+                if told := marked_output.told(line):
                     yield told
-                    if told[0] == relayed.CODE:
+                    if told[0] == marked_output.CODE:
                         return
             raise RefusedError(f"the cluster must run the command, but says: {_why(client, job)}")
         finally:

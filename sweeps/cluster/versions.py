@@ -12,7 +12,7 @@ import json
 import os
 import platform
 
-from sweeps.cluster import pack
+from sweeps.cluster import upload
 from sweeps.text import caller
 
 ASKED_BY = "SWEEP_ASKED_BY"  # in the environment of a command that somebody elsewhere has asked for
@@ -55,7 +55,9 @@ def told() -> str:
 def _code() -> str:
     """Return a digest of each file that a submission would bring along. What lies there beside them means nothing:
     `ray up` deletes no file, so those that were removed or renamed here stay."""
-    return " ".join(hashlib.sha256(f"{path}\0".encode() + content).hexdigest()[:8] for path, content in pack.contents())
+    return " ".join(
+        hashlib.sha256(f"{path}\0".encode() + content).hexdigest()[:8] for path, content in upload.contents()
+    )
 
 
 def _version(name: str) -> str:

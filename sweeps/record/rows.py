@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
-from sweeps.record import limits
+from sweeps.record import bottleneck
 from sweeps.record.ledger import TrialRecord
 from workers.contract import messages, redact
 from workers.contract.messages import EpochRecord, Measurement, TrialConfig, Window
@@ -155,10 +155,10 @@ def limited_by(record: TrialRecord) -> str:
     if record.outcome.cached:
         return record.outcome.cached.limited_by
     measured, config = record.outcome.measurement, record.config
-    found = limits.shares(measured, config) if measured else None
+    found = bottleneck.shares(measured, config) if measured else None
     if not measured or not found:
         return ""
-    return limits.sentence(limits.verdict(found), config.gpus, measured.ranks[0].decode_threads)
+    return bottleneck.sentence(bottleneck.verdict(found), config.gpus, measured.ranks[0].decode_threads)
 
 
 def why_withheld(record: TrialRecord) -> str:
@@ -184,7 +184,7 @@ def pinned(record: TrialRecord) -> str:
 
 
 def _shares(measured: Measurement, config: TrialConfig) -> dict[str, float]:
-    found = limits.shares(measured, config)
+    found = bottleneck.shares(measured, config)
     if not found:
         return {}
     figures: dict[str, float] = {}

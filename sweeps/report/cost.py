@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from sweeps import analysis
+from sweeps.analysis.best_cell import NOT_SHOWN
 from sweeps.analysis.findings import best
-from sweeps.analysis.picking import NOT_SHOWN
 from sweeps.analysis.study import Study
 from sweeps.record.rows import EPOCH_IMAGES
 from sweeps.report.chart import Chart, Mark, Panel, Scale, Section, Series, Table, is_wide

@@ -11,7 +11,7 @@ from typing import Any
 
 from sweeps import analysis
 from sweeps.analysis import overview
-from sweeps.analysis.picking import NOT_SHOWN
+from sweeps.analysis.best_cell import NOT_SHOWN
 from sweeps.analysis.study import Study
 from sweeps.analysis.target import GROWS_WITH
 from sweeps.record import rows

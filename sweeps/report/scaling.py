@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from sweeps.analysis.best_cell import NOT_SHOWN
 from sweeps.analysis.findings import best as fastest
 from sweeps.analysis.findings.best import Best
-from sweeps.analysis.picking import NOT_SHOWN
 from sweeps.analysis.study import Study
 from sweeps.report import layout
 from sweeps.report.chart import Block, Chart, Mark, Panel, Scale, Section, Series, Table

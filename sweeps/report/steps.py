@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.picking import NOT_SHOWN
+from sweeps.analysis.best_cell import NOT_SHOWN
 from sweeps.analysis.study import Study
-from sweeps.record import limits
+from sweeps.record import bottleneck
 from sweeps.report.chart import Bars, Section, Table
 from sweeps.text import tables
 
@@ -71,12 +71,12 @@ def _overlaps(study: Study, cells: pd.DataFrame) -> str:
 
 def _verdicts(study: Study, cells: pd.DataFrame) -> Table:
     """What limits each cell, in the words of the console and of a trial's tag."""
-    verdicts = [(cell, limits.of_cell(cell)) for _, cell in cells.iterrows()]
+    verdicts = [(cell, bottleneck.of_cell(cell)) for _, cell in cells.iterrows()]
     rows = tuple(
         (
             *(tables.cell(cell[axis]) for axis in study.axes),
-            limits.overlapped(limits.share_of(cell, "overlap")),
-            limits.in_short(verdict),
+            bottleneck.overlapped(bottleneck.share_of(cell, "overlap")),
+            bottleneck.in_short(verdict),
         )
         for cell, verdict in verdicts
         if verdict

@@ -16,10 +16,10 @@ from typing import Any
 
 from sweeps.errors import SweepError
 from sweeps.record.ledger import Ledger, Note, TrialRecord
+from sweeps.scheduling.changes import Sameness
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.observer import Observer
 from sweeps.scheduling.packing import Start
-from sweeps.scheduling.sameness import Sameness
 from workers.checks import self_test
 from workers.contract import messages
 from workers.contract.messages import EpochRecord, Progress, TrialConfig, TrialOutcome

@@ -21,15 +21,15 @@ from sweeps.cluster import driver_log
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
-from sweeps.run import cost
+from sweeps.run import forecast
 from sweeps.run.progress import Progress, explained
-from sweeps.scheduling import rungs, search
-from sweeps.scheduling.bases import Bases
+from sweeps.scheduling import asha, search
+from sweeps.scheduling.asha import Arrival, Rungs
+from sweeps.scheduling.baselines import Bases
 from sweeps.scheduling.cache import Cache
+from sweeps.scheduling.changes import Sameness
 from sweeps.scheduling.engine import NODES_MAY_COME_BACK_S, Engine
 from sweeps.scheduling.feasibility import Feasibility
-from sweeps.scheduling.rungs import Arrival, Rungs
-from sweeps.scheduling.sameness import Sameness
 from sweeps.scheduling.search import Strategy
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
@@ -161,7 +161,7 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
             book.plan(planned)
         planned = _possible(planned, site, terms, facts.name, console, is_begun=True)
         strategy = functools.partial(search.strategy, planned)
-        arrivals = [rungs.arrival(noted) for noted in record.rungs]
+        arrivals = [asha.arrival(noted) for noted in record.rungs]
         before = _Before(done, record.attempts, arrivals, record.spent)
         same = Sameness(record.nodes, done, arrivals)
         return _conduct(planned, strategy, before, Cache(), book, site, terms, console, file, same)
@@ -203,7 +203,7 @@ def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
     again = tuple(trial.config for trial in record.trials if trial.outcome.status in meant)
     kept = [trial for trial in record.trials if trial.outcome.status not in meant]
     anew = {config.trial for config in again}
-    arrivals = [one for noted in record.rungs if (one := rungs.arrival(noted)).trial not in anew]
+    arrivals = [one for noted in record.rungs if (one := asha.arrival(noted)).trial not in anew]
     if not again:
         ended = ", ".join(sorted({trial.outcome.status for trial in record.trials})) or "in no way yet"
         if statuses:
@@ -310,7 +310,7 @@ def _cost(planned: Plan, nodes: Sequence[Node], refused: dict[str, list[TrialCon
         yield f"a search chooses its trials as it goes: at most {planned.most}"
         return
     machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(nodes)
-    yield from cost.told(planned.spec, planned.trials, nodes, cost.learned(machine, is_real=not terms.simulate))
+    yield from forecast.told(planned.spec, planned.trials, nodes, forecast.learned(machine, is_real=not terms.simulate))
     yield from _evidence(planned.trials, terms)
 
 
@@ -459,7 +459,7 @@ def _conduct(
     machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(site.nodes)
     engine = Engine(
         strategy,
-        cost.learned(machine, is_real=not terms.simulate),
+        forecast.learned(machine, is_real=not terms.simulate),
         Feasibility(spec.seed),
         known,
         budget_gpu_hours=_budget(spec, terms),
@@ -469,7 +469,7 @@ def _conduct(
         bases=_bases(spec),
     )
     engine.resumed(before.done, before.attempts, before.arrivals, before.spent, before.kept)
-    progress = Progress(planned.most, plan.namer(spec), console, cost.unit(spec), before.done)
+    progress = Progress(planned.most, plan.namer(spec), console, forecast.unit(spec), before.done)
     tracker = Tracker(book.facts)
     herald = Herald(book.facts, book.paths, engine, before.done, before.kept)
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
@@ -502,7 +502,7 @@ def _conduct(
     elif not tracker.is_closed and not is_discarded:
         refusals.append(tracking.refused("hear that the sweep is over (its run is open there)", tracker.refusal))
     spent = engine.spent()
-    console.print(f"spent {spent.gpu_hours:.3g} {cost.unit(spec)}", style="dim")
+    console.print(f"spent {spent.gpu_hours:.3g} {forecast.unit(spec)}", style="dim")
     why: Stopped = "" if is_complete else "interrupted"
     if engine.is_over and engine.beyond:
         why = "nothing else fits in the budget"
@@ -528,7 +528,7 @@ def _ended(book: ledger.Ledger, why: str) -> list[RefusedError]:
 
 def _beyond(engine: Engine, spec: SweepSpec) -> Iterator[str]:
     """What was not run since the budget does not hold it, cell by cell, the cheapest first."""
-    left, unit, name = engine.budget - engine.spent().gpu_hours, cost.unit(spec), plan.namer(spec)
+    left, unit, name = engine.budget - engine.spent().gpu_hours, forecast.unit(spec), plan.namer(spec)
     trials = sorted(engine.beyond, key=engine.predicted_gpu_hours)
     rest = f"{max(0.0, left):.3g} of {engine.budget:g} {unit}"
     yield f"not run, since each of these needs more than the budget has left, {rest}:"

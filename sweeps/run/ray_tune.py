@@ -28,11 +28,11 @@ from sweeps.run.conductor import Conductor
 from sweeps.run.private_tune import PlacedTrial
 from sweeps.scheduling import cache
 from sweeps.scheduling.cache import Made
+from sweeps.scheduling.changes import Sameness
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.leases import Terms
 from sweeps.scheduling.observer import Observer
 from sweeps.scheduling.packing import Start
-from sweeps.scheduling.sameness import Sameness
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.group import SimulatedGroup
 from sweeps.spec.arrangements import bundles

@@ -22,7 +22,7 @@ from sweeps.analysis import publication, recipe, reproduction, setups
 from sweeps.analysis.publication import Table
 from sweeps.analysis.reproduction import Claim, Held
 from sweeps.errors import InputError, Mistake
-from sweeps.run import earlier
+from sweeps.run import earlier_table
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
 from sweeps.spec import arrangements as shape
@@ -132,7 +132,7 @@ def find(name: str) -> Table:
     if name in known or (name not in sweeps and publication.slug(name) in known):
         return publication.published(publication.slug(name))
     if name in sweeps:
-        return earlier.table(name)
+        return earlier_table.table(name)
     near = difflib.get_close_matches(name, [*known, *sweeps], n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
     rule = f"must be a table that sweep reproduce lists, a CSV file, or a sweep in {results_root()}{hint}"
@@ -145,7 +145,7 @@ def _export(table: Table, path: Path) -> int:
         rule = f"must be a sweep that was measured here: this table lies in {table.place} already"
         raise InputError("--export", [Mistake("TABLE", rule, table.name)])
     try:
-        path.write_text(earlier.text(table.name))
+        path.write_text(earlier_table.text(table.name))
     except OSError as error:
         raise InputError(
             "--export", [Mistake(str(path), "must be a file that can be written", error.strerror)]

@@ -22,7 +22,7 @@ from rich.text import Text
 from sweeps import errors
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepFacts, TrialRecord
-from sweeps.run import cost
+from sweeps.run import forecast
 from sweeps.run.progress import clock_time, figure, score, stage
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.observer import Observer, Spent
@@ -123,7 +123,7 @@ class Herald(Observer):
             "waiting": max(0, trials - len(ended) - len(self._running)),
             "spent": spent.gpu_hours,
             "expected": spent.expected,
-            "unit": cost.unit(self._facts.spec),
+            "unit": forecast.unit(self._facts.spec),
             "left_s": None if part_left is None else (now - self._began) * part_left,
             "nodes": [
                 {
@@ -203,7 +203,7 @@ def _from_ledger(name: str) -> Bulletin:
         "ended": dict(ended),
         "waiting": 0 if record.is_complete else trials - len(record.trials),
         "spent": record.spent,
-        "unit": cost.unit(record.facts.spec),
+        "unit": forecast.unit(record.facts.spec),
         "is_submitted": "job" in ledger.driver(name),
     }
 

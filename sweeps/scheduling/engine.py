@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling import cache, feasibility
-from sweeps.scheduling.bases import Bases
+from sweeps.scheduling.asha import Arrival, Equals, Rungs, Verdict, equals
+from sweeps.scheduling.baselines import Bases
 from sweeps.scheduling.cache import Cache, Fingerprints, Made
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.feasibility import Feasibility
@@ -21,7 +22,6 @@ from sweeps.scheduling.leases import Need
 from sweeps.scheduling.observer import Spent
 from sweeps.scheduling.packing import Packing, Start
 from sweeps.scheduling.retries import Faults
-from sweeps.scheduling.rungs import Arrival, Equals, Rungs, Verdict, equals
 from sweeps.scheduling.search import Strategy
 from sweeps.spec import arrangements
 from sweeps.spec.arrangements import Node, Seats

@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from sweeps.record.rows import SIMULATED
-from sweeps.simulator import course, unfit
+from sweeps.simulator import infeasible, trial_time
 from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.simulator.measuring import Bench, Measuring
 from sweeps.spec.arrangements import Seats
@@ -104,12 +104,12 @@ def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: floa
         )
         for rank, (name, local) in enumerate(places)
     )
-    launch_s = course.LAUNCH_S[config.device]
+    launch_s = trial_time.LAUNCH_S[config.device]
     ranks = tuple(ranks for _, ranks in seats)
-    if found := unfit.why(config, cluster, max(ranks)):
+    if found := infeasible.why(config, cluster, max(ranks)):
         status, kind, message = found
         outcome = TrialOutcome(status=status, kind=kind, message=message, rank=0, step=0, granted=granted)
-        return Ended(outcome, launch_s + course.build_s(config))
+        return Ended(outcome, launch_s + trial_time.build_s(config))
 
     cores = min(node.cpus for node in cluster.nodes if node.name in dict(seats))
     bench = Bench(kind=cluster.kind, ranks=ranks, cores=cores, noise=cluster.noise)

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sweeps.simulator import course, learning, model
+from sweeps.simulator import learning, model, trial_time
 from sweeps.simulator.model import Kind
 from workers.contract.messages import ROUNDS, EpochRecord, RankReport, StepRecord, TrialConfig, Window, Without
 
@@ -45,7 +45,7 @@ class Measuring:
         self._config, self._bench, self._entered_at = config, bench, entered_at
         self._step = model.step(config, bench.kind, bench.ranks, bench.cores)
         self._rng = np.random.default_rng(seed)
-        self._build_s = course.build_s(config)
+        self._build_s = trial_time.build_s(config)
 
     def learnt(self, earlier: Known | None) -> Known:
         """What is known of its cell's windows behind this trial, where so much was known before."""
@@ -74,7 +74,7 @@ class Measuring:
                 for n, ms in enumerate(times)
             ),
         )
-        return report, ended_at + self._apart_s(len(taken), without_ms) + course.REPORT_S
+        return report, ended_at + self._apart_s(len(taken), without_ms) + trial_time.REPORT_S
 
     def convergence(self) -> tuple[RankReport, float, list[tuple[float, EpochRecord]]]:
         """The same, and each epoch with the time at which it was over."""
@@ -84,7 +84,7 @@ class Measuring:
         is_reached = False
         step_ms = self._level(self._step.step_ms)
         for number in range(1, config.epochs + 1):
-            train_s = self._scattered(course.epoch_s(config, step_ms))
+            train_s = self._scattered(trial_time.epoch_s(config, step_ms))
             record = EpochRecord(
                 epoch=number,
                 images=train,
@@ -95,7 +95,7 @@ class Measuring:
             clock += train_s
             if number % config.evaluate_every == 0 or number == config.epochs:
                 top1 = min(max(learning.top1(config, number) + UNSURE * float(self._rng.standard_normal()), 0.0), 1.0)
-                evaluate_s = self._scattered(course.judging_s(config, step_ms))
+                evaluate_s = self._scattered(trial_time.judging_s(config, step_ms))
                 record = dataclasses.replace(record, evaluate_s=evaluate_s, top1=top1, top5=learning.top5(top1))
                 is_reached = learning.is_reached(config, top1)
                 clock += evaluate_s
@@ -110,7 +110,7 @@ class Measuring:
             epochs=epochs,
             reached_target=is_reached,
         )
-        return report, clock + course.REPORT_S, told
+        return report, clock + trial_time.REPORT_S, told
 
     def _trace(self) -> list[float]:
         """As many steps as there may be, in milliseconds; the first builds the step."""

@@ -15,7 +15,7 @@ import pytest
 
 from sweeps.record import ledger
 from sweeps.record.ledger import TrialRecord
-from sweeps.run import cost
+from sweeps.run import forecast
 from sweeps.simulator import cluster as simulated
 from sweeps.spec import plan, sweep_file
 from tests.integration.conftest import ROOT
@@ -79,7 +79,7 @@ def test_what_fits_runs_two_resumes_run_the_rest_once_and_hours_add_up(
     machine = simulated.parse(SHAPE)
     first, *_ = plan.plan(sweep_file.parse(FILE, "small.yaml"), "small.yaml", machine.nodes).trials
     alone = dataclasses.replace(first, gpus=1)
-    cheap = cost.learned(machine, is_real=False).predict(alone).seconds / 3600
+    cheap = forecast.learned(machine, is_real=False).predict(alone).seconds / 3600
     Path("small.yaml").write_text(FILE + f"budget: {{gpu_hours: {4 * cheap}}}\n")
     code, said = sweep("run", "small.yaml", "--simulate", SHAPE)
     assert code == 130, said

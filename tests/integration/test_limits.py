@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import causes
-from sweeps.record import limits, rows
+from sweeps.record import bottleneck, rows
 from sweeps.record.ledger import TrialRecord
 from tests.integration.bottlenecks import COMM_S, COMPUTE_S, INPUT_S
 from tests.integration.gangs import gang
@@ -37,7 +37,7 @@ def test_the_planted_part_is_named_with_its_share(
     assert measured, outcome
     trial = dataclasses.replace(config(gpus=2), data="digits", explain=True)
     assert rows.limited_by(TrialRecord(config=trial, outcome=outcome, started_at=0, ended_at=1)).startswith(says)
-    found = limits.shares(measured, trial)
+    found = bottleneck.shares(measured, trial)
     assert found
     planted = {"input": seconds.get(INPUT_S, 0), "comm": seconds.get(COMM_S, 0), "compute": seconds[COMPUTE_S]}
     step_s = measured.window_s / len(measured.ranks[0].steps)
@@ -76,4 +76,6 @@ def test_a_real_cause_has_about_the_share_that_removing_it_gives_and_no_other_is
     found = causes.found(cause, tmp_path)
     assert abs(found.share.value - found.removed) <= causes.WITHIN + found.share.half_width, found
     if cause.part != "waits":
-        assert found.said.part in (cause.part, None, *(["compute"] if found.removed < limits.CLEARLY else [])), found
+        assert found.said.part in (cause.part, None, *(["compute"] if found.removed < bottleneck.CLEARLY else [])), (
+            found
+        )

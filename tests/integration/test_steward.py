@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.cluster import autoscaling as steward
+from sweeps.cluster import lease_actor as steward
 from sweeps.scheduling.leases import Terms
 
 ONE, TWO = [{"GPU": 1.0}], [{"GPU": 1.0}] * 2

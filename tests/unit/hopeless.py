@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepRecord, TrialRecord
-from sweeps.run import cost, driver
+from sweeps.run import driver, forecast
 from sweeps.run.conductor import Conductor
-from sweeps.scheduling import rungs, search
+from sweeps.scheduling import asha, search
 from sweeps.scheduling.cache import Cache
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.feasibility import Feasibility
@@ -74,14 +74,14 @@ def _run(book: ledger.Ledger, order: Callable[[list[Start]], list[Start]]) -> Sw
     cluster = simulated.parse(book.facts.simulated)
     engine = Engine(
         functools.partial(search.strategy, planned),
-        cost.learned(cluster, is_real=False),
+        forecast.learned(cluster, is_real=False),
         Feasibility(of.seed),
         Cache(),
         rungs=driver._rungs(of),
         bases=driver._bases(of),
     )
     done = [record for record in before.trials if record.outcome.status not in driver.AGAIN]
-    engine.resumed(done, before.attempts, [rungs.arrival(noted) for noted in before.rungs], before.spent)
+    engine.resumed(done, before.attempts, [asha.arrival(noted) for noted in before.rungs], before.spent)
     engine.nodes_are(cluster.nodes, simulated.made(cluster, of.data.points()))
     conductor = Conductor(engine, book, [], is_virtual=True)
     while not conductor.is_over:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.record.ledger import TrialRecord
-from sweeps.scheduling.bases import HOPELESS, OWN, SAME, Bases
+from sweeps.scheduling.baselines import HOPELESS, OWN, SAME, Bases
 from tests.unit.records import config, record
 from workers.contract.messages import TrialConfig, TrialOutcome
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.contract import messages
-from workers.inputs import counting, shards
+from workers.inputs import record_counts, shards
 from workers.launch import supervisor
 from workers.strategies.ring import Solo
 
@@ -46,10 +46,10 @@ def folder_of(folder: Path, *file_sizes: int, length: int = 100) -> Path:
     return folder
 
 
-def counts(folder: Path, ring: Any = None, beat: counting.Beat = lambda phase, n: None) -> list[int]:
+def counts(folder: Path, ring: Any = None, beat: record_counts.Beat = lambda phase, n: None) -> list[int]:
     ring = ring or Solo()
     parts = shards.deal(shards.found(str(folder), "train"), ring.rank, ring.size)
-    found: list[int] = counting.of_ranks(parts, str(folder), ring, beat).tolist()
+    found: list[int] = record_counts.of_ranks(parts, str(folder), ring, beat).tolist()
     return found
 
 
@@ -143,8 +143,8 @@ def test_another_folder_has_counts_of_its_own(tmp_path: Path) -> None:
 def test_a_file_that_is_written_to_while_it_is_counted_is_not_kept(tmp_path: Path, own_cache: Path) -> None:
     folder = folder_of(tmp_path / "set", 30)
     (path,) = folder.iterdir()
-    kept = counting.Kept(str(folder))
-    progress = counting.so_far(shards.deal([str(path)], 0, 1), kept)
+    kept = record_counts.Kept(str(folder))
+    progress = record_counts.so_far(shards.deal([str(path)], 0, 1), kept)
     next(progress)
     os.utime(path, ns=(1, 1))
     assert max(progress) == 30
@@ -177,17 +177,17 @@ def test_a_line_that_is_no_count_is_passed_over(tmp_path: Path, own_cache: Path,
     (lines,) = own_cache.rglob("*.jsonl")
     (entry,) = lines.read_text().split("\n")[1:-1]
     lines.write_text(f"{rubbish}\n{entry}\n{rubbish}")
-    counting.Kept(str(folder)).keep(counting.Stamp("other", 1, 2), 3)  # behind a torn line
-    kept = counting.Kept(str(folder))
+    record_counts.Kept(str(folder)).keep(record_counts.Stamp("other", 1, 2), 3)  # behind a torn line
+    kept = record_counts.Kept(str(folder))
     found = json.loads(entry)
-    assert kept.of(counting.Stamp("other", 1, 2)) == 3
-    assert kept.of(counting.Stamp(found["file"], found["size_bytes"], found["mtime_ns"])) == 30
+    assert kept.of(record_counts.Stamp("other", 1, 2)) == 3
+    assert kept.of(record_counts.Stamp(found["file"], found["size_bytes"], found["mtime_ns"])) == 30
 
 
 def _keep(folder: str, writer: int) -> None:
-    kept = counting.Kept(folder)
+    kept = record_counts.Kept(folder)
     for n in range(100):
-        kept.keep(counting.Stamp(f"file-{writer}-{n}", writer, n), 1000 * writer + n)
+        kept.keep(record_counts.Stamp(f"file-{writer}-{n}", writer, n), 1000 * writer + n)
 
 
 def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
         writer.start()
     for writer in writers:
         writer.join()
-    kept = counting.Kept(folder)
-    found = [kept.of(counting.Stamp(f"file-{writer}-{n}", writer, n)) for writer in range(6) for n in range(100)]
+    kept = record_counts.Kept(folder)
+    found = [kept.of(record_counts.Stamp(f"file-{writer}-{n}", writer, n)) for writer in range(6) for n in range(100)]
     assert found == [1000 * writer + n for writer in range(6) for n in range(100)]
 
 
@@ -227,7 +227,7 @@ def test_a_rank_with_nothing_left_to_count_beats_until_the_others_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of(tmp_path / "set", 40, 2)  # rank 1's are counted at once
-    monkeypatch.setattr(counting, "ROUND_S", 0.02)
+    monkeypatch.setattr(record_counts, "ROUND_S", 0.02)
     monkeypatch.setattr(shards, "BLOCK_BYTES", 12)
     pread, held_up = os.pread, os.stat(folder / "train-00000-of-00002").st_ino
 

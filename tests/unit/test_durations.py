@@ -192,10 +192,10 @@ def test_of_many_ledgers_the_newest_are_read(workplace: Path, monkeypatch: pytes
 
 def test_predicting_from_the_model_loads_no_heavy_library() -> None:
     code = (
-        "import sys; from sweeps.scheduling import durations; from sweeps.simulator import cluster, course\n"
+        "import sys; from sweeps.scheduling import durations; from sweeps.simulator import cluster, trial_time\n"
         "from tests.unit.simulations import trial\n"
         "model = cluster.parse('nodes=8,gpus=4,gpu=v100')\n"
-        "known = durations.Durations(lambda config: course.expected_s(config, model))\n"
+        "known = durations.Durations(lambda config: trial_time.expected_s(config, model))\n"
         "assert known.predict(trial(gpus=32)).seconds > 0\n"
         "assert not {'numpy', 'ray', 'tensorflow', 'pandas', 'mlflow'} & set(sys.modules), sorted(sys.modules)"
     )

@@ -10,12 +10,12 @@ import pytest
 
 from sweeps.record import rows as rows_of
 from sweeps.record.ledger import TrialRecord
+from sweeps.scheduling.asha import Rungs, Verdict, arrival
 from sweeps.scheduling.cache import Cache, Made
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.feasibility import Feasibility
 from sweeps.scheduling.packing import Start
-from sweeps.scheduling.rungs import Rungs, Verdict, arrival
 from sweeps.scheduling.search import Listed
 from sweeps.spec.arrangements import Node
 from tests.unit.records import config, record

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.record import limits
+from sweeps.record import bottleneck
 from tests.unit.records import config, report
 from workers.contract.messages import ROUNDS, Measurement, TrialConfig, Without
 from workers.strategies.ring import Solo
@@ -128,9 +128,9 @@ def timed(
     return found
 
 
-def share(found: dict[Without, tuple[Any, ...]], gpus: int) -> limits.Shares:
+def share(found: dict[Without, tuple[Any, ...]], gpus: int) -> bottleneck.Shares:
     told = dataclasses.replace(report(0, 10, [10.0]), without_ms=found)
-    made = limits.shares(Measurement(ranks=(told,)), asked(gpus=gpus))
+    made = bottleneck.shares(Measurement(ranks=(told,)), asked(gpus=gpus))
     assert made
     return made
 

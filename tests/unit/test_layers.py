@@ -50,7 +50,7 @@ HOMES = {
     "ray": {"sweeps.cluster", "sweeps.run.metrics", "sweeps.run.ray_tune", "sweeps.run.private_tune", "workers.launch"},
     "mlflow": {"sweeps.store"},
     "optuna": {"sweeps.scheduling.search"},
-    "horovod": {"workers.strategies", "workers.launch.fork_server", "workers.checks.probe"},
+    "horovod": {"workers.strategies", "workers.launch.fork_server", "workers.checks.machine_facts"},
     "tensorflow": {"workers"},
     "keras": {"workers"},
 }

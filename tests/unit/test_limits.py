@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from sweeps import analysis
 from sweeps.analysis import overview
-from sweeps.record import limits, rows
-from sweeps.record.limits import Part, Share, Shares
+from sweeps.record import bottleneck, rows
+from sweeps.record.bottleneck import Part, Share, Shares
 from tests.unit import planted
 from tests.unit.records import config, record, report
 from workers.contract import messages
@@ -44,7 +44,7 @@ def measured(*ranks: dict[Without, list[list[float]]]) -> Measurement:
 
 def shares(*parts: tuple[float, float]) -> Shares:
     """Of input, communication and computing."""
-    return Shares(**{part: Share(*told) for part, told in zip(limits.NAMES, parts, strict=True)})
+    return Shares(**{part: Share(*told) for part, told in zip(bottleneck.NAMES, parts, strict=True)})
 
 
 def constant(**ms: float) -> dict[Without, list[list[float]]]:
@@ -53,7 +53,7 @@ def constant(**ms: float) -> dict[Without, list[list[float]]]:
 
 
 def test_a_share_is_what_a_step_loses_when_the_part_is_taken_away() -> None:
-    found = limits.shares(measured(*[constant(nothing=10, input=6, comm=9, both=5, compute=1)] * 2), trial())
+    found = bottleneck.shares(measured(*[constant(nothing=10, input=6, comm=9, both=5, compute=1)] * 2), trial())
     assert found
     assert (found.input.value, found.comm.value, found.compute.value) == pytest.approx((0.4, 0.1, 0.5))
     assert found.overlap.value == pytest.approx(0)
@@ -62,7 +62,7 @@ def test_a_share_is_what_a_step_loses_when_the_part_is_taken_away() -> None:
 
 def test_what_a_reduction_takes_alone_and_a_step_does_not_lose_with_it_is_overlap() -> None:
     """8 ms of computing and 4 of reduction, of which 2 stick out."""
-    found = limits.shares(measured(*[constant(nothing=10, comm=8, compute=4)] * 2), trial(data="synthetic"))
+    found = bottleneck.shares(measured(*[constant(nothing=10, comm=8, compute=4)] * 2), trial(data="synthetic"))
     assert found
     assert (found.comm.value, found.compute.value, found.overlap.value) == pytest.approx((0.2, 0.8, 0.2))
     assert found.overlap.half_width == pytest.approx(0)
@@ -72,7 +72,7 @@ def test_what_hides_behind_a_wait_for_input_is_no_overlap() -> None:
     """Input of 10 ms beside 4 ms of computing and then 2 of reduction: taking the reduction away saves nothing, but
     none of it runs beside the computing."""
     planted_ms = constant(nothing=10, input=6, comm=10, both=4, compute=2)
-    found = limits.shares(measured(planted_ms, planted_ms), trial())
+    found = bottleneck.shares(measured(planted_ms, planted_ms), trial())
     assert found
     assert (found.input.value, found.comm.value, found.compute.value) == pytest.approx((0.4, 0.0, 0.4))
     assert found.overlap.value == pytest.approx(0)
@@ -115,10 +115,10 @@ def test_ranks_that_jitter_leave_overlap_as_it_is(ranks: int, jitter: float, hid
     told, whole_ms = [], []
     for _ in range(300):
         times = stepping(rng, ranks, jitter, hidden_ms, has_input=has_input)
-        found = limits.shares(measured(*times), asked)
+        found = bottleneck.shares(measured(*times), asked)
         assert found
         told.append((found.overlap.value, found.overlap.half_width))
-        whole_ms += limits.together([of["nothing"] for of in times])
+        whole_ms += bottleneck.together([of["nothing"] for of in times])
     value, half = np.array(told).T
     planted_share = hidden_ms / np.mean(whole_ms)
     assert abs(value.mean() - planted_share) < 3.5 * value.std() / math.sqrt(len(value))
@@ -126,7 +126,9 @@ def test_ranks_that_jitter_leave_overlap_as_it_is(ranks: int, jitter: float, hid
 
 
 def test_the_slowest_rank_counts() -> None:
-    found = limits.shares(measured(constant(nothing=10, comm=2), constant(nothing=10, comm=5)), trial(data="synthetic"))
+    found = bottleneck.shares(
+        measured(constant(nothing=10, comm=2), constant(nothing=10, comm=5)), trial(data="synthetic")
+    )
     assert found
     assert found.comm.value == pytest.approx(0.5)
 
@@ -150,7 +152,7 @@ def test_many_noisy_ranks_leave_shares_as_they_are(ranks: int, slower: float) ->
         times: list[dict[Without, list[list[float]]]] = [
             {"nothing": of.tolist(), "comm": without.tolist()} for of, without in zip(whole, comm, strict=True)
         ]
-        found = limits.shares(measured(*times), trial(data="synthetic", gpus=max(ranks, 2)))
+        found = bottleneck.shares(measured(*times), trial(data="synthetic", gpus=max(ranks, 2)))
         assert found
         assert found.compute.value == pytest.approx(1 - found.comm.value)
         told.append(found.comm.value)
@@ -164,7 +166,7 @@ def test_what_a_round_shares_falls_out_however_the_machine_drifts() -> None:
     drifting: dict[Without, list[list[float]]] = {
         "nothing": [[10 * pace, 12 * pace] for pace in paces], "comm": [[8 * pace, 9 * pace] for pace in paces]
     }  # fmt: skip
-    found = limits.shares(measured(drifting, drifting), trial(data="synthetic"))
+    found = bottleneck.shares(measured(drifting, drifting), trial(data="synthetic"))
     assert found
     assert found.comm.value == pytest.approx(1 - 8.5 / 11)
     assert found.comm.half_width == pytest.approx(0, abs=1e-9)
@@ -175,7 +177,7 @@ def test_the_interval_is_what_the_rounds_differ_by() -> None:
     alone: dict[Without, list[list[float]]] = {
         "nothing": [[10.0, 10.0]] * 6, "comm": [[4.0], [5.0], [6.0], [6.0], [5.0], [4.0]]
     }  # fmt: skip
-    found = limits.shares(measured(alone, alone), trial(data="synthetic"))
+    found = bottleneck.shares(measured(alone, alone), trial(data="synthetic"))
     assert found
     assert found.comm.value == pytest.approx(0.5)
     assert found.comm.half_width == pytest.approx(2.5706 * 0.1 * math.sqrt(4 / 5) / math.sqrt(6), rel=1e-3)
@@ -192,21 +194,21 @@ def test_the_interval_covers_the_truth() -> None:
             part: (ms * pace[:, None] * rng.lognormal(-(0.15**2) / 2, 0.15, (ROUNDS, 2))).tolist()
             for part, ms in (("nothing", 10.0), ("comm", 7.0))
         }
-        found = limits.shares(measured(times), asked)
+        found = bottleneck.shares(measured(times), asked)
         assert found
         covered += abs(found.comm.value - 0.3) <= found.comm.half_width
     assert 930 <= covered <= 970
 
 
 def test_a_rank_alone_on_synthetic_data_only_computes() -> None:
-    found = limits.shares(measured({}), trial(gpus=1, data="synthetic"))
+    found = bottleneck.shares(measured({}), trial(gpus=1, data="synthetic"))
     assert found == Shares(input=NOTHING, comm=NOTHING, compute=Share(1, 0))
-    assert limits.sentence(limits.verdict(found), 1) == "compute-bound: 100% of a step is computing"
+    assert bottleneck.sentence(bottleneck.verdict(found), 1) == "compute-bound: 100% of a step is computing"
 
 
 def test_nothing_is_said_of_what_was_not_looked_for() -> None:
-    assert limits.shares(measured({}, {}), trial()) is None
-    assert limits.shares(measured({}), trial(gpus=1, data="synthetic", explain=False)) is None
+    assert bottleneck.shares(measured({}, {}), trial()) is None
+    assert bottleneck.shares(measured({}), trial(gpus=1, data="synthetic", explain=False)) is None
     assert rows.limited_by(record(trial(explain=False))) == ""
 
 
@@ -278,9 +280,9 @@ def test_rounds_survive_their_json() -> None:
     ],
 )  # fmt: skip
 def test_a_part_is_named_only_when_its_interval_says_so(found: Shares, part: Part | None, words: str) -> None:
-    verdict = limits.verdict(found)
+    verdict = bottleneck.verdict(found)
     assert verdict.part == part
-    assert limits.sentence(verdict, ranks=8, decode_threads=4) == words
+    assert bottleneck.sentence(verdict, ranks=8, decode_threads=4) == words
 
 
 SHARE = st.builds(Share, st.floats(-0.5, 1.5), st.floats(0, 1))
@@ -289,18 +291,18 @@ SHARES = st.builds(Shares, input=SHARE, comm=SHARE, compute=SHARE)
 
 @given(SHARES)
 def test_what_is_named_is_some_of_a_step_for_sure_and_leaves_the_next_part_behind(found: Shares) -> None:
-    verdict = limits.verdict(found)
+    verdict = bottleneck.verdict(found)
     waits: dict[Part, Share] = {"input": found.input, "comm": found.comm}
     if verdict.part is None:
         assert verdict.shares
-        assert limits.in_short(verdict).startswith("open: ")
+        assert bottleneck.in_short(verdict).startswith("open: ")
     elif verdict.part == "compute":
-        assert max(wait.value + wait.half_width for wait in waits.values()) < limits.CLEARLY
+        assert max(wait.value + wait.half_width for wait in waits.values()) < bottleneck.CLEARLY
         assert found.compute.value - found.compute.half_width > 0
         assert all(found.compute.low > wait.high for wait in waits.values())
     else:
         named, other = waits.pop(verdict.part), *waits.values()
-        assert named.value - named.half_width >= limits.CLEARLY / 2
+        assert named.value - named.half_width >= bottleneck.CLEARLY / 2
         assert named.low > other.high
 
 
@@ -317,7 +319,7 @@ def test_of_two_waits_that_are_equal_one_is_seldom_named_however_they_go_togethe
     named = 0
     for i, c in zip(input_, comm, strict=True):
         waits = [Share(float(of.mean()), float(half * of.std(ddof=1))) for of in (i, c)]
-        named += limits.verdict(Shares(input=waits[0], comm=waits[1], compute=Share(0.4, 0.0))).part is not None
+        named += bottleneck.verdict(Shares(input=waits[0], comm=waits[1], compute=Share(0.4, 0.0))).part is not None
     assert named / len(input_) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / len(input_))
 
 
@@ -325,12 +327,12 @@ def test_of_two_waits_that_are_equal_one_is_seldom_named_however_they_go_togethe
 def test_less_evidence_never_names_a_part(found: Shares, wider: float) -> None:
     """Wider intervals take a name away, and never give one or another."""
     less = Shares(**{part: Share(one.value, wider * one.half_width) for part, one in vars(found).items()})
-    assert limits.verdict(less).part in (None, limits.verdict(found).part)
+    assert bottleneck.verdict(less).part in (None, bottleneck.verdict(found).part)
 
 
 def test_input_that_nothing_decodes_is_called_input() -> None:
-    found = limits.verdict(shares((0.5, 0.01), (0, 0), (0.5, 0.01)))
-    assert limits.sentence(found, ranks=1) == "input-bound: 50% ± 1% of a step waits for its input"
+    found = bottleneck.verdict(shares((0.5, 0.01), (0, 0), (0.5, 0.01)))
+    assert bottleneck.sentence(found, ranks=1) == "input-bound: 50% ± 1% of a step waits for its input"
 
 
 def cell(*trials: tuple[tuple[float, float], ...]) -> pd.Series:
@@ -338,8 +340,8 @@ def cell(*trials: tuple[tuple[float, float], ...]) -> pd.Series:
     told = [
         planted.trial(
             100.0, gpus=2, repeat=n,
-            **{f"{part}_share": value for part, (value, _) in zip(limits.NAMES, parts, strict=True)},
-            **{f"{part}_share_ci": half for part, (_, half) in zip(limits.NAMES, parts, strict=True)},
+            **{f"{part}_share": value for part, (value, _) in zip(bottleneck.NAMES, parts, strict=True)},
+            **{f"{part}_share_ci": half for part, (_, half) in zip(bottleneck.NAMES, parts, strict=True)},
         )
         for n, parts in enumerate(trials)
     ]  # fmt: skip
@@ -347,8 +349,8 @@ def cell(*trials: tuple[tuple[float, float], ...]) -> pd.Series:
 
 
 def verdict_of(found: pd.Series) -> str:
-    verdict = limits.of_cell(found)
-    return limits.in_short(verdict) if verdict else ""
+    verdict = bottleneck.of_cell(found)
+    return bottleneck.in_short(verdict) if verdict else ""
 
 
 def test_a_cell_of_one_trial_says_what_the_trial_says() -> None:
@@ -387,7 +389,7 @@ def test_overlap_has_its_interval_in_a_row_and_over_the_repeats_of_a_cell() -> N
     assert (repeats[0]["overlap_share"], repeats[0]["overlap_share_ci"]) == pytest.approx((0.3, own), rel=1e-3)
     found = analysis.cells(planted.frame(repeats)).iloc[0]
     assert (found["overlap_share"], found["overlap_share_ci"]) == pytest.approx((0.3, own / math.sqrt(3)), rel=1e-3)
-    assert limits.overlapped(limits.share_of(found, "overlap")) == "30% ± 5%"
+    assert bottleneck.overlapped(bottleneck.share_of(found, "overlap")) == "30% ± 5%"
 
 
 @pytest.mark.parametrize(
@@ -403,11 +405,11 @@ def test_overlap_has_its_interval_in_a_row_and_over_the_repeats_of_a_cell() -> N
     ],
 )
 def test_an_overlap_is_named_only_when_its_interval_leaves_zero(share: Share, words: str) -> None:
-    assert limits.overlapped(share) == words
+    assert bottleneck.overlapped(share) == words
 
 
 def test_a_cell_that_nobody_looked_at_has_no_verdict() -> None:
-    assert limits.of_cell(analysis.cells(planted.frame(planted.trial(100.0))).iloc[0]) is None
+    assert bottleneck.of_cell(analysis.cells(planted.frame(planted.trial(100.0))).iloc[0]) is None
 
 
 @pytest.mark.parametrize(("level", "repeats", "least"), [(0, 3, 0.95), (1, 3, 0.95), (2, 3, 0.94), (4, 5, 0.94)])
@@ -432,10 +434,10 @@ def test_console_tag_and_report_say_the_same_of_a_trial() -> None:
     made = dataclasses.replace(record(asked), outcome=dataclasses.replace(record(asked).outcome, measurement=told))
     row = rows.row(made)
     assert row["limited_by"] == "input-bound: 40% of a step waits for its input"
-    found = limits.of_cell(analysis.cells(planted.frame(row)).iloc[0])
+    found = bottleneck.of_cell(analysis.cells(planted.frame(row)).iloc[0])
     assert found
-    assert limits.sentence(found, 2) == row["limited_by"]
-    assert overview.limited_by(analysis.cells(planted.frame(row))) == [limits.in_short(found)]
+    assert bottleneck.sentence(found, 2) == row["limited_by"]
+    assert overview.limited_by(analysis.cells(planted.frame(row))) == [bottleneck.in_short(found)]
 
 
 @given(st.integers(0, 2000), st.sampled_from([["comm"], ["input"], ["comm", "input", "both"]]))

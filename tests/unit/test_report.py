@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sweeps import analysis, report
 from sweeps.analysis.study import Study
-from sweeps.record import limits, rows
+from sweeps.record import bottleneck, rows
 from sweeps.report import answer, chart, drawing, foresight, page
 from sweeps.report.chart import Bars, Chart, Mark, Panel, Scale, Series, Table
 from tests.unit import studies
@@ -357,7 +357,7 @@ steps: {warmup: 10, measured: 200}
         share, within = float(cell["overlap_share"]), float(cell["overlap_share_ci"])
         assert shares[at] == share
         assert words[at] == f"{share:.0%} ± {within:.0%}"
-        assert line[-2] == limits.overlapped(limits.Share(share, within))
+        assert line[-2] == bottleneck.overlapped(bottleneck.Share(share, within))
         assert shares[0] + share == pytest.approx(float(cell["compute_share"]))
         assert sum(shares) == pytest.approx(1)
         assert f"overlapped {words[at]}" in report.html(study)

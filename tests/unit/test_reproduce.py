@@ -23,7 +23,7 @@ from sweeps.cli import main
 from sweeps.errors import InputError
 from sweeps.record import ledger, rows
 from sweeps.record.ledger import TrialRecord
-from sweeps.run import driver, earlier, reproduce
+from sweeps.run import driver, earlier_table, reproduce
 from sweeps.run.driver import Terms
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup
@@ -824,7 +824,7 @@ def test_an_earlier_sweep_against_its_own_trials_holds_in_every_row(
 
 
 def test_an_earlier_sweep_is_asked_again_cell_by_cell(small: ledger.SweepRecord) -> None:
-    again = plan.plan(sweep_of(earlier.table("small")))
+    again = plan.plan(sweep_of(earlier_table.table("small")))
     assert {trial.cell for trial in again.trials} == {trial.cell for trial in small.facts.trials}
     assert again.spec.name == "reproduce-small"
 
@@ -834,7 +834,7 @@ def test_an_earlier_sweep_whose_repeats_are_equal_is_a_table_too(small: ledger.S
     with contextlib.closing(ledger.create(planned, FILE.replace("name: small", "name: equal"))) as book:
         for config in planned.trials:
             book.write(record(config, 1000.0))
-    assert {row.half_width for row in earlier.table("equal").rows} == {publication.LEAST}
+    assert {row.half_width for row in earlier_table.table("equal").rows} == {publication.LEAST}
 
 
 def test_an_earlier_sweep_takes_from_its_nodes_what_it_took_and_says_so(
@@ -845,7 +845,7 @@ def test_an_earlier_sweep_takes_from_its_nodes_what_it_took_and_says_so(
     for trial in book.facts.trials:
         book.write(record(trial))
     book.close()
-    found = earlier.table("taking")
+    found = earlier_table.table("taking")
     again = sweep_of(found)
     assert again.env_from == ("MY_KEY",)
     judged = reproduction.reproduce(found, again, [], {trial.cell for trial in plan.plan(again).trials}, 0.05)
@@ -860,7 +860,7 @@ def test_a_table_that_was_exported_is_the_same_table(
 ) -> None:
     assert main.main(["reproduce", "small", "--export", "mine.csv"]) == 0
     mine = publication.load(Path("mine.csv"))
-    assert mine.rows == earlier.table("small").rows
+    assert mine.rows == earlier_table.table("small").rows
     assert mine.settings == {"device": "cpu", "image_size": 32, "steps.warmup": 2, "steps.measured": 5}
     assert {row.hardware for row in mine.rows} == {"node"}
     capsys.readouterr()
@@ -927,7 +927,7 @@ def test_cells_measured_on_two_machines_are_two_systems_of_the_table(
     for config in planned.trials:
         book.write(record(config, 100.0 + config.repeat, hardware="aaaa" if config.repeat else "bbbb"))
     book.end("complete")
-    found = earlier.table("small")
+    found = earlier_table.table("small")
     assert found.systems == ["bbbb", "aaaa"]
     assert [row.repeats for row in found.of("aaaa").rows] == [2] * 6
     assert len(plan.plan(sweep_of(found)).cells) == 6, "both are answered by the same cells"

@@ -28,9 +28,9 @@ from sweeps.errors import InputError
 from sweeps.record import ledger, rows
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import driver
-from sweeps.scheduling import cache, rungs, search
+from sweeps.scheduling import asha, cache, search
 from sweeps.scheduling.cache import Cache, made
-from sweeps.scheduling.sameness import Sameness
+from sweeps.scheduling.changes import Sameness
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from sweeps.spec.keys import SweepSpec
@@ -45,7 +45,7 @@ from workers.contract.messages import Cached, Granted, TrialConfig, TrialOutcome
 from workers.launch import preload, rank, verdict
 from workers.launch.rank import Made
 from workers.launch.supervisor import RankEnd
-from workers.node import fingerprint, sources
+from workers.node import fingerprint, start_from_source
 
 ROOT = Path(__file__).parents[2]
 ONE, TWO, FOUR = ([Node(f"n{n}", 4, 0) for n in range(count)] for count in (1, 2, 4))
@@ -183,8 +183,9 @@ def begun(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 def from_source(checkout: Path, *arguments: str) -> list[str]:
     """The command that starts a process there as a nursery's is started."""
-    script = str(checkout / "workers" / "node" / "sources.py")
-    return [script if part == str(sources.PACKAGE / "sources.py") else part for part in sources.command(*arguments)]
+    script = start_from_source.SCRIPT
+    there = checkout / script.relative_to(start_from_source.PACKAGE.parent)
+    return [str(there) if part == str(script) else part for part in start_from_source.command(*arguments)]
 
 
 @pytest.fixture
@@ -245,8 +246,8 @@ def test_a_nursery_and_a_rank_of_its_own_start_from_source(monkeypatch: pytest.M
     channel, beat = os.pipe()
     rank.start_from_nothing({"software": {}, "config": {"env": {}}}, channel, beat)
     nursery, own = called
-    assert nursery == sources.command("workers.launch.fork_server", "main", "address")
-    assert own[:-3] == sources.command("workers.launch.rank", "begin")
+    assert nursery == start_from_source.command("workers.launch.fork_server", "main", "address")
+    assert own[:-3] == start_from_source.command("workers.launch.rank", "begin")
     for fd in (channel, beat, int(own[-3].rpartition("/")[2])):
         os.close(fd)
 
@@ -640,11 +641,11 @@ def test_a_sweep_that_goes_on_with_other_code_says_of_what_else_decides_nothing_
         ended(reading("/images", batch_size=512), "failed", "killed", **made),
     ]
     trial = reading("/images")
-    equal = rungs.equals(trial, (("a", 1),), {"a": cache.Made("hw", "sw", {"/images": "ff"})})
+    equal = asha.equals(trial, (("a", 1),), {"a": cache.Made("hw", "sw", {"/images": "ff"})})
     stood = {"trial": trial.trial, "cell": trial.cell, "equals": equal, "top1": 0.5, "taken_s": 1.0}
     arrivals = [
-        *(rungs.Arrival(**stood, epoch=n, is_at_rung=True, is_at_target=False) for n in range(4)),
-        rungs.Arrival(**stood, epoch=5, is_at_rung=False, is_at_target=True),
+        *(asha.Arrival(**stood, epoch=n, is_at_rung=True, is_at_target=False) for n in range(4)),
+        asha.Arrival(**stood, epoch=5, is_at_rung=False, is_at_target=True),
     ]
     (line,) = Sameness([node("a")], done, arrivals).met(node("a", "new", "c2"))
     assert "the code in workers/ has changed since 6 of this sweep's trials were (then sw; now new, on a)" in line

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweeps.scheduling.asha import Arrival, Equals, Rungs, arrival, equals
 from sweeps.scheduling.cache import Made
-from sweeps.scheduling.rungs import Arrival, Equals, Rungs, arrival, equals
 from tests.unit.simulations import learning
 from workers.contract import messages
 from workers.contract.messages import EpochRecord, TrialConfig

@@ -24,8 +24,8 @@ from sweeps.run import driver
 from sweeps.spec import plan, sweep_file
 from sweeps.store import description
 from tests.unit.records import config, record
-from workers.checks import checkup
-from workers.contract import knobs, messages, ranks, redact
+from workers.checks import node_checkup
+from workers.contract import environment, messages, ranks, redact
 from workers.launch import rank
 from workers.node import fingerprint
 
@@ -234,13 +234,13 @@ def test_a_variable_that_a_node_lacks_is_found_before_the_sweep() -> None:
 def test_a_node_says_which_variables_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A", VALUE)
     monkeypatch.setenv("EMPTY", "")
-    assert checkup.unset(["A", "EMPTY", "NOWHERE"]) == ["EMPTY", "NOWHERE"]
+    assert node_checkup.unset(["A", "EMPTY", "NOWHERE"]) == ["EMPTY", "NOWHERE"]
 
 
 def test_what_was_in_force_holds_no_value_of_a_nodes_variable() -> None:
     trial = plan.plan(sweep_file.parse(f"{TEXT}  env: {{A: 1}}\nenv_from: [MINE]\n", "x")).trials[0]
     environ = {"A": "1", "MINE": VALUE, "HOROVOD_SECRET_KEY": VALUE, "NCCL_X": f"http://me:{VALUE}@h", "HF_TOKEN": "t"}
-    told = knobs.in_force(environ, trial)
+    told = environment.in_force(environ, trial)
     assert told == {"A": "1", "HOROVOD_SECRET_KEY": "***", "MINE": "***", "NCCL_X": "http://me:***@h"}
     assert VALUE not in str(fingerprint.software(environ)["environment"])
 

@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 
 from sweeps.cli import main, on_head
-from sweeps.cluster import checkup, driver_log, pack, private_ray, ray_jobs, relayed
+from sweeps.cluster import checkup, driver_log, marked_output, private_ray, ray_jobs, upload
 from sweeps.cluster import ray_cluster as cluster
 from sweeps.errors import InputError, RefusedError
 from sweeps.record import ledger
@@ -44,7 +44,7 @@ TEXT = "name: x\nmodel: tiny\ndevice: cpu\nspace: {batch_size: 8, gpus: [1, 2]}\
 
 
 def test_a_pack_holds_the_code_and_the_file_and_nothing_else(tmp_path: Path) -> None:
-    files = pack.pack(tmp_path, Path("sweep.yaml"), TEXT)
+    files = upload.pack(tmp_path, Path("sweep.yaml"), TEXT)
     assert {path.parts[0] for path in files} == {"sweep.yaml", "sweeps", "workers", "references"}
     assert {path.suffix for path in files} <= {".py", ".css", ".js", ".csv", ".md", ".yaml"}
     assert (tmp_path / "sweep.yaml").read_text() == TEXT
@@ -57,9 +57,9 @@ def test_a_secret_beside_the_code_is_not_packed(tmp_path: Path, monkeypatch: pyt
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("secret")
     (root / "sweeps/link.py").symlink_to("/etc/passwd")
-    monkeypatch.setattr(pack, "ROOT", root)
+    monkeypatch.setattr(upload, "ROOT", root)
     (tmp_path / "out").mkdir()
-    packed = pack.pack(tmp_path / "out", Path("sweep.yaml"), TEXT)
+    packed = upload.pack(tmp_path / "out", Path("sweep.yaml"), TEXT)
     assert [str(path) for path in packed] == ["sweep.yaml", "sweeps/a.py"]
 
 
@@ -74,18 +74,18 @@ def test_a_secret_beside_the_code_is_not_packed(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_a_sweep_file_is_called_there_what_it_is_called_here(named: str, place: str) -> None:
-    assert pack.place(Path(named)) == Path(place)
+    assert upload.place(Path(named)) == Path(place)
 
 
 def test_what_was_said_on_two_streams_is_told_apart_again() -> None:
     log = io.StringIO()
-    out, err = relayed.Marked(relayed.OUT, log), relayed.Marked(relayed.ERR, log)
+    out, err = marked_output.Marked(marked_output.OUT, log), marked_output.Marked(marked_output.ERR, log)
     out.write("one\ntw")
     err.write("oh\n")
     out.write("o | 2\nrest")
     out.close()
-    lines = [*log.getvalue().splitlines(), "2026 INFO Ray's own line", f"sweep|{relayed.CODE}|3"]
-    assert [relayed.told(line) for line in lines] == [
+    lines = [*log.getvalue().splitlines(), "2026 INFO Ray's own line", f"sweep|{marked_output.CODE}|3"]
+    assert [marked_output.told(line) for line in lines] == [
         ("o", "one"),
         ("e", "oh"),
         ("o", "two | 2"),
@@ -102,8 +102,8 @@ def test_a_relayed_command_ends_with_its_exit_code(capsys: pytest.CaptureFixture
     finally:
         sys.stdout, sys.stderr = out, err
     lines = capsys.readouterr().out.splitlines()
-    assert relayed.told(lines[-1]) == (relayed.CODE, "2")
-    assert any((relayed.told(line) or "")[0:1] == ("e",) for line in lines)
+    assert marked_output.told(lines[-1]) == (marked_output.CODE, "2")
+    assert any((marked_output.told(line) or "")[0:1] == ("e",) for line in lines)
 
 
 def _drawn(told: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from sweeps.record import rows
 from sweeps.record.ledger import TrialRecord
-from sweeps.simulator import course
+from sweeps.simulator import trial_time
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup, ended
 from sweeps.simulator.model import KINDS, step
@@ -99,7 +99,7 @@ def test_times_follow_one_another_on_the_clock_given() -> None:
     begin, end = report.window_at
     assert 1000 < report.entered_at < report.entered_at + report.build_s < begin < end < 1000 + group.took_s
     assert end - begin == pytest.approx(report.window_s)
-    assert group.took_s == pytest.approx(course.expected_s(config, FOUR_BY_FOUR), rel=0.1)
+    assert group.took_s == pytest.approx(trial_time.expected_s(config, FOUR_BY_FOUR), rel=0.1)
 
 
 def test_what_it_ran_on_is_marked_and_where_it_was_asked_to() -> None:

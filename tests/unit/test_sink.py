@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from workers.checks import checkup
+from workers.checks import node_checkup
 
 HERE = "127.0.0.1"
 WORD = bytes(range(32))
@@ -23,20 +23,20 @@ STRANGE = {
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "PROOF_S", 0.3)
-    monkeypatch.setattr(checkup, "PATIENCE_S", 5.0)
-    monkeypatch.setattr(checkup, "LINK_MIB", 4)
+    monkeypatch.setattr(node_checkup, "PROOF_S", 0.3)
+    monkeypatch.setattr(node_checkup, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(node_checkup, "LINK_MIB", 4)
 
 
 @pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE)
 def test_a_stranger_is_hung_up_on_and_the_sender_still_served(said: bytes) -> None:
-    port = checkup.Sink(HERE, WORD).port_number()
+    port = node_checkup.Sink(HERE, WORD).port_number()
     for _ in range(3):
         with socket.create_connection((HERE, port), timeout=5) as stranger:
             with contextlib.suppress(OSError):
                 stranger.sendall(said)
-            assert _until_the_end(stranger) in (checkup.PROOF_BYTES, 0)  # it was asked, and told nothing
-    assert checkup.send(HERE, port, WORD) > 0
+            assert _until_the_end(stranger) in (node_checkup.PROOF_BYTES, 0)  # it was asked, and told nothing
+    assert node_checkup.send(HERE, port, WORD) > 0
 
 
 def _until_the_end(line: socket.socket) -> int:
@@ -49,18 +49,18 @@ def _until_the_end(line: socket.socket) -> int:
 
 
 def test_the_proof_of_one_line_proves_nothing_on_another() -> None:
-    port = checkup.Sink(HERE, WORD).port_number()
+    port = node_checkup.Sink(HERE, WORD).port_number()
     with socket.create_connection((HERE, port), timeout=5) as seen:
-        proof = checkup._proof(WORD, checkup._received(seen, checkup.PROOF_BYTES))
+        proof = node_checkup._proof(WORD, node_checkup._received(seen, node_checkup.PROOF_BYTES))
     with socket.create_connection((HERE, port), timeout=5) as stranger:
         stranger.sendall(proof)
-        assert _until_the_end(stranger) == checkup.PROOF_BYTES
-    assert checkup.send(HERE, port, WORD) > 0
+        assert _until_the_end(stranger) == node_checkup.PROOF_BYTES
+    assert node_checkup.send(HERE, port, WORD) > 0
 
 
 def test_it_takes_once_and_closes() -> None:
-    port = checkup.Sink(HERE, WORD).port_number()
-    assert checkup.send(HERE, port, WORD) > 0
+    port = node_checkup.Sink(HERE, WORD).port_number()
+    assert node_checkup.send(HERE, port, WORD) > 0
     give_up = time.monotonic() + 5
     while True:
         with socket.socket() as line:
@@ -70,14 +70,14 @@ def test_it_takes_once_and_closes() -> None:
 
 
 def test_it_waits_for_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "PATIENCE_S", 0.3)
-    port = checkup.Sink(HERE, WORD).port_number()
+    monkeypatch.setattr(node_checkup, "PATIENCE_S", 0.3)
+    port = node_checkup.Sink(HERE, WORD).port_number()
     time.sleep(1)
     with socket.socket() as line:
         assert line.connect_ex((HERE, port))
 
 
 def test_it_listens_on_its_own_address_only() -> None:
-    port = checkup.Sink(HERE, WORD).port_number()
+    port = node_checkup.Sink(HERE, WORD).port_number()
     with socket.socket() as line:
         assert line.connect_ex(("127.0.0.2", port))

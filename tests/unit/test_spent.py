@@ -25,16 +25,16 @@ from sweeps.errors import InputError
 from sweeps.record import ledger
 from sweeps.record.gpu_hours import UNHEARD_S, Hours, heard_until
 from sweeps.record.ledger import TrialRecord
-from sweeps.run import cost, driver, metrics, status
+from sweeps.run import driver, forecast, metrics, status
 from sweeps.run.conductor import Conductor
 from sweeps.scheduling import search
+from sweeps.scheduling.asha import Rungs
 from sweeps.scheduling.cache import Cache, Made
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.feasibility import Feasibility
 from sweeps.scheduling.observer import Spent
 from sweeps.scheduling.packing import Start
-from sweeps.scheduling.rungs import Rungs
 from sweeps.scheduling.search import Listed
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
@@ -598,7 +598,7 @@ def test_a_plan_says_what_its_budget_can_never_hold() -> None:
     trials = plan.plan(sweep_file.parse(text, "x")).trials
     hours = dict(zip((trial.cell for trial in trials), (0.5, 1.0, 2.0), strict=True))
     known = Durations(lambda config: HOUR * hours[config.cell])
-    lines = cost.told(sweep_file.parse(text, "x"), trials, FOUR, known)
+    lines = forecast.told(sweep_file.parse(text, "x"), trials, FOUR, known)
     refused = "! 2 trials need more than the whole budget, the cheapest of them about 4 rank-hours: they won't run"
     assert refused in lines
 

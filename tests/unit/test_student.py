@@ -58,7 +58,7 @@ def test_nobody_else_asks_for_a_quantile_of_student_s(room: str) -> None:
 
 
 def test_scipy_is_not_imported_before_an_interval_is_asked_for() -> None:
-    modules = "sweeps.record.limits, sweeps.analysis.comparison, sweeps.analysis.predict, sweeps.analysis.means"
+    modules = "sweeps.record.bottleneck, sweeps.analysis.comparison, sweeps.analysis.predict, sweeps.analysis.means"
     code = f"import sys, {modules}; print('scipy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "False"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.cluster import doctor
-from workers.checks import checkup
+from workers.checks import node_checkup
 from workers.node import toolkit
 
 ROOT = Path(__file__).parents[2]
@@ -100,10 +100,10 @@ def test_doctor_shows_driver_and_toolkit_and_a_row_with_a_cure_for_what_is_wrong
 
 
 def test_a_node_of_a_cluster_says_the_same() -> None:
-    said = [str(one) for one in checkup._mismatches(FACTS)]
+    said = [str(one) for one in node_checkup._mismatches(FACTS)]
     assert [one.partition(", but ")[0].split()[0] for one in said] == ["CUDA", "CUDA"]
-    assert checkup._mismatches({**FACTS, "gpus": []}) == []
-    assert checkup._mismatches({}) == []
+    assert node_checkup._mismatches({**FACTS, "gpus": []}) == []
+    assert node_checkup._mismatches({}) == []
 
 
 @pytest.fixture

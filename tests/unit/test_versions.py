@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.cli import main, on_head
-from sweeps.cluster import pack, relayed, versions
+from sweeps.cluster import marked_output, upload, versions
 from sweeps.record import ledger
 
 pytestmark = pytest.mark.unit
@@ -35,8 +35,8 @@ def test_what_differs_is_named_with_its_cure(other: dict[str, str], words: str) 
 
 def test_any_edit_of_the_code_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = versions.here()
-    pack.pack(tmp_path)
-    monkeypatch.setattr(pack, "ROOT", tmp_path)
+    upload.pack(tmp_path)
+    monkeypatch.setattr(upload, "ROOT", tmp_path)
     assert versions.here() == before  # wherever it lies
     (tmp_path / "workers/launch/rank.py").write_text((tmp_path / "workers/launch/rank.py").read_text() + "\n")
     assert versions.difference(versions.here(), before)
@@ -47,8 +47,8 @@ def test_a_file_that_was_removed_here_and_still_lies_there_is_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`ray up` copies and deletes nothing: its cure would not help."""
-    pack.pack(tmp_path)
-    monkeypatch.setattr(pack, "ROOT", tmp_path)
+    upload.pack(tmp_path)
+    monkeypatch.setattr(upload, "ROOT", tmp_path)
     (tmp_path / "sweeps/renamed_since.py").write_text("")
     there = versions.here()
     (tmp_path / "sweeps/renamed_since.py").rename(tmp_path / "sweeps/renamed.py")
@@ -67,8 +67,8 @@ def test_who_asks_from_afar_hears_of_it(is_other: bool, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stdout", said)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     on_head.main(["list"])
-    lines = [relayed.told(line) for line in said.getvalue().splitlines()]
-    heard = [words for line in lines if line and line[0] == relayed.ERR for words in [line[1]]]
+    lines = [marked_output.told(line) for line in said.getvalue().splitlines()]
+    heard = [words for line in lines if line and line[0] == marked_output.ERR for words in [line[1]]]
     assert [words.startswith(versions.DIFFERS) for words in heard] == ([True] if is_other else [])
 
 

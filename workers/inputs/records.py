@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from workers.contract.messages import TrialConfig
 from workers.contract.ranks import Fault, Infeasible
-from workers.inputs import counting, images, labels, padding, shards
+from workers.inputs import images, labels, padding, record_counts, shards
+from workers.inputs.dropped_images import Place, Tally, number_of
 from workers.inputs.source import GROUP, Batch, Cores
-from workers.inputs.tally import Place, Tally, number_of
 from workers.inputs.threads import Decoders
 from workers.strategies.ring import Ring
 
@@ -38,7 +38,7 @@ Transform = Callable[[Any, Any, Any], tuple[Any, Any]]  # of a record, its posit
 
 
 class Records:
-    def __init__(self, config: TrialConfig, ring: Ring, cores: Cores, beat: counting.Beat) -> None:
+    def __init__(self, config: TrialConfig, ring: Ring, cores: Cores, beat: record_counts.Beat) -> None:
         """A convergence trial's records are counted here, before its data is brought to a known state and timed."""
         self._config, self._ring, self._beat = config, ring, beat
         self._decode_threads, self.decoders = cores.decode_threads, Decoders(cores.decode)
@@ -52,7 +52,7 @@ class Records:
         self._parts = {split: shards.deal(paths[split], ring.rank, ring.size) for split in SPLITS}
         self._whole = {split: shards.deal(paths[split], 0, 1) for split in SPLITS}
         self._labels = range(config.labels_from, config.labels_from + config.classes)
-        self._counts: dict[shards.Split, counting.Numbers] = {}
+        self._counts: dict[shards.Split, record_counts.Numbers] = {}
         self._tallies: list[Tally] = []
         if config.protocol == "convergence":
             for split in SPLITS:
@@ -78,7 +78,9 @@ class Records:
     def stream(self) -> Iterator[Batch]:
         rank, size, parts = self._ring.rank, self._config.batch_size, self._parts["train"]
         if not shards.holds(parts, size):
-            raise self._too_few(rank, max(counting.so_far(parts, counting.Kept(self._config.data)), default=0))
+            raise self._too_few(
+                rank, max(record_counts.so_far(parts, record_counts.Kept(self._config.data)), default=0)
+            )
         key = self._key(0, rank)
         records = read(table(parts).shuffle(len(parts), key).repeat()).shuffle(SHUFFLED, key)
         weights = tf.data.Dataset.from_tensors(tf.constant(1 / size)).repeat()
@@ -125,11 +127,11 @@ class Records:
             rule = f"of 1000 images one may be impossible to decode, but got {skipped} of {seen}"
             raise Fault("corrupt images", f"{rule}, the first {first}")
 
-    def _count(self, split: shards.Split) -> counting.Numbers:
+    def _count(self, split: shards.Split) -> record_counts.Numbers:
         """Records of each rank. At its first call, all ranks tell each other."""
         if split not in self._counts:
             parts, data = self._parts[split], self._config.data
-            self._counts[split] = counting.of_ranks(parts, data, self._ring, self._beat)
+            self._counts[split] = record_counts.of_ranks(parts, data, self._ring, self._beat)
         return self._counts[split]
 
     def _key(self, *purpose: int) -> int:

@@ -9,7 +9,7 @@ has its rank killed. The nursery ends, and every rank with it, when its standard
 It runs no TensorFlow op and lists no device: a fork would inherit half of what that starts. It has one thread.
 
 Its ranks run what it has loaded, and it tells each the fingerprint of that. So it starts once more by
-`workers.node.sources`, which loads no `.pyc` of the project.
+`workers.node.start_from_source`, which loads no `.pyc` of the project.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ class Nursery:
             try:
                 die_with_parent(parent)
                 os.environ["TMPDIR"] = tempfile.tempdir = scratch
-                from workers.contract import knobs
+                from workers.contract import environment
                 from workers.launch import rank
 
-                if knobs.needs_own_process(order["config"]["env"]):
+                if environment.needs_own_process(order["config"]["env"]):
                     rank.start_from_nothing(order, *fds)
                 rank.main(order, *fds)
             except BaseException:
@@ -169,6 +169,6 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    from workers.node import sources
+    from workers.node import start_from_source
 
-    os.execv(sys.executable, sources.command("workers.launch.fork_server", "main", *sys.argv[1:]))
+    os.execv(sys.executable, start_from_source.command("workers.launch.fork_server", "main", *sys.argv[1:]))

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from workers.node import fingerprint, sources
+from workers.node import fingerprint, start_from_source
 
 # What a rank (`launch.rank`) and its training (`workloads.images.train`) come to import, at once or later; a test reads
 # their imports and holds this.
@@ -40,7 +40,7 @@ def loaded(facts: Mapping[str, Any]) -> dict[str, Any]:
     for module in MODULES:
         importlib.import_module(module)
     lying = fingerprint.contents()
-    for wrong in _unlike({path: sources.digest(content) for path, content in lying.items()}):
+    for wrong in _unlike({path: start_from_source.digest(content) for path, content in lying.items()}):
         raise LoadedError(wrong)
     return {**facts, "code": fingerprint.code(lying)}
 
@@ -51,7 +51,7 @@ def _unlike(lying: Mapping[str, str]) -> Iterator[str]:
         if name.partition(".")[0] != fingerprint.PACKAGE.name:
             continue
         path = Path(module.__file__ or "").relative_to(fingerprint.PACKAGE).as_posix()
-        if not (compiled := sources.compiled(module)):
-            yield f"{name} must be compiled from its source, but a .pyc may have been taken: see sources.py"
+        if not (compiled := start_from_source.compiled(module)):
+            yield f"{name} must be compiled from its source, but a .pyc may have been taken: see start_from_source.py"
         elif compiled != lying.get(path):
             yield f"workers/{path} must stay as it is while it is loaded, but was edited"

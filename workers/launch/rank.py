@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from workers.contract import datafiles, knobs, messages, paths, redact
+from workers.contract import datafiles, environment, messages, paths, redact
 from workers.contract.libc import flush_c_output
 from workers.contract.ranks import Beat, Fault, Infeasible, Seat, Voice
 from workers.launch import preload
-from workers.node import fingerprint, sources
+from workers.node import fingerprint, start_from_source
 
 PRECEDENCE = -10  # as a niceness
 # How a rank hears that another has gone: from Horovod, or through TensorFlow from what carries its reductions.
@@ -51,7 +51,7 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
     code, made = 0, Made()
     try:
         config = messages.trial_config(order["config"])
-        os.environ.update(order["env"] | knobs.environment(config))
+        os.environ.update(order["env"] | environment.environment(config))
         _check_variables(config)
         made = Made(_software(order["software"]), datafiles.of_trial(config))
         voice.sign = lambda report: made.told(report, config)
@@ -117,7 +117,7 @@ def start_from_nothing(order: dict[str, Any], channel_fd: int, beat_fd: int) -> 
     for fd in (channel_fd, beat_fd):
         os.set_inheritable(fd, True)
     arguments = (f"/proc/self/fd/{order_fd}", str(channel_fd), str(beat_fd))
-    run = sources.command("workers.launch.rank", "begin", *arguments)
+    run = start_from_source.command("workers.launch.rank", "begin", *arguments)
     os.execve(sys.executable, run, os.environ | order["config"]["env"])
 
 

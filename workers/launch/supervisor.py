@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from workers.contract import knobs, messages, paths
+from workers.contract import environment, messages, paths
 from workers.contract.messages import Progress
 from workers.contract.ranks import BEAT, Beat, Seat
 from workers.frameworks.tensorflow import memory
@@ -224,7 +224,7 @@ def _watched(
 def _limit_s(order: Order, phase: messages.Phase) -> float:
     """How long a rank may stay in a phase. One that has TensorFlow to import starts as slowly as a nursery."""
     deadlines = order.config.deadlines
-    if phase == "start" and knobs.needs_own_process(order.config.env):
+    if phase == "start" and environment.needs_own_process(order.config.env):
         return deadlines.nursery_s
     return deadlines.for_phase(phase)
 

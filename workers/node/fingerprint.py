@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from workers.contract import knobs, quota, redact
+from workers.contract import environment, quota, redact
 from workers.node import readings
 from workers.node.readings import text
 
@@ -43,7 +43,19 @@ HOROVOD_BUILT = {
     "cuda": b"GPUOpContextE",
 }
 VARIABLES = (
-    *(*knobs.READ_LATE, "TF_", "XLA_", "GLOO_", "UCX_", "OMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "KERAS_BACKEND"),
+    *(
+        *environment.READ_LATE,
+        "TF_",
+        "XLA_",
+        "GLOO_",
+        "UCX_",
+        "OMP_",
+        "KMP_",
+        "MKL_",
+        "ONEDNN_",
+        "DNNL_",
+        "KERAS_BACKEND",
+    ),
     *("NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "LD_PRELOAD", "MALLOC_"),
 )
 OF_TERRAFORM = ("TF_VAR_", "TF_TOKEN_", "TF_CLI_")  # not TensorFlow's, and often secret
@@ -220,7 +232,7 @@ def in_force(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(environ.items())
         if name.startswith(VARIABLES)
         and not name.startswith(OF_TERRAFORM)
-        and not (name.startswith("HOROVOD_") and name.endswith(knobs.OF_THE_SEAT))
+        and not (name.startswith("HOROVOD_") and name.endswith(environment.OF_THE_SEAT))
     }
 
 

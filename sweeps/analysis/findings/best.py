@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sweeps import analysis
 from sweeps.analysis import Pick
+from sweeps.analysis.best_cell import NOT_SHOWN
 from sweeps.analysis.findings.finding import Finding, Rule
-from sweeps.analysis.picking import NOT_SHOWN
-from sweeps.record import limits
+from sweeps.record import bottleneck
 from sweeps.text import tables
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ def told(study: Study, best: Best) -> Iterator[Finding]:
         return
     top = best.top
     yield from _speed_up(study, top)
-    if verdict := limits.of_cell(top):
-        words = limits.sentence(verdict, int(top["gpus"]))
+    if verdict := bottleneck.of_cell(top):
+        words = bottleneck.sentence(verdict, int(top["gpus"]))
         says = f"It is {words}." if verdict.part else f"What limits it is {words}."
         is_shown: Literal["shown", "open"] = "shown" if verdict.part else "open"
         yield Finding(rule="limit", severity="note", sureness=is_shown, says=says, cells=(top["cell"],))

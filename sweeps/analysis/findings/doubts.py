@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sweeps.analysis import apart, cells, named, pick, plain, repeats, scaling, varied
+from sweeps.analysis.best_cell import NOT_SHOWN
 from sweeps.analysis.comparison import CACHED
 from sweeps.analysis.findings.finding import Finding, doubt
-from sweeps.analysis.picking import NOT_SHOWN
 
 if TYPE_CHECKING:
     import pandas as pd

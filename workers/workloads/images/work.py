@@ -7,7 +7,7 @@ import resource
 import time
 from typing import Any
 
-from workers.contract import knobs, schedules
+from workers.contract import environment, schedules
 from workers.contract.messages import RankReport, TrialConfig
 from workers.contract.ranks import Voice
 from workers.frameworks.tensorflow import models, readback
@@ -55,7 +55,7 @@ class Work:
             pinned=str(self._pins()) if self._cores.is_pinned else "",
             pinning_note=self._cores.pinning_note,
             allreduce_mib_per_s=speed(self.ring),
-            in_force=knobs.in_force(os.environ, self.config),
+            in_force=environment.in_force(os.environ, self.config),
             runs=readback.of_tensorflow() | self.learner.runs(),
             **figures,
         )

@@ -33,7 +33,9 @@ PROOF_BYTES = 32
 
 def facts(folders: Sequence[str]) -> dict[str, Any]:
     """What the node is and has; `folders` that it should see."""
-    probe = subprocess.run([sys.executable, "-m", "workers.checks.probe"], capture_output=True, text=True, check=False)
+    probe = subprocess.run(
+        [sys.executable, "-m", "workers.checks.machine_facts"], capture_output=True, text=True, check=False
+    )
     known = json.loads(probe.stdout.splitlines()[-1]) if probe.returncode == 0 else {}
     return {
         "host": os.uname().nodename,

@@ -1,4 +1,4 @@
-"""What this machine is and can do, as facts. `python -m workers.checks.probe` prints them as JSON.
+"""What this machine is and can do, as facts. `python -m workers.checks.machine_facts` prints them as JSON.
 
 It imports TensorFlow and Horovod to ask them, so the control plane runs it as a process of its own.
 """

@@ -1,6 +1,6 @@
 """Start a process whose part of the project is compiled from its sources, never taken from a `.pyc`.
 
-    python -P workers/node/sources.py MODULE FUNCTION [ARGUMENT ...]
+    python -P workers/node/start_from_source.py MODULE FUNCTION [ARGUMENT ...]
 
 Python takes a `.pyc` for as good as its source if the source's size and second are those that it was compiled from.
 A copy that keeps times, or two edits within a second, is enough for what runs to be another program than what lies
@@ -22,12 +22,13 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-PACKAGE = Path(__file__).resolve().parents[1]
+SCRIPT = Path(__file__).resolve()
+PACKAGE = SCRIPT.parents[1]
 
 
 def command(module: str, function: str, *arguments: str) -> list[str]:
     """Return the command line that calls a module's function with these texts, in a process of its own."""
-    return [sys.executable, "-P", str(PACKAGE / "sources.py"), module, function, *arguments]
+    return [sys.executable, "-P", str(SCRIPT), module, function, *arguments]
 
 
 def digest(source: bytes) -> str:

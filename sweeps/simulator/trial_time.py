@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sweeps.simulator import learning, model, unfit
+from sweeps.simulator import infeasible, learning, model
 from sweeps.spec import arrangements
 from workers.contract.messages import CALM_STEPS, LENT, TrialConfig
 
@@ -40,7 +40,7 @@ def expected_s(config: TrialConfig, cluster: SimulatedCluster) -> float:
     ranks = arrangements.arrangement(config, cluster.nodes) or (config.gpus,)
     step_ms = model.step(config, cluster.kind, ranks, cluster.nodes[0].cpus).step_ms
     around_s = LAUNCH_S[config.device] + build_s(config)
-    if unfit.why(config, cluster, max(ranks)):
+    if infeasible.why(config, cluster, max(ranks)):
         return around_s
     around_s += REPORT_S
     if config.protocol == "convergence":

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from sweeps.scheduling import durations, gantt
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.packing import Packing
-from sweeps.simulator import course
+from sweeps.simulator import trial_time
 from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.spec import arrangements, plan
 from sweeps.spec.arrangements import Node, Seats
@@ -51,7 +51,7 @@ class Forecast:
 
 def learned(machine: SimulatedCluster, is_real: bool) -> Durations:
     """From the trials of this folder's sweeps, and a model of such a cluster."""
-    made = Durations(functools.partial(course.expected_s, cluster=machine))
+    made = Durations(functools.partial(trial_time.expected_s, cluster=machine))
     for record in durations.earlier(simulated=not is_real):
         made.learn(record)
     return made

@@ -14,7 +14,7 @@ from typing import Any
 from sweeps.record import rows
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling import feasibility
-from sweeps.scheduling.rungs import Arrival
+from sweeps.scheduling.asha import Arrival
 from workers.contract.messages import Granted
 
 AT_RUNG = "at rung"

@@ -230,12 +230,22 @@ def stop(name: str) -> int:
     else:
         os.kill(last["pid"], signal.SIGTERM)
     give_up = time.monotonic() + STOPPED_WITHIN_S
-    while ledger.is_driven(name):
+    while _is_still_driven(name):
         if time.monotonic() > give_up:
             raise RefusedError(f"a driver must end within {STOPPED_WITHIN_S} s, but process {last['pid']} does not")
         time.sleep(LOOK_EVERY_S)
-    print(_stopped(name, is_submitted="job" in last))
+    if name in ledger.names():
+        print(_stopped(name, is_submitted="job" in last))
+    else:
+        print(f"{name} is stopped; nothing of it had been measured, and nothing of it is left")
     return errors.DONE
+
+
+def _is_still_driven(name: str) -> bool:
+    try:
+        return ledger.is_driven(name)
+    except (InputError, FileNotFoundError):  # one in a terminal of which nothing had begun: its driver has deleted it
+        return False
 
 
 def _stopped(name: str, is_submitted: bool = True) -> str:

@@ -120,7 +120,8 @@ class Ledger:
         self.paths = paths
         self.facts = facts
         self.is_new = before is None
-        self._has_begun = not self.is_new
+        self.has_run = False  # a trial, since this driver has it
+        self._stays = not self.is_new
         self.before = before or SweepRecord(facts, ())
         self._file = file
 
@@ -129,6 +130,7 @@ class Ledger:
         self._cut_torn_line()
         self._write_facts()
         self._sign()
+        self._stays = JOB in os.environ  # who submitted it is told its name, and goes by that
 
     def plan(self, plan: Plan) -> None:
         """What it is going to measure, where that has become known since it began."""
@@ -154,18 +156,23 @@ class Ledger:
 
     @property
     def is_blank(self) -> bool:
-        """Has no trial of it ever got a GPU, nor a result?"""
-        return not self._has_begun
+        """Has no trial of it ever got a GPU, nor a result, and does nobody elsewhere know its name?"""
+        return not (self._stays or self.has_run)
+
+    @property
+    def is_still_complete(self) -> bool:
+        """Was it complete, and has this driver run nothing?"""
+        return self.before.is_complete and not self.has_run
 
     def start(self, config: TrialConfig, at: float) -> None:
         """It holds its GPUs from now on. Nothing counts by this line but what a driver that is killed leaves open: it
         need not be on the disk."""
         self._append({"kind": "start", "trial": config.trial, "gpus": config.gpus, "at": at}, is_safe=False)
-        self._has_begun = True
+        self.has_run = True
 
     def write(self, record: TrialRecord) -> None:
         self._append({"kind": "trial", "trial": record.config.trial, **messages.to_json(record)})
-        self._has_begun = True
+        self.has_run = True
 
     def write_attempt(self, record: TrialRecord) -> None:
         """It is tried again: this end does not count."""
@@ -183,13 +190,12 @@ class Ledger:
             self._file.close()
 
     def discard(self) -> None:
-        """Nothing was measured: leave no trace."""
+        """Nothing was measured: leave no trace but what the system does not let go."""
         gone = self.paths.folder.with_name(f".{self.paths.name}.{uuid.uuid4().hex}")
-        try:
+        with contextlib.suppress(OSError):
             self.paths.folder.rename(gone)  # at once: in a folder that is being emptied another driver would begin
-            shutil.rmtree(gone)
-        finally:
-            self.close()
+        self.close()  # before it is deleted: NFS keeps what is open, under another name
+        shutil.rmtree(gone, ignore_errors=True)
 
     def _append(self, entry: Mapping[str, Any], is_safe: bool = True) -> None:
         try:
@@ -199,7 +205,7 @@ class Ledger:
                 os.fsync(self._file.fileno())
         except OSError as error:
             cure = "free or choose another disk (SWEEP_RESULTS=folder), then run again"
-            if self._has_begun:
+            if not self.is_blank:
                 resumes = caller.command("resume", self.facts.name, is_submitted=JOB in os.environ)
                 cure = f"free some of its disk, then {resumes}"
             raise RefusedError(
@@ -494,9 +500,13 @@ class Tail:
 
 
 def names() -> list[str]:
-    """The sweeps in the results folder, oldest first."""
-    ledgers = [path for path in results_root().glob("*/ledger.jsonl") if path.is_file()]
-    return [path.parent.name for path in sorted(ledgers, key=lambda path: path.stat().st_mtime)]
+    """The sweeps in the results folder, oldest first. What begins with a dot is being deleted, or was to be."""
+    changed: dict[str, float] = {}
+    for path in results_root().glob("[!.]*/ledger.jsonl"):
+        with contextlib.suppress(OSError):  # it has gone since
+            if path.is_file():
+                changed[path.parent.name] = path.stat().st_mtime
+    return sorted(changed, key=changed.__getitem__)
 
 
 def paths(name: str) -> SweepPaths:

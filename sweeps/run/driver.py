@@ -112,15 +112,25 @@ def drive(
             known = Cache(found.result())
         except BaseException:
             if book:
-                book.discard()
+                _given_up(book, console)
             raise
         book.plan(planned)
         strategy = functools.partial(search.strategy, planned)
         return _conduct(planned, strategy, NOTHING, known, book, site, terms, console, file)
 
 
+def _given_up(book: ledger.Ledger, console: Console) -> None:
+    """Nothing of it has run. A new one in a terminal leaves nothing; any other is as it was before, or stopped."""
+    if book.is_blank:
+        book.discard()
+        return
+    if book.is_new:
+        console.print(f"{book.facts.name} ends before its first trial; to go on: {_resumes(book.facts.name)}")
+    _ended(book, "complete" if book.is_still_complete else "stopped")  # what it refuses hides no other reason
+
+
 def _named(book: ledger.Ledger, console: Console) -> None:
-    """Whoever submitted it reads its name there."""
+    """Whoever submitted it reads its name there, and takes it to have begun."""
     driver_log.into(book.paths.logs)
     console.print(f"results in {book.paths.folder}", style="dim")
 
@@ -145,21 +155,27 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
     planned = Plan(facts.spec, facts.trials, nodes=facts.nodes)
     done = [trial for trial in record.trials if trial.outcome.status not in AGAIN]
     console, file = screen.beside(), Path(f"results/{facts.name}")
-    console.print(screen.named(facts.name, _left(planned, done)))
-    _named(book, console)
+    driver_log.into(book.paths.logs)
+    is_over = _is_over(record, done)
+    console.print(screen.named(facts.name, _left(planned, done, is_over)))
     terms = dataclasses.replace(terms, simulate=facts.simulated)
     _budget(facts.spec, terms)
-    if facts.trials and len(done) >= len(facts.trials) and not _are_bases_left(facts.spec, done):
+    if is_over:
+        _named(book, console)
         refusals = _brought(record)
         if not record.is_complete:  # its driver was killed before it could say so
             book.end("complete")
         return _told(planned, book, refusals, file, "", console, terms)
     with _site(terms, console) as site:
+        if does_wait := _waits_for_nodes(planned, site):
+            _named(book, console)
         _await_nodes(planned, site, console)
         if not (facts.nodes or record.trials or record.attempts):  # its driver has gone while it waited for nodes
             planned = _for_nodes(planned, site.nodes, facts.name, console)
             book.plan(planned)
         planned = _possible(planned, site, terms, facts.name, console, is_begun=True)
+        if not does_wait:
+            _named(book, console)
         strategy = functools.partial(search.strategy, planned)
         arrivals = [asha.arrival(noted) for noted in record.rungs]
         before = _Before(done, record.attempts, arrivals, record.spent)
@@ -178,15 +194,21 @@ def _brought(record: SweepRecord) -> list[RefusedError]:
     return []
 
 
-def _left(planned: Plan, done: Sequence[TrialRecord]) -> str:
+def _is_over(record: SweepRecord, done: Sequence[TrialRecord]) -> bool:
+    """Nothing of it is left to run. Of a search that proposes its own trials only its driver could say so."""
+    if not record.facts.trials:
+        return record.is_complete and len(done) == len(record.trials)
+    return len(done) >= len(record.facts.trials) and not _are_bases_left(record.facts.spec, done)
+
+
+def _left(planned: Plan, done: Sequence[TrialRecord], is_over: bool) -> str:
+    if is_over:  # who follows a submitted driver goes by these words
+        return f"{driver_log.NOTHING_TO_RUN}: all {len(done)} trials have ended"
     if not planned.trials:
         return f"{len(done)} trials are done, and the search goes on"
-    left = planned.most - len(done)
-    if not left and _are_bases_left(planned.spec, done):
-        return "all that is left are trials on one GPU, which the efficiency of others needs"
-    if left <= 0:  # who follows a submitted driver goes by these words
-        return f"{driver_log.NOTHING_TO_RUN}: all {planned.most} trials have ended"
-    return f"{left} of {planned.most} trials are left"
+    if left := planned.most - len(done):
+        return f"{left} of {planned.most} trials are left"
+    return "all that is left are trials on one GPU, which the efficiency of others needs"
 
 
 def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
@@ -199,6 +221,7 @@ def retry(name: str, statuses: Sequence[str], terms: Terms) -> int:
 def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
     record, facts = book.before, book.facts
     console, file = screen.beside(), Path(f"results/{facts.name}")
+    driver_log.into(book.paths.logs)
     meant = statuses or ("failed", "lost")
     again = tuple(trial.config for trial in record.trials if trial.outcome.status in meant)
     kept = [trial for trial in record.trials if trial.outcome.status not in meant]
@@ -214,13 +237,16 @@ def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
         _named(book, console)
         return errors.DONE
     console.print(screen.named(facts.name, f"{len(again)} trials once more"))
-    _named(book, console)
     terms = dataclasses.replace(terms, simulate=facts.simulated)
     _budget(facts.spec, terms)
     with _site(terms, console) as site:
         planned = Plan(facts.spec, again, nodes=facts.nodes)
+        if does_wait := _waits_for_nodes(planned, site):
+            _named(book, console)
         _await_nodes(planned, site, console)
         planned = _possible(planned, site, terms, facts.name, console, is_begun=True)
+        if not does_wait:
+            _named(book, console)
         return _conduct(
             planned,
             lambda _: search.Listed(planned.trials),
@@ -479,7 +505,7 @@ def _conduct(
     refusals: list[RefusedError] = []
     is_over = is_complete = False
     try:
-        with progress, site.guarded(functools.partial(_abandoned, tracker, console, book.facts.name, terms)):
+        with progress, site.guarded(functools.partial(_abandoned, tracker, console, book, terms)):
             is_complete = ray_tune.run(engine, spec, book, site, [progress, tracker, herald, *meters], before=same)
         is_over = True
     except RefusedError as refusal:
@@ -487,13 +513,14 @@ def _conduct(
     finally:  # a Ctrl-C before the first trial comes by here too
         for meter in meters:
             meter.close()
-        is_whole, is_discarded = is_complete and not before.leaves, book.is_blank
+        is_whole = book.is_still_complete or (is_complete and not before.leaves)
+        is_discarded = book.is_blank
         left = tracker.close(is_whole, is_discarded)
         if is_over and not is_discarded:
             refusals += _ended(book, "complete" if is_whole else "stopped")
+        elif not book.has_run:
+            _given_up(book, console)
         herald.close()  # from here on the ledger tells how it stands
-        if is_discarded:
-            book.discard()
     if refusals and not progress.done:
         raise refusals[0]
     if left:
@@ -560,18 +587,18 @@ def _rungs(spec: SweepSpec) -> Rungs | None:
     return Rungs(spec.search.grace, spec.search.reduction, spec.epochs, spec.evaluate_every)
 
 
-def _abandoned(tracker: Tracker, console: Console, name: str, terms: Terms, why: str) -> None:
+def _abandoned(tracker: Tracker, console: Console, book: ledger.Ledger, terms: Terms, why: str) -> None:
     """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will."""
+    resumes = _resumes(book.facts.name)
     if terms.address:
         console.print(why, style="red")
-        console.print(f"  once it is back, or with another head's address: {_resumes(name)}")
+        console.print(f"  once it is back, or with another head's address: {resumes}")
     else:
         console.print("the Ray that this command had started on this machine has ended before it", style="red")
         console.print(
-            "  by a signal to all processes of the command, or by hand, or for lack of memory\n"
-            f"  to go on: {_resumes(name)}"
+            f"  by a signal to all processes of the command, or by hand, or for lack of memory\n  to go on: {resumes}"
         )
-    tracker.close(is_complete=False)
+    tracker.close(book.is_still_complete)
     os._exit(errors.REFUSED)
 
 

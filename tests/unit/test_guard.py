@@ -68,8 +68,9 @@ def test_whoever_loses_its_head_is_told_what_has_ended_and_how_to_go_on(
     told = io.StringIO()
     monkeypatch.setattr(driver.os, "_exit", ended.append)
     tracker = types.SimpleNamespace(close=lambda is_complete: 0)
+    book = types.SimpleNamespace(facts=types.SimpleNamespace(name="x"), is_still_complete=False)
     why = "the Ray head at 127.0.0.1:54321 has gone"
-    driver._abandoned(tracker, Console(file=told, width=200), "x", driver.Terms(address=address), why)  # type: ignore[arg-type]
+    driver._abandoned(tracker, Console(file=told, width=200), book, driver.Terms(address=address), why)  # type: ignore[arg-type]
     assert ended == [3]
     if address:
         assert why in told.getvalue()

@@ -174,3 +174,37 @@ def test_a_full_disk_is_told_with_the_cure_that_keeps_what_was_measured() -> Non
     other._file = open("/dev/full", "w")  # noqa: SIM115
     with pytest.raises(RefusedError, match="then sweep resume study-2"):
         other.end("stopped")
+
+
+def test_what_can_t_be_deleted_is_left_without_hiding_why_the_sweep_was_refused(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On NFS a file that is open can't be deleted, nor the folder that holds it."""
+    _, book = fresh()
+    was_open: list[bool] = []
+
+    def rmtree(_: Path, ignore_errors: bool = False) -> None:
+        was_open.append(not book._file.closed)
+        if not ignore_errors:
+            raise OSError(39, "Directory not empty")
+
+    monkeypatch.setattr("shutil.rmtree", rmtree)
+    book.discard()
+    assert was_open == [False]
+    assert [path.name.startswith(".study.") for path in results.iterdir()] == [True]
+    assert ledger.names() == [], "it is no sweep"
+
+
+def test_a_sweep_that_goes_while_one_looks_which_are_there_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh()
+    _, going = fresh()
+    is_file = Path.is_file
+
+    def looked(path: Path) -> bool:
+        found = is_file(path)
+        if path == going.paths.ledger:
+            going.discard()
+        return found
+
+    monkeypatch.setattr(Path, "is_file", looked)
+    assert ledger.names() == ["study"]

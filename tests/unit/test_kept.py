@@ -1,0 +1,289 @@
+"""A sweep whose name was handed out can be found by it, however its driver ended; any other leaves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps import errors
+from sweeps.cli import main
+from sweeps.cluster import driver_log, ray_jobs
+from sweeps.errors import InputError, RefusedError
+from sweeps.record import ledger
+from sweeps.run import driver, ray_tune, status, tracker
+from sweeps.run.driver import Terms
+from sweeps.spec import plan, sweep_file
+from sweeps.spec.arrangements import Node
+from tests.unit.records import record
+from workers.contract.messages import TrialOutcome
+
+TEXT = "{name: mine, model: tiny, device: cpu, repeats: 1, space: {batch_size: [8, 16], gpus: [1, 2]}}"
+WAITS = TEXT.replace("repeats", "wait_for_nodes_min: 0.001, repeats")
+FAILED = TrialOutcome(status="failed", kind="killed")
+
+
+class Place:
+    """A cluster of one node with one core, for as long as a test says."""
+
+    def __init__(self, cpus: int = 1) -> None:
+        self.nodes = [Node("here", cpus, 0)]
+        self.lacking: dict[str, list[str]] = {}
+        self.asked: Callable[[], None] = lambda: None
+
+    def ask_for(self, _: object) -> None:
+        self.asked()
+
+    def without(self, _: object) -> dict[str, list[str]]:
+        return self.lacking
+
+    def guarded(self, _: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+@pytest.fixture
+def there(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    place = Place()
+
+    @contextlib.contextmanager
+    def site(*_: object) -> Iterator[Place]:
+        yield place
+
+    monkeypatch.setattr(driver, "_site", site)
+    monkeypatch.setattr("sweeps.store.query.finished", lambda _: [])
+    (workplace / "mine.yaml").write_text(WAITS)
+    return place
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ledger.JOB, "sweep-mine-1")
+
+
+@pytest.fixture
+def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What MLflow is told of the sweep's own run."""
+    told: list[str] = []
+
+    class Tracker:
+        refusal, is_closed = "", True
+
+        def __init__(self, _: object) -> None: ...
+
+        def close(self, is_complete: bool, is_discarded: bool = False) -> int:
+            told.append("discarded" if is_discarded else "FINISHED" if is_complete else "KILLED")
+            return 0
+
+    monkeypatch.setattr(tracker, "Tracker", Tracker)
+    return told
+
+
+def interrupted(*_: object, **__: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def store_away(*_: object, **__: object) -> Any:
+    raise RefusedError("the tracking store must be writable")
+
+
+def ended(outcomes: Sequence[TrialOutcome | None], text: str = TEXT, why: str = "complete") -> None:
+    """A sweep whose first trials have ended so."""
+    planned = plan.plan(sweep_file.parse(text, "x"), nodes=[Node("here", 2, 0)])
+    with contextlib.closing(ledger.create(planned, text)) as book:
+        for config, outcome in zip(planned.trials, outcomes, strict=False):
+            book.write(record(config, outcome=outcome) if outcome else record(config))
+        book.end(why)
+
+
+@pytest.mark.usefixtures("submitted")
+@pytest.mark.parametrize("ends", ["nodes do not come", "stopped"])
+def test_a_submitted_sweep_that_ends_while_it_waits_is_there_to_be_asked_for_and_to_go_on(
+    ends: str, there: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there.asked = interrupted if ends == "stopped" else there.asked
+    code, reason = (
+        (errors.INTERRUPTED, "interrupted") if ends == "stopped" else (errors.WRONG_INPUT, "--skip-impossible")
+    )
+    assert main.main(["run", "mine.yaml", "--address", "auto"]) == code
+    assert ledger.names() == ["mine"]
+    assert ledger.read("mine").has_ended
+    assert status.look("mine")["state"] == "stopped"
+    capsys.readouterr()
+    assert ray_jobs.logs("mine", False) == errors.DONE
+    log = capsys.readouterr().out
+    assert reason in log
+    assert "mine ends before its first trial; to go on: sweep resume mine" in log
+    there.asked, there.nodes = lambda: None, [Node("here", 2, 0)]
+    went_on: list[plan.Plan] = []
+    monkeypatch.setattr(driver, "_conduct", lambda planned, *_: went_on.append(planned) or errors.DONE)
+    assert main.main(["resume", "mine", "--address", "auto"]) == errors.DONE
+    assert len(went_on[0].trials) == 4
+    assert ledger.read("mine").facts.nodes == (there.nodes[0],)
+
+
+@pytest.mark.parametrize("end", [interrupted, store_away])
+@pytest.mark.parametrize("is_submitted", [True, False])
+def test_a_sweep_that_ends_before_its_first_trial_stays_if_it_was_submitted(
+    is_submitted: bool,
+    end: Callable[..., Any],
+    there: Place,
+    mlflow: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there.nodes = [Node("here", 2, 0)]
+    if is_submitted:
+        monkeypatch.setenv(ledger.JOB, "sweep-mine-1")
+    monkeypatch.setattr(ray_tune, "run", end)
+    with pytest.raises((KeyboardInterrupt, RefusedError)):
+        driver.drive(Path("mine.yaml"), (), Terms())
+    assert ledger.names() == ["mine"] * is_submitted
+    assert mlflow == (["KILLED"] if is_submitted else ["discarded"])
+    if is_submitted:
+        assert ledger.read("mine").has_ended
+
+
+@pytest.mark.parametrize("end", [interrupted, lambda: None])
+def test_a_sweep_in_a_terminal_that_ends_while_it_waits_leaves_nothing(
+    end: Callable[[], Any], there: Place, workplace: Path
+) -> None:
+    there.asked = end
+    with pytest.raises((KeyboardInterrupt, InputError)):
+        driver.drive(Path("mine.yaml"), (), Terms())
+    assert [*(workplace / "results").iterdir()] == []
+
+
+def test_to_stop_a_sweep_in_a_terminal_of_which_nothing_has_begun_is_to_end_it(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
+    monkeypatch.setattr(ray_jobs.os, "kill", lambda *_: book.discard())
+    monkeypatch.setattr(ledger, "_has_gone", lambda _: False)
+    assert ray_jobs.stop("mine") == errors.DONE
+    assert capsys.readouterr().out.startswith("mine is stopped; nothing of it had been measured")
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize("end", [interrupted, store_away])
+@pytest.mark.parametrize(("before", "why"), [("FINISHED", "complete"), ("KILLED", "stopped")])
+def test_a_retry_that_ends_before_its_first_trial_leaves_the_sweep_as_it_was(
+    before: str,
+    why: str,
+    end: Callable[..., Any],
+    there: Place,
+    mlflow: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(_: object, __: object, book: ledger.Ledger, *___: object, **____: object) -> Any:
+        book.note("node", {"node": "here"})
+        end()
+
+    there.nodes = [Node("here", 2, 0)]
+    ended([FAILED, None, None, None], why=why)
+    monkeypatch.setattr(ray_tune, "run", run)
+    with pytest.raises((KeyboardInterrupt, RefusedError)):
+        driver.retry("mine", (), Terms())
+    assert mlflow == [before]
+    assert ledger.read("mine").is_complete == (why == "complete")
+
+
+@pytest.mark.usefixtures("there")
+def test_a_retry_of_a_complete_sweep_that_is_stopped_halfway_is_no_longer_complete(
+    there: Place, mlflow: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: object, __: object, book: ledger.Ledger, *___: object, **____: object) -> Any:
+        book.start(book.facts.trials[0], at=1.0)
+        raise KeyboardInterrupt
+
+    there.nodes = [Node("here", 2, 0)]
+    ended([FAILED, None, None, None])
+    monkeypatch.setattr(ray_tune, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        driver.retry("mine", (), Terms())
+    assert mlflow == ["KILLED"]
+    assert not ledger.read("mine").is_complete
+
+
+AGAIN = [lambda terms: driver.resume("mine", terms), lambda terms: driver.retry("mine", (), terms)]
+
+
+@pytest.mark.parametrize("again", AGAIN)
+@pytest.mark.parametrize("refused", ["budget", "nodes", "images"])
+def test_a_resume_or_retry_that_is_refused_has_not_begun_for_who_submitted_it(
+    refused: str,
+    again: Callable[[Terms], int],
+    there: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    there.nodes = [Node("here", 1 if refused == "nodes" else 2, 0)]
+    there.lacking = {"here": ["/images/train-*-of-*"]} if refused == "images" else {}
+    text = TEXT.replace("repeats", "data: /images, repeats") if refused == "images" else TEXT
+    ended([FAILED] * 3, text, why="stopped")
+    monkeypatch.setattr(driver, "_held", lambda *_: False)
+    with pytest.raises(InputError):
+        again(Terms(budget=-1.0 if refused == "budget" else None))
+    assert not ray_jobs.NAMED.search(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("again", AGAIN)
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_resume_or_retry_that_goes_on_is_named_and_one_that_waits_before_that(
+    waits: bool,
+    again: Callable[[Terms], int],
+    there: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ended([FAILED] * 3, WAITS, why="stopped")
+    there.nodes = [Node("here", 1 if waits else 2, 0)]
+    said: list[str] = []
+
+    def come() -> None:
+        said.append(capsys.readouterr().err)
+        there.nodes = [Node("here", 2, 0)]
+
+    there.asked = come
+    monkeypatch.setattr(driver, "_conduct", lambda *_: errors.DONE)
+    assert again(Terms()) == errors.DONE
+    said.append(capsys.readouterr().err)
+    assert [len(ray_jobs.NAMED.findall(part)) for part in said] == ([1, 0] if waits else [1])
+
+
+@pytest.mark.usefixtures("there", "submitted")
+def test_why_a_resume_was_refused_is_in_its_sweeps_log(capsys: pytest.CaptureFixture[str]) -> None:
+    ended([FAILED], why="stopped")
+    assert main.main(["resume", "mine", "--address", "auto", "--budget", "-1"]) == errors.WRONG_INPUT
+    assert "must be GPU-hours, more than 0" in driver_log.read(ledger.paths("mine").logs)
+
+
+@pytest.mark.usefixtures("there")
+@pytest.mark.parametrize("search", ["tpe, trials: 2", "frontier"])
+@pytest.mark.parametrize("outcome", [None, TrialOutcome(status="lost", kind="node lost")])
+def test_a_complete_search_that_is_resumed_shows_what_was_found_unless_a_trial_was_lost(
+    search: str,
+    outcome: TrialOutcome | None,
+    there: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    there.nodes = [Node("here", 2, 0)]
+    text = TEXT.replace("repeats", f"search: {{method: {search}}}, repeats")
+    planned = plan.plan(sweep_file.parse(text, "x"), nodes=there.nodes)
+    assert not planned.trials, "it proposes its own"
+    configs = plan.plan(sweep_file.parse(TEXT, "x")).trials
+    with contextlib.closing(ledger.create(planned, text)) as book:
+        book.write(record(configs[0]))
+        book.write(record(configs[1], outcome=outcome) if outcome else record(configs[1]))
+        book.end("complete")
+    synced, went_on = [], list[object]()
+    monkeypatch.setattr("sweeps.store.tracking.sync", lambda *_, **__: synced.append("mine"))
+    monkeypatch.setattr("sweeps.report.attach", lambda *_: None)
+    monkeypatch.setattr(driver, "_conduct", lambda *_: went_on.append("mine") or errors.DONE)
+    assert driver.resume("mine", Terms()) == errors.DONE
+    told = capsys.readouterr()
+    assert (synced, went_on) == (([], ["mine"]) if outcome else (["mine"], []))
+    assert (driver_log.NOTHING_TO_RUN in told.err) == (outcome is None)
+    assert ("what was found" in told.out) == (outcome is None)

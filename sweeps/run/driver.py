@@ -90,6 +90,7 @@ def drive(
     spec = parse(text, str(file), overrides)
     planned = plan.plan(spec, str(file))
     _check(spec, str(file), terms)
+    _budget(spec, terms)
     console = screen.beside()
     console.print(screen.named(spec.name, plan.summary(planned)))
     with _earlier(terms) as earlier, _site(terms, console) as site, contextlib.ExitStack() as stack:

@@ -155,6 +155,13 @@ def test_a_sweep_in_a_terminal_that_ends_while_it_waits_leaves_nothing(
     assert [*(workplace / "results").iterdir()] == []
 
 
+@pytest.mark.usefixtures("there", "submitted")
+def test_a_sweep_with_a_budget_that_is_none_does_not_begin() -> None:
+    with pytest.raises(InputError, match="must be GPU-hours, more than 0"):
+        driver.drive(Path("mine.yaml"), ("gpus=1",), Terms(budget=-1.0))
+    assert not ledger.names()
+
+
 def test_to_stop_a_sweep_in_a_terminal_of_which_nothing_has_begun_is_to_end_it(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,10 @@ def interrupted(*_: object, **__: object) -> Any:
     raise KeyboardInterrupt
 
 
+def terminated(*_: object, **__: object) -> Any:
+    sys.exit(15)  # as Ray has SIGTERM end a driver, by which it stops a job
+
+
 def store_away(*_: object, **__: object) -> Any:
     raise RefusedError("the tracking store must be writable")
 
@@ -124,7 +129,7 @@ def test_a_submitted_sweep_that_ends_while_it_waits_is_there_to_be_asked_for_and
     assert ledger.read("mine").facts.nodes == (there.nodes[0],)
 
 
-@pytest.mark.parametrize("end", [interrupted, store_away])
+@pytest.mark.parametrize("end", [interrupted, terminated, store_away])
 @pytest.mark.parametrize("is_submitted", [True, False])
 def test_a_sweep_that_ends_before_its_first_trial_stays_if_it_was_submitted(
     is_submitted: bool,
@@ -137,7 +142,7 @@ def test_a_sweep_that_ends_before_its_first_trial_stays_if_it_was_submitted(
     if is_submitted:
         monkeypatch.setenv(ledger.JOB, "sweep-mine-1")
     monkeypatch.setattr(ray_tune, "run", end)
-    with pytest.raises((KeyboardInterrupt, RefusedError)):
+    with pytest.raises((KeyboardInterrupt, SystemExit, RefusedError)):
         driver.drive(Path("mine.yaml"), (), Terms())
     assert ledger.names() == ["mine"] * is_submitted
     assert mlflow == (["KILLED"] if is_submitted else ["discarded"])
@@ -145,12 +150,12 @@ def test_a_sweep_that_ends_before_its_first_trial_stays_if_it_was_submitted(
         assert ledger.read("mine").has_ended
 
 
-@pytest.mark.parametrize("end", [interrupted, lambda: None])
+@pytest.mark.parametrize("end", [interrupted, terminated, lambda: None])
 def test_a_sweep_in_a_terminal_that_ends_while_it_waits_leaves_nothing(
     end: Callable[[], Any], there: Place, workplace: Path
 ) -> None:
     there.asked = end
-    with pytest.raises((KeyboardInterrupt, InputError)):
+    with pytest.raises((KeyboardInterrupt, SystemExit, InputError)):
         driver.drive(Path("mine.yaml"), (), Terms())
     assert [*(workplace / "results").iterdir()] == []
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from sweeps.cluster import ray_cluster
+from sweeps.cluster import ray_cluster, versions
 from sweeps.spec import reading
 from sweeps.text import caller
 from workers.checks import node_checkup
@@ -74,7 +74,7 @@ def unanswered(error: Exception, within_s: float) -> str:
     if isinstance(error, ray.exceptions.GetTimeoutError):
         return f"has not answered within {within_s:.0f} s: see whether it is overloaded, or its folders hang"
     if OTHER_CODE.search(str(error)):
-        return f"has another version of the project's code: {brings} brings it there, and ends sweeps"
+        return f"has {versions.OTHER_CODE}: {brings} brings it there, and ends sweeps"
     if isinstance(error, ray.exceptions.RayTaskError):
         return f"can't say what it is: {_last_line(error)}: `sweep doctor` there says more"
     return f"has gone while it was asked: if it does not come back, {brings} starts it again, and ends sweeps"

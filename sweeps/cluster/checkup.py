@@ -70,7 +70,7 @@ def _facts(asked: Sequence[Any]) -> list[dict[str, Any]]:
 
 def unanswered(error: Exception, within_s: float) -> str:
     """Pure: why a node has not answered a question, and what helps."""
-    brings = f"ray up {caller.current().launcher_file}"
+    brings = caller.current().ray_up
     if isinstance(error, ray.exceptions.GetTimeoutError):
         return f"has not answered within {within_s:.0f} s: see whether it is overloaded, or its folders hang"
     if OTHER_CODE.search(str(error)):

@@ -473,7 +473,7 @@ def _connected(url: str, address: str) -> Iterator[JobSubmissionClient]:
         if theirs != ray.__version__:
             raise RefusedError(
                 f"client and cluster must have one version of Ray, but here is {ray.__version__} and there {theirs}\n"
-                f"  ray up {caller.current().launcher_file} brings the cluster to this project's, make setup your side"
+                f"  {caller.current().ray_up} brings the cluster to this project's, make setup your side"
             )
         yield client
     except (ConnectionError, requests.RequestException) as error:

@@ -47,8 +47,7 @@ def difference(asked_by: str, own: str) -> str:
 
 
 def said(differing: Sequence[str]) -> str:
-    brings = f"ray up {caller.current().launcher_file}"
-    return f"{DIFFERS} ({', '.join(sorted(differing))}): {brings} brings it there, and ends sweeps"
+    return f"{DIFFERS} ({', '.join(sorted(differing))}): {caller.current().ray_up} brings it there, and ends sweeps"
 
 
 def told() -> str:

@@ -85,7 +85,7 @@ def unlinked(error: Exception, to: str) -> str:
     if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.GetTimeoutError):
         why = _last_line(error) if isinstance(error, ray.exceptions.RayTaskError) else f"{LINK_WITHIN_S:.0f} s"
         return f"no link to {to} ({why}): no firewall may stand between nodes"
-    return f"no link to {to}: one of the two has gone"
+    return f"no link to {to}: one of the two has gone, or can't listen at its address"
 
 
 def _last_line(error: Exception) -> str:

@@ -633,7 +633,7 @@ def test_what_was_submitted_is_followed_and_stopped_with_the_address_that_was_gi
         assert ["stop", "sweep", "stop", "study", *where] in lines
         (of,) = sent
         asked = json.loads(of["runtime_env"]["env_vars"][caller.CALLED])
-        assert asked == {"me": "sweep", "kind": "http", "address": given}
+        assert asked == {"me": "sweep", "kind": "http", "address": given, "file": ""}
 
 
 def test_a_second_ctrl_c_leaves_the_job_and_says_how_to_end_it(

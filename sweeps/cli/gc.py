@@ -15,7 +15,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Leftover:
 
     def row(self) -> dict[str, Any]:
         parts = ", ".join(path.name for path in self.paths)
-        goes = parts or f"{self.runs} runs in MLflow that were made twice"
+        goes = parts or f"{_runs(self.runs)} made twice"
         return {"what": self.what, "days": round(self.days), "mib": round(self.size / MIB, 1), "goes": goes}
 
 
@@ -58,16 +58,26 @@ def collect(days: float, has_ledgers: bool, is_meant: bool, form: tables.Format)
         tables.show_rows([one.row() for one in found], form)
     for why, names in sorted(kept.items()):
         print(f"kept, {why}: {', '.join(names[:NAMED])}{' …' if len(names) > NAMED else ''}", file=sys.stderr)
-    size = sum(one.size for one in found) / MIB
     if not found:
         print("nothing to delete", file=sys.stderr)
     elif not is_meant:
         again = caller.command("gc", "--older", f"{days:g}", *(["--ledgers"] if has_ledgers else []), "--yes")
-        print(f"nothing was deleted; to delete these {size:,.1f} MiB: {again}", file=sys.stderr)
+        print(f"nothing was deleted; to delete these {_amount(found)}: {again}", file=sys.stderr)
     else:
-        deleted = sum(one.size for one in found if _delete(one))
-        print(f"deleted {deleted / MIB:,.1f} MiB", file=sys.stderr)
+        deleted = [one for one in found if _delete(one)]
+        print(f"deleted {_amount(deleted) if deleted else 'nothing'}", file=sys.stderr)
     return errors.DONE
+
+
+def _amount(found: Sequence[Leftover]) -> str:
+    """Files as MiB, runs by their number."""
+    runs = sum(one.runs for one in found)
+    parts = [f"{sum(one.size for one in found) / MIB:,.1f} MiB"] if any(one.paths for one in found) else []
+    return " and ".join([*parts, *([_runs(runs)] if runs else [])])
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run{'s' if count > 1 else ''} in MLflow"
 
 
 def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Mapping[str, list[str]]]:

@@ -82,7 +82,7 @@ def _at_its_place(args: argparse.Namespace, given: Sequence[str]) -> int:
     may, default = _may(args)
     elsewhere = args.elsewhere(args) if hasattr(args, "elsewhere") else ""
     there = addresses.of(args.address, heeded, may, caller.me(), elsewhere=elsewhere, default=default)
-    with caller.known(args.address or "", there.kind):
+    with caller.known(args.address or "", there.kind, there.address):
         if there.kind in addresses.AFAR:
             return int(args.goes_afar(args, _without_address(given), there.address))
         args.address = there.address or None
@@ -296,7 +296,11 @@ def _parser() -> argparse.ArgumentParser:
     placed(syncing, "here", *addresses.AFAR, afar=_relay)
     collecting = command("gc", _gc, "show what can be deleted of old sweeps and copies; delete it with --yes")
     collecting.add_argument(
-        "--older", type=float, default=90.0, metavar="DAYS", help="look at sweeps and copies older than that (90)"
+        "--older",
+        type=float,
+        default=90.0,
+        metavar="DAYS",
+        help="look at sweeps and copies older than that (90); runs that were made twice in MLflow go at any age",
     )
     collecting.add_argument("--ledgers", action="store_true", help="delete their ledgers and reports as well")
     collecting.add_argument("--yes", action="store_true", help="delete it")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sweeps.errors import RefusedError
+from workers.checks import node_checkup
 from workers.contract.paths import results_root
 from workers.node import toolkit
 
@@ -64,17 +62,10 @@ def _row(matter: str, finding: str, cure: str = "") -> Finding:
 
 
 def _facts() -> dict[str, Any]:
-    """The probe imports TensorFlow, so it runs as a process of its own."""
-    probe = subprocess.run(
-        [sys.executable, "-m", "workers.checks.machine_facts"], capture_output=True, text=True, check=False
-    )
-    if probe.returncode == 0:
-        return dict(json.loads(probe.stdout.splitlines()[-1]))
-    last = (probe.stderr.strip().splitlines() or ["no message"])[-1]
-    raise RefusedError(
-        f"TensorFlow and Horovod must be importable, but their probe says: {last}\n"
-        "  make clean setup installs them anew"
-    )
+    facts, said = node_checkup.machine()
+    if said:
+        raise RefusedError(f"{said}\n  {node_checkup.CURE}")
+    return facts
 
 
 def _version(name: str, found: str) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -24,13 +25,17 @@ class Kept(io.TextIOBase):
         self._early: list[str] = []
 
     def write(self, text: str) -> int:
+        self.keep(text)
+        return self._stream.write(text)
+
+    def keep(self, text: str) -> None:
+        """Put it into the file alone."""
         if self._file:
             with contextlib.suppress(OSError):  # a disk that is full ends no sweep
                 self._file.write(text)
                 self._file.flush()
         else:
             self._early.append(text)
-        return self._stream.write(text)
 
     def flush(self) -> None:
         self._stream.flush()
@@ -60,6 +65,9 @@ def kept() -> Iterator[None]:
     _waiting.extend(ours)
     try:
         yield
+    except Exception:
+        ours[1].keep(traceback.format_exc())  # Python says it too, once nothing is kept any more
+        raise
     finally:
         sys.stdout, sys.stderr = before
         del _waiting[:]

@@ -44,7 +44,7 @@ def _which() -> str:
     return f"  which, and why: {caller.command('doctor', '--cluster')}"
 
 
-# What other sweeps have; see steward.Member.ask, but with the names of nodes.
+# What other sweeps have; see lease_actor.Member.ask, but with the names of nodes.
 Ask = Callable[[dict[str, float], Sequence[Need]], dict[str, float]]
 
 

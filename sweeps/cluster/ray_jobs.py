@@ -51,6 +51,8 @@ TOLD_WITHIN_S = 60.0  # the name of a sweep that was submitted
 ARRIVES_WITHIN_S = 5.0  # a job whose submission was interrupted, or never
 TAKES_JOBS_WITHIN_S = 60.0  # a head that has just been started
 LOOK_EVERY_S = 0.2
+ON_HEAD = "sweeps.cli.on_head"
+NOT_THERE = re.compile(rf"(module specification for '|No module named '?){re.escape(ON_HEAD)}")  # Python's words
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
@@ -256,7 +258,7 @@ def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tupl
     """What a command says on the head, line by line, and its exit code as the last."""
     job = f"ask-{uuid.uuid4().hex[:12]}"
     with _client(url) as client:
-        _start(client, job, ["python", "-m", "sweeps.cli.on_head", *arguments], {}, folder)
+        _start(client, job, ["python", "-m", ON_HEAD, *arguments], {}, folder)
         try:
             is_followed = not {"-f", "--follow"}.isdisjoint(arguments)
             for line in (_tailed if is_followed else _lines)(client, job):
@@ -264,7 +266,7 @@ def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tupl
                     yield told
                     if told[0] == marked_output.CODE:
                         return
-            raise RefusedError(f"the cluster must run the command, but says: {_why(client, job)}")
+            raise RefusedError(_why(client, job))
         finally:
             _forget(client, job)
 
@@ -365,17 +367,23 @@ def _lines(client: JobSubmissionClient, job: str) -> Iterator[str]:
         is_over = client.get_job_status(job) in ENDED
         told = _of_ours(client.get_job_logs(job))
         end = told.rfind("\n") + 1
-        yield from told[said:end].splitlines()
+        yield from told[said:end].split("\n")[:-1]  # `splitlines` would split at more
         said = max(said, end)
         if is_over:
+            yield from filter(None, [told[said:]])
             return
         time.sleep(LOOK_EVERY_S)
 
 
 def _why(client: JobSubmissionClient, job: str) -> str:
+    """Why a command has not ended on the head as commands do."""
+    log = client.get_job_logs(job)
+    if NOT_THERE.search(log):
+        return versions.said([versions.OTHER_CODE])
     info = client.get_job_info(job)
-    lines = client.get_job_logs(job).strip().splitlines() or str(info.message).splitlines()
-    return lines[-1] if lines else str(info.status)
+    last = next(reversed(_of_ours(log).strip().split("\n")))
+    words = (marked_output.told(last) or ("", last))[1] or _first_line(info.message or info.status)
+    return f"the cluster must run the command, but says: {words}"
 
 
 def _forget(client: JobSubmissionClient, job: str) -> None:
@@ -475,7 +483,7 @@ def _connected(url: str, address: str) -> Iterator[JobSubmissionClient]:
         if theirs != ray.__version__:
             raise RefusedError(
                 f"client and cluster must have one version of Ray, but here is {ray.__version__} and there {theirs}\n"
-                f"  ray up {caller.current().launcher_file} brings the cluster to this project's, make setup your side"
+                f"  {caller.current().ray_up} brings the cluster to this project's, make setup your side"
             )
         yield client
     except (ConnectionError, requests.RequestException) as error:

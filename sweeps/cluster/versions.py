@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import platform
+from collections.abc import Sequence
 
 from sweeps.cluster import upload
 from sweeps.text import caller
@@ -18,6 +19,7 @@ from sweeps.text import caller
 ASKED_BY = "SWEEP_ASKED_BY"  # in the environment of a command that somebody elsewhere has asked for
 PACKAGES = ("ray", "tensorflow", "horovod", "mlflow")
 DIFFERS = "the cluster's side differs from yours"
+OTHER_CODE = "another version of the project's code"
 
 
 def here() -> str:
@@ -40,11 +42,12 @@ def difference(asked_by: str, own: str) -> str:
         if theirs[name] != ours[name]
     ]
     if {*theirs["code"].split()} - {*ours["code"].split()}:
-        differing.append("another version of the project's code")
-    if not differing:
-        return ""
-    brings = f"ray up {caller.current().launcher_file}"
-    return f"{DIFFERS} ({', '.join(sorted(differing))}): {brings} brings it there, and ends sweeps"
+        differing.append(OTHER_CODE)
+    return said(differing) if differing else ""
+
+
+def said(differing: Sequence[str]) -> str:
+    return f"{DIFFERS} ({', '.join(sorted(differing))}): {caller.current().ray_up} brings it there, and ends sweeps"
 
 
 def told() -> str:

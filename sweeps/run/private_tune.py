@@ -1,6 +1,6 @@
 """Ray Tune's private names: its loop made to wake at once, to follow one trial by the next, and to keep nothing.
 
-`runner` uses what stands here, and public Tune. tests/integration/test_private_names.py goes through the names on the
+`ray_tune` uses what stands here, and public Tune. tests/integration/test_private_names.py goes through the names on the
 Ray that is installed, and says in words what breaks where one has changed.
 """
 

@@ -23,7 +23,7 @@ CALLED = "SWEEP_CALLED"
 IN_RAY = frozenset({"run", "plan", "resume", "retry", "reproduce", "doctor"})  # take HOST:6379 and auto
 NOT_AFAR = frozenset({"run", "reproduce", "backup", "restore", "data", "schema"})  # but `reproduce --measured`
 NEVER = frozenset({"data", "schema"})  # take no address
-LAUNCHER_FILE = "cluster.yaml"
+FILE = "FILE"  # where nobody has said which: another cluster's would end its sweeps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,15 +31,17 @@ class Caller:
     me: str = "sweep"  # how the user called the command
     kind: addresses.Kind = "here"  # where it happens
     address: str = ""  # as it stood on the command line
+    file: str = ""  # the launcher file that the command line or the environment names
 
     @property
     def is_afar(self) -> bool:
         return self.kind in addresses.AFAR
 
     @property
-    def launcher_file(self) -> str:
-        """The launcher file of their cluster, for `ray up`."""
-        return shlex.quote(self.address) if self.kind == "ssh" and self.address else LAUNCHER_FILE
+    def ray_up(self) -> str:
+        """The command that brings their cluster up to date."""
+        file = self.file or (self.address if self.kind == "ssh" else "")
+        return f"ray up {shlex.quote(file)}" if file else f"ray up {FILE} (the cluster's launcher file)"
 
     def command(self, *words: str, is_submitted: bool = False) -> str:
         """A command of ours for the same user. On the head itself one that drives a sweep which was submitted needs
@@ -49,7 +51,7 @@ class Caller:
     def _where(self, words: tuple[str, ...], is_submitted: bool) -> list[str]:
         verb, goes_afar = words[0], words[0] not in NOT_AFAR or "--measured" in words
         if verb == "ui" and self.kind == "http":
-            return ["--address", LAUNCHER_FILE]  # it goes through SSH alone
+            return ["--address", FILE]  # it goes through SSH alone
         takes = {
             "here": verb not in {*NEVER, "submit"},
             "ray": verb in IN_RAY,
@@ -70,9 +72,10 @@ _known: list[Caller] = []
 
 
 @contextlib.contextmanager
-def known(address: str, kind: addresses.Kind) -> Iterator[None]:
-    """Within the block, `current` is who called this process, with what they said on the command line."""
-    _known.append(Caller(me(), kind, address))
+def known(address: str, kind: addresses.Kind, place: str = "") -> Iterator[None]:
+    """Within the block, `current` is who called this process, with what they said on the command line. `place` is the
+    address that counts, whoever has named it."""
+    _known.append(Caller(me(), kind, address, place if kind == "ssh" else ""))
     try:
         yield
     finally:
@@ -82,7 +85,10 @@ def known(address: str, kind: addresses.Kind) -> Iterator[None]:
 def current() -> Caller:
     """Whoever reads what is said here: somebody elsewhere who asked this head, or who called this process."""
     if asked := os.environ.get(CALLED):
-        return Caller(**json.loads(asked))
+        fields = {field.name for field in dataclasses.fields(Caller)}
+        return Caller(
+            **{name: value for name, value in json.loads(asked).items() if name in fields}
+        )  # newer ones ask too
     return _known[-1] if _known else Caller(me())
 
 

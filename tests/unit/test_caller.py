@@ -17,7 +17,7 @@ from sweeps.cluster import versions
 from sweeps.record import ledger
 from sweeps.run import status
 from sweeps.store import query
-from sweeps.text import caller
+from sweeps.text import addresses, caller
 from sweeps.text.caller import Caller
 from tests.unit import test_findings as ends
 
@@ -86,7 +86,7 @@ def test_a_shell_reads_what_was_meant(words: list[str]) -> None:
 @pytest.mark.parametrize("stopped", ["", "interrupted", "nothing else fits in the budget"])
 @pytest.mark.parametrize(("kind", "address"), [("ssh", "our sites/one.yaml"), ("http", URL), ("ssh", "")])
 def test_whoever_submitted_a_sweep_can_copy_each_step_after_it(
-    how: dict[str, int], stopped: next_steps.Stopped, kind: caller.place.Kind, address: str
+    how: dict[str, int], stopped: next_steps.Stopped, kind: addresses.Kind, address: str
 ) -> None:
     of = ends.ended(**how)
     at = next_steps.Situation(caller=Caller(kind=kind, address=address), file="a b.yaml", stopped=stopped)
@@ -95,7 +95,7 @@ def test_whoever_submitted_a_sweep_can_copy_each_step_after_it(
     for step in steps:
         words = shlex.split(step.what)
         args = main._parser().parse_args(words[1:])
-        assert (args.address or "") == ("cluster.yaml" if (words[1], kind) == ("ui", "http") else address), step
+        assert (args.address or "") == ("FILE" if (words[1], kind) == ("ui", "http") else address), step
         assert kind in args.may or words[1] == "ui"
 
 
@@ -128,6 +128,38 @@ def test_deeper_down_a_message_knows_the_address_too(
         gc.collect(30.0, True, False, "table")
         assert "ray up c.yaml" in versions.difference('{"code": "a", "ray": "1"}', '{"code": "a", "ray": "2"}')
     assert "sweep gc --older 30 --ledgers --yes --address c.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "says"),
+    [
+        ("a b.yaml", "other.yaml", "ray up 'a b.yaml' brings"),
+        ("", "other.yaml", "ray up other.yaml brings"),
+        (URL, "other.yaml", "ray up FILE (the cluster's launcher file) brings"),
+        ("", URL, "ray up FILE (the cluster's launcher file) brings"),
+    ],
+)
+def test_ray_up_is_suggested_with_the_launcher_file_that_was_named_and_with_no_other(
+    given: str, variable: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end another cluster's sweeps. Here and on the head, which is told."""
+    heard = []
+
+    def relay(arguments: object, url: str, sends: object = None) -> int:
+        heard.append(versions.said(["x"]))
+        monkeypatch.setenv(caller.CALLED, caller.told())
+        heard.append(versions.said(["x"]))
+        return 0
+
+    monkeypatch.setattr("sweeps.cluster.ray_jobs.relay", relay)
+    monkeypatch.setenv(addresses.JOB_SERVER, variable)
+    assert main.main(["list", *(["--address", given] if given else [])]) == 0
+    assert [says in words for words in heard] == [True, True], heard
+
+
+def test_a_head_answers_one_whose_newer_command_tells_it_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(caller.CALLED, '{"me": "sweep", "kind": "http", "address": "", "mood": "calm"}')
+    assert caller.current().kind == "http"
 
 
 def test_a_secret_in_an_address_is_not_passed_on() -> None:

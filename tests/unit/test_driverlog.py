@@ -37,6 +37,23 @@ def test_all_that_is_said_is_in_the_file_and_where_it_was_said_before(
     assert driver_log.read(tmp_path / "logs") == "before the sweep has a name\non the other stream\nafter\n"
 
 
+def test_a_driver_that_crashes_leaves_its_traceback_in_the_file_and_says_it_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def crashes() -> None:
+        with driver_log.kept():
+            driver_log.into(tmp_path)
+            print("step 1")
+            raise ZeroDivisionError("division by zero")
+
+    with pytest.raises(ZeroDivisionError):
+        crashes()
+    kept = driver_log.read(tmp_path)
+    assert kept.startswith("step 1\nTraceback (most recent call last)")
+    assert kept.endswith("ZeroDivisionError: division by zero\n")
+    assert capsys.readouterr() == ("step 1\n", "")
+
+
 def test_a_later_driver_adds_to_what_the_earlier_ones_said(tmp_path: Path) -> None:
     for words in ("one", "two"):
         with driver_log.kept():

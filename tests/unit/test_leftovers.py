@@ -191,7 +191,22 @@ def test_runs_that_were_made_twice_go_of_any_sweep_without_a_driver_and_only_whe
     (one,) = found()
     assert (one.sweep, one.runs, one.paths) == ("old", 2, ())
     assert main.main(["gc"]) == 0
-    assert "2 runs in MLflow that were made twice" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "2 runs in MLflow made twice" in told.out
+    assert "nothing was deleted; to delete these 2 runs in MLflow: sweep gc" in told.err
     assert not gone
     assert main.main(["gc", "--yes"]) == 0
+    assert capsys.readouterr().err.endswith("deleted 2 runs in MLflow\n")
     assert gone == [book.facts.id]
+
+
+def test_what_goes_is_told_in_mib_and_runs() -> None:
+    files, runs = Leftover("x", (Path("logs"),), 3 << 19, 100.0), Leftover("x", (), 0, 0.0, runs=1)
+    assert gc._amount([files]) == "1.5 MiB"
+    assert gc._amount([files, runs]) == "1.5 MiB and 1 run in MLflow"
+
+
+def test_the_help_says_that_runs_made_twice_go_at_any_age(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["gc", "--help"])
+    assert "runs that were made twice in MLflow go at any age" in " ".join(capsys.readouterr().out.split())

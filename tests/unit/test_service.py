@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from rich.console import Console
 
 from sweeps.cli import main, on_head
-from sweeps.cluster import checkup, driver_log, marked_output, private_ray, ray_jobs, upload
+from sweeps.cluster import checkup, driver_log, marked_output, private_ray, ray_jobs, upload, versions
 from sweeps.cluster import ray_cluster as cluster
 from sweeps.errors import InputError, RefusedError
 from sweeps.record import ledger
@@ -37,6 +39,7 @@ from sweeps.spec.arrangements import Node
 from sweeps.text import addresses as place
 from sweeps.text import caller
 from tests.unit.records import record
+from workers.checks import node_checkup
 
 pytestmark = pytest.mark.unit
 
@@ -93,6 +96,62 @@ def test_what_was_said_on_two_streams_is_told_apart_again() -> None:
         None,
         ("x", "3"),
     ]
+
+
+ODD = "a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\u2028h\u2029i\rj\r\x10k\x10r"
+
+
+class Failed:
+    """A job that has ended, with what it said as Ray reads it: a carriage return is the end of a line."""
+
+    def __init__(self, log: str) -> None:
+        self.log = io.StringIO(log, newline=None).read()
+
+    def get_job_status(self, job: str) -> str:
+        return "FAILED"
+
+    def get_job_logs(self, job: str) -> str:
+        return self.log
+
+    def get_job_info(self, job: str) -> Any:
+        return types.SimpleNamespace(message="Job failed", status="FAILED")
+
+    def submit_job(self, **_: object) -> None: ...
+
+    def delete_job(self, job: str) -> None: ...
+
+
+def test_no_character_of_what_a_relayed_command_says_is_lost() -> None:
+    log = io.StringIO()
+    marked_output.Marked(marked_output.OUT, log).write(f"{ODD}\n\nlast\n")
+    client: Any = Failed(log.getvalue())
+    said = [marked_output.told(line) for line in ray_jobs._lines(client, "x")]
+    assert said == [("o", ODD), ("o", ""), ("o", "last")]
+    client = Failed("one\nwithout an end")
+    assert [*ray_jobs._lines(client, "x")] == ["one", "without an end"]
+
+
+NO_SPEC = "Error while finding module specification for 'sweeps.cli.on_head'"
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        (f"/venv/bin/python: {NO_SPEC} (ModuleNotFoundError: No module named 'sweeps.cli')\n", versions.DIFFERS),
+        ("/venv/bin/python: No module named sweeps.cli.on_head\n", versions.DIFFERS),
+        ("sweep|e|the disk is full\n", "the cluster must run the command, but says: the disk is full"),
+        ("bash: python: not found\n", "the cluster must run the command, but says: bash: python: not found"),
+        ("Running entrypoint for job x: y\n", "the cluster must run the command, but says: Job failed"),
+    ],
+)
+def test_a_head_that_can_t_answer_says_why_and_older_code_there_is_called_so(
+    log: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_jobs, "_client", lambda _: contextlib.nullcontext(Failed(log)))
+    with pytest.raises(RefusedError) as refused:
+        ray_jobs.relay(["list"], "http://127.0.0.1:1")
+    assert str(refused.value).startswith(says)
+    assert ("ray up" in str(refused.value)) == (says == versions.DIFFERS)
 
 
 def test_a_relayed_command_ends_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,6 +292,7 @@ NODE: dict[str, Any] = {
     "gpus": ["V100", "V100"],
     "devices": 2,
     "mismatches": [],
+    "trouble": [],
     "has_nccl": True,
     "missing": [],
     "name_leads_to": "10.0.0.1",
@@ -274,6 +334,101 @@ def test_a_check_up_says_what_is_wrong_with_which_node() -> None:
     assert rows[0]["GPUs"] == "2 V100"
 
 
+NO_CODE = ray.exceptions.RayTaskError("facts", "ModuleNotFoundError: No module named 'workers.checks'", RuntimeError())
+FIREWALL = ray.exceptions.RayTaskError("send", "Traceback …\nTimeoutError: timed out", TimeoutError())
+FAULTS = [
+    (ray.exceptions.GetTimeoutError("late"), "has not answered within"),
+    (ray.exceptions.NodeDiedError("gone"), "has gone while it was asked"),
+    (NO_CODE, "another version of the project's code: ray up "),
+    (ray.exceptions.RayTaskError("facts", "Traceback …\nOSError: no space", OSError()), "OSError: no space"),
+]
+
+
+class Question:
+    """A question to a node, or an actor there; Ray's `remote`."""
+
+    def __init__(self, node: str, call: Any) -> None:
+        self.node, self.call = node, call
+
+    def remote(self, *_: object) -> Question:
+        return self
+
+    @property
+    def port_number(self) -> Question:
+        return Question(self.node, "port")
+
+
+@pytest.fixture
+def three_nodes(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, Any], Exception]:
+    """What a node raises when it is asked something; else it answers."""
+    names, raised = ("n1", "n2", "n3"), dict[tuple[str, Any], Exception]()
+    answers = {node_checkup.clock: time.time, node_checkup.send: lambda: 900.0}
+
+    def get(asked: Question, timeout: float) -> Any:
+        assert timeout >= 0
+        if error := raised.get((asked.node, asked.call)):
+            raise error
+        return answers.get(
+            asked.call, lambda: NODE | {"host": asked.node, "address": asked.node, "name_leads_to": asked.node}
+        )()
+
+    alive = [
+        {"NodeID": name, "Alive": True, "NodeManagerHostname": name, "NodeManagerAddress": name}
+        | {"Resources": {"CPU": 8.0, "GPU": 2.0}}
+        for name in names
+    ]
+    monkeypatch.setattr(cluster, "connected", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(cluster, "on", Question)
+    monkeypatch.setattr(checkup, "_launched", dict)
+    for name, body in {"nodes": lambda: alive, "get": get, "kill": lambda _: None}.items():
+        monkeypatch.setattr(ray, name, body)
+    return raised
+
+
+@pytest.mark.parametrize(("error", "words"), FAULTS)
+@pytest.mark.parametrize("question", [node_checkup.facts, node_checkup.clock])
+def test_a_node_that_gives_no_answer_is_a_line_with_its_cure_and_the_others_are_shown(
+    question: Any, error: Exception, words: str, three_nodes: dict[tuple[str, Any], Exception]
+) -> None:
+    three_nodes["n2", question] = error
+    first, second, third = checkup.examine("auto", ())
+    assert [row[""] for row in (first, second, third)] == ["✓", "✗", "✓"]
+    assert second["node"] == "n2"
+    assert words in second["wrong"]
+    assert first["to the next"] == "900 MiB/s"
+
+
+@pytest.mark.parametrize(
+    ("at", "call", "error", "words"),
+    [
+        ("n1", node_checkup.send, FIREWALL, "no link to n2 (TimeoutError: timed out): no firewall may"),
+        ("n1", node_checkup.send, ray.exceptions.GetTimeoutError("late"), "no link to n2 (60 s): no firewall may"),
+        ("n2", "port", ray.exceptions.ActorDiedError(), "no link to n2: one of the two has gone"),
+    ],
+)
+def test_two_nodes_without_a_link_are_a_line_and_the_others_are_shown(
+    at: str, call: Any, error: Exception, words: str, three_nodes: dict[tuple[str, Any], Exception]
+) -> None:
+    three_nodes[at, call] = error
+    first, second, third = checkup.examine("auto", ())
+    assert [row[""] for row in (first, second, third)] == ["✗", "✓", "✓"]
+    assert words in first["wrong"]
+    assert (first["to the next"], second["to the next"]) == ("", "900 MiB/s")
+
+
+def test_a_check_up_names_a_node_whose_tensorflow_or_horovod_can_t_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["TensorFlow and Horovod must be importable, but their probe says: ImportError: libz"]
+    on_cpus = NODE | {"gpus": [], "devices": 0, "promised": 0, "has_nccl": False}
+    (row,) = checkup.rows([on_cpus | {"trouble": said}], [0.0], [None])
+    assert (row[""], row["wrong"]) == ("✗", said[0])
+    failed = subprocess.CompletedProcess([], 1, "", "Traceback …\nImportError: libz\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    assert node_checkup.facts([])["trouble"] == [f"{said[0]} (make clean setup installs them anew)"]
+    halves = subprocess.CompletedProcess([], 0, json.dumps({"trouble": ["Horovod can't"], "gpus": []}), "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: halves)
+    assert node_checkup.facts([])["trouble"] == ["Horovod can't"]
+
+
 def test_a_check_up_of_one_node_has_no_link() -> None:
     (row,) = checkup.rows([NODE], [0.0], [None])
     assert (row["wrong"], row["to the next"]) == ("", "")
@@ -285,7 +440,7 @@ def test_a_check_up_asks_the_head_too_but_for_what_trials_need() -> None:
     assert node["GPUs"] == "2 V100"
     older = HEAD | {"versions": {"ray": "2.60.0", "horovod": "0.27.0"}, "missing": ["/shared"]}
     wrong = checkup.rows([older, NODE, NODE], [0.9, 0.0, 0.0], [None, 900.0, 900.0])[0]["wrong"]
-    assert wrong == "horovod 0.27.0, others 0.28.1; clock +0.9 s; can't read /shared"
+    assert wrong == "horovod 0.27.0, others 0.28.1; can't read /shared; clock +0.9 s"
 
 
 def test_right_after_ray_up_a_check_up_names_the_nodes_that_have_not_come() -> None:
@@ -478,7 +633,7 @@ def test_what_was_submitted_is_followed_and_stopped_with_the_address_that_was_gi
         assert ["stop", "sweep", "stop", "study", *where] in lines
         (of,) = sent
         asked = json.loads(of["runtime_env"]["env_vars"][caller.CALLED])
-        assert asked == {"me": "sweep", "kind": "http", "address": given}
+        assert asked == {"me": "sweep", "kind": "http", "address": given, "file": ""}
 
 
 def test_a_second_ctrl_c_leaves_the_job_and_says_how_to_end_it(

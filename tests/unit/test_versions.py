@@ -30,7 +30,7 @@ def test_those_that_run_the_same_are_told_nothing() -> None:
 def test_what_differs_is_named_with_its_cure(other: dict[str, str], words: str) -> None:
     said = versions.difference(json.dumps(SAME), json.dumps(SAME | other))
     assert words in said
-    assert "ray up cluster.yaml" in said
+    assert "ray up FILE (the cluster's launcher file) brings" in said
 
 
 def test_any_edit_of_the_code_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,24 +29,35 @@ LINK_MIB = 64
 PATIENCE_S = 20.0
 PROOF_S = 2.0  # that who sends has to show the word
 PROOF_BYTES = 32
+CURE = "make clean setup installs them anew"  # of TensorFlow and Horovod that can't be imported
 
 
 def facts(folders: Sequence[str]) -> dict[str, Any]:
     """What the node is and has; `folders` that it should see."""
-    probe = subprocess.run(
-        [sys.executable, "-m", "workers.checks.machine_facts"], capture_output=True, text=True, check=False
-    )
-    known = json.loads(probe.stdout.splitlines()[-1]) if probe.returncode == 0 else {}
+    known, said = machine()
     return {
         "host": os.uname().nodename,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "gpus": [gpu["name"] for gpu in known.get("gpus", [])],
         "mismatches": [str(one) for one in _mismatches(known)],
         "devices": len(glob.glob("/dev/nvidia[0-9]*")),
+        "trouble": [f"{said} ({CURE})"] if said else list(known["trouble"]),
         "has_nccl": bool(known.get("horovod", {}).get("nccl")),
         "missing": [folder for folder in folders if not os.access(folder, os.R_OK)],
         "name_leads_to": _name_leads_to(),
     }
+
+
+def machine() -> tuple[dict[str, Any], str]:
+    """Return the facts of this machine, or why there are none. TensorFlow is imported for them, so a process of its own
+    does it."""
+    probe = subprocess.run(
+        [sys.executable, "-m", "workers.checks.machine_facts"], capture_output=True, text=True, check=False
+    )
+    if probe.returncode == 0:
+        return dict(json.loads(probe.stdout.splitlines()[-1])), ""
+    last = (probe.stderr.strip().splitlines() or ["no message"])[-1]
+    return {}, f"TensorFlow and Horovod must be importable, but their probe says: {last}"
 
 
 def _mismatches(known: Mapping[str, Any]) -> list[toolkit.Mismatch]:

@@ -128,7 +128,7 @@ def test_a_trial_that_was_cut_short_after_its_last_checkpoint_has_the_figures_of
     again = converged(2, tmp_path, **fields)
     assert again.epochs == first.epochs
     assert again.images == first.images == 2 * TRAINING_IMAGES
-    assert again.images_per_s == pytest.approx(first.images_per_s, rel=1e-6)
+    assert again.images_per_s == pytest.approx(first.images_per_s, rel=1e-3)
 
 
 @pytest.mark.parametrize("unlike", ["software", "data_files", "hardware", "arrangement"])

@@ -207,7 +207,7 @@ def said() -> str:
 
 
 def free_port() -> int:
-    """A port outside the range from which the system gives one to whoever asks for any: no other test's Ray takes it."""
+    """A port outside the range of those that the system gives to whoever asks for any, such as another test's Ray."""
     while True:
         port = 20_000 + secrets.randbelow(10_000)
         with contextlib.suppress(OSError), socket.socket() as probe:

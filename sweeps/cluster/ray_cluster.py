@@ -35,7 +35,8 @@ QUIET = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "1e9",  # it would write down again and again what the ledger has
     "TUNE_MAX_PENDING_TRIALS_PG": "1024",  # the engine starts no trial that does not fit
-    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1e9",  # who waits for others' nodes has no trial: Tune would raise
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S_AUTOSCALER": "1e9",  # the same on a cluster of `ray up`
     **private_ray.QUIET,
 }
 

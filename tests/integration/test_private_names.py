@@ -449,3 +449,21 @@ def test_our_loop_says_which_trial_holds_its_gpus(is_judged: bool, monkeypatch: 
     monkeypatch.setattr(private_tune.TuneController, "_schedule_trial_reset", lambda *_: None)
     loop._schedule_trial_reset(following := MagicMock(), {}, "")
     search.held.assert_called_with(following)
+
+
+@pytest.mark.parametrize("is_ray_up_s", [True, False])
+def test_a_sweep_that_waits_for_others_nodes_is_not_ended_by_a_warning_of_tunes(
+    is_ray_up_s: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a minute in which none was running it would name the first of them, and there is none."""
+    module = importlib.import_module("ray.tune.execution.insufficient_resources_manager")
+    for name, value in ray_cluster.QUIET.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(module, "_is_ray_cluster", lambda: is_ray_up_s)
+    clock = iter(range(0, 100_000, 3600))
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    module._get_insufficient_resources_warning_threshold.cache_clear()
+    manager = module._InsufficientResourcesManager()
+    for _ in range(4):
+        manager.on_no_available_trials([])
+    module._get_insufficient_resources_warning_threshold.cache_clear()

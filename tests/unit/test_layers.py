@@ -86,6 +86,7 @@ DOCUMENTED = {
     "TUNE_GLOBAL_CHECKPOINT_S": "tune/api/env",
     "TUNE_MAX_PENDING_TRIALS_PG": "tune/api/env",
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "tune/api/env",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S_AUTOSCALER": "tune/api/env",
 }
 VARIABLE = re.compile(r"\b(?:RAY|TUNE)_\w+")
 ON_NODES = ("scripts/node", "scripts/setup", "scripts/loopback/sitecustomize.py", "cluster.yaml", "clusters/aws.yaml")

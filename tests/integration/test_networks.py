@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,14 +37,31 @@ CLASSES = 7
 
 
 def main() -> None:
-    """In the child: prints what the tests assert on."""
+    """In the child: prints what the tests assert on, a line for each network."""
     import keras
 
-    found: dict[str, Any] = {"flops": flops_by_hand()}
+    print(json.dumps({"flops": flops_by_hand()}), flush=True)
     for name in NETWORKS:
-        found[name] = {**at_published_size(name), **at_smallest_size(name), **in_half_precision(name)}
+        found = {**at_published_size(name), **at_smallest_size(name), **in_half_precision(name)}
+        print(json.dumps({name: found}), flush=True)
         keras.backend.clear_session()
-    print(json.dumps(found))
+
+
+class Child:
+    """What the child has found of a network, as soon as it has: a test waits for one network, not for all."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._found: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        assert self._process.stdout
+        while name not in self._found:
+            line = self._process.stdout.readline()
+            assert line, f"the child ended with exit code {self._process.wait()}"
+            if line.startswith("{"):
+                self._found |= json.loads(line)
+        return self._found[name]
 
 
 def flops_by_hand() -> dict[str, int]:
@@ -107,21 +125,20 @@ def at_smallest_size(name: Model) -> dict[str, Any]:
 
     side = IMAGE_SIZES[name][0]
     images = np.random.default_rng(1).standard_normal((2, side, side, 3)).astype("float32")
-    outputs = []
-    for _ in range(2):
-        keras.utils.set_random_seed(1)
-        network = models.build(name, image_size=side, classes=CLASSES)
-        with tf.GradientTape() as tape:
-            logits = network(images, training=True)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits([0, 1], logits))
-        outputs.append(logits.numpy().tolist())
+    keras.utils.set_random_seed(1)
+    again = models.build(name, image_size=side, classes=CLASSES)(images, training=True)
+    keras.utils.set_random_seed(1)
+    network = models.build(name, image_size=side, classes=CLASSES)
+    with tf.GradientTape() as tape:
+        logits = network(images, training=True)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits([0, 1], logits))
     weights = network.trainable_variables
     gradients = tape.gradient(loss, weights)
     keras.optimizers.SGD(0.01).apply(gradients, weights)
     return {
         "loss": float(loss),
         "dtype": logits.dtype.name,
-        "outputs": outputs,
+        "outputs": [again.numpy().tolist(), logits.numpy().tolist()],
         "is_finite_after": all(bool(np.isfinite(weight.numpy()).all()) for weight in weights),
         "without_gradient": [w.path for w, gradient in zip(weights, gradients, strict=True) if gradient is None],
         "misnamed": [w.path for w in weights if (w.ndim > 1) != w.path.endswith("/kernel")],
@@ -152,27 +169,26 @@ def in_half_precision(name: Model) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found() -> Any:
+def found() -> Iterator[Child]:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    child = subprocess.run(
-        [sys.executable, "-m", __name__], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert child.returncode == 0, child.stderr[-4000:]
-    return json.loads(child.stdout.splitlines()[-1])
+    command = [sys.executable, "-m", __name__]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        yield Child(process)
+        process.kill()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_network_has_the_published_number_of_parameters(found: Any, name: Model) -> None:
+def test_a_network_has_the_published_number_of_parameters(found: Child, name: Model) -> None:
     assert found[name]["parameters"] / 1e6 == pytest.approx(PUBLISHED[name][0], rel=0.01)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_network_costs_the_published_multiply_adds(found: Any, name: Model) -> None:
+def test_a_network_costs_the_published_multiply_adds(found: Child, name: Model) -> None:
     assert found[name]["multiply_adds"] / 1e9 == pytest.approx(PUBLISHED[name][1], rel=0.02)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_simulator_knows_what_a_network_costs(found: Any, name: Model) -> None:
+def test_the_simulator_knows_what_a_network_costs(found: Child, name: Model) -> None:
     known = model.NETWORKS[name]
     assert known.parameters_m == pytest.approx(found[name]["parameters"] / 1e6, rel=0.01)
     assert known.gflops == pytest.approx(2 * found[name]["multiply_adds"] / 1e9, rel=0.01)
@@ -181,14 +197,14 @@ def test_the_simulator_knows_what_a_network_costs(found: Any, name: Model) -> No
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_simulator_knows_when_a_network_s_gradients_appear(found: Any, name: Model) -> None:
+def test_the_simulator_knows_when_a_network_s_gradients_appear(found: Child, name: Model) -> None:
     curve = [tuple(pair) for pair in found[name]["appeared"]]
     assert gradients.APPEARED[name][-1] == (1, 1)
     for work, parameters in gradients.APPEARED[name]:
         assert any(abs(work - w) < 0.001 and abs(parameters - p) < 0.001 for w, p in curve), (work, parameters)
 
 
-def test_flops_agree_with_a_count_by_hand(found: Any) -> None:
+def test_flops_agree_with_a_count_by_hand(found: Child) -> None:
     assert found["flops"] == {
         "strided": 2 * (3 * 3 * 4 * 8) * 3 * 3,
         "grouped": 2 * (3 * 3 * 2 * 8) * 6 * 6,
@@ -199,36 +215,36 @@ def test_flops_agree_with_a_count_by_hand(found: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_trains_a_step_at_its_smallest_size(found: Any, name: Model) -> None:
+def test_a_network_trains_a_step_at_its_smallest_size(found: Child, name: Model) -> None:
     assert math.isfinite(found[name]["loss"])
     assert found[name]["is_finite_after"]
     assert found[name]["without_gradient"] == []
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if IMAGE_SIZES[name][0] > 32])
-def test_a_network_takes_no_image_below_its_smallest_size(found: Any, name: Model) -> None:
+def test_a_network_takes_no_image_below_its_smallest_size(found: Child, name: Model) -> None:
     assert not found[name]["takes_smaller"]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_logits_are_float32_one_per_class(found: Any, name: Model) -> None:
+def test_logits_are_float32_one_per_class(found: Child, name: Model) -> None:
     assert found[name]["dtype"] == "float32"
     assert [len(logits) for logits in found[name]["outputs"][0]] == [CLASSES] * 2
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_logits_stay_float32_when_the_network_computes_in_half_precision(found: Any, name: Model) -> None:
+def test_logits_stay_float32_when_the_network_computes_in_half_precision(found: Child, name: Model) -> None:
     assert found[name]["half"] == ["float16", "float32"]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_seed_settles_the_weights_and_the_dropout(found: Any, name: Model) -> None:
+def test_a_seed_settles_the_weights_and_the_dropout(found: Child, name: Model) -> None:
     first, second = found[name]["outputs"]
     assert first == second
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_weights_that_decay_are_those_named_kernel(found: Any, name: Model) -> None:
+def test_the_weights_that_decay_are_those_named_kernel(found: Child, name: Model) -> None:
     assert found[name]["misnamed"] == []
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import psutil
 
 from sweeps.cluster import ray_cluster
+from sweeps.cluster.site import Simulated
 
 SWEEP = """
 name: instant
@@ -82,12 +83,13 @@ def held_kb() -> float:
 
 
 def ours(trials: int, clock: Clock) -> dict[str, Any]:
-    """All that `sweep run --simulate` does, but for its table."""
+    """All that a sweep does, but for its table, through Tune."""
     from rich.console import Console
 
     from sweeps.record import ledger
-    from sweeps.run import forecast, ray_tune
+    from sweeps.run import executor, forecast
     from sweeps.run.progress import Progress
+    from sweeps.run.ray_tune import RayTune
     from sweeps.run.tracker import Tracker
     from sweeps.scheduling.cache import Cache
     from sweeps.scheduling.engine import Engine
@@ -115,8 +117,8 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
         engine = Engine(lambda _: Listed(planned.trials), durations, Feasibility(), Cache())
         progress = Progress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
         tracker = Tracker(book.facts)
-        site = ray_cluster.Simulated(machine.nodes)
-        assert ray_tune.run(engine, planned.spec, book, site, [progress, tracker, Watch()])
+        tune = RayTune(book.facts, book.paths, Simulated(machine.nodes))
+        assert executor.carry_out(engine, book, tune, [progress, tracker, Watch()])
         assert not tracker.close(is_complete=True)
         told = clock.told()
         with contextlib.closing(sqlite3.connect(store_file())) as database:

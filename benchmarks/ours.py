@@ -24,11 +24,13 @@ def swept(
 ) -> tuple[TrialRecord, ...]:
     """Every trial of a sweep file's text, in the order in which they ended; its results lie in the folder, if one is
     named."""
-    from sweeps.run import ray_tune
+    from sweeps.run import executor
+    from sweeps.run.ray_tune import RayTune
 
     planned = plan.plan(sweep_file.parse(text, "benchmark", overrides))
     with tempfile.TemporaryDirectory() as scratch, ray_cluster.connected(None) as site:
         os.environ["SWEEP_RESULTS"] = str(folder or scratch)
         engine = Engine(lambda _: Listed(planned.trials), Durations(lambda _: 1.0), Feasibility(), Cache())
-        assert ray_tune.run(engine, planned.spec, ledger.create(planned, text), site, [], entry=entry)
+        book = ledger.create(planned, text)
+        assert executor.carry_out(engine, book, RayTune(book.facts, book.paths, site, entry))
         return ledger.read(planned.spec.name).trials

@@ -21,7 +21,7 @@ from sweeps.text import addresses, caller
 from workers.contract.redact import masked
 
 if TYPE_CHECKING:
-    from sweeps.run.driver import Terms
+    from sweeps.run.terms import Terms
 
 HEAD = "Deep-learning performance studies: one file says what to measure, one command measures it."
 TAIL = """\
@@ -342,10 +342,10 @@ def _plan(args: argparse.Namespace) -> int:
         from sweeps.cli import next_cell
 
         return next_cell.show(args.file, tuple(args.set), args.next, args.format)
-    from sweeps.run import driver
+    from sweeps.run import preview
 
     terms = dataclasses.replace(_terms(args), simulate=args.simulate)
-    return driver.preview(args.file, tuple(args.set), terms, args.format)
+    return preview.preview(args.file, tuple(args.set), terms, args.format)
 
 
 def _plan_afar(args: argparse.Namespace, command: Sequence[str], url: str) -> int:
@@ -420,7 +420,7 @@ def _retry(args: argparse.Namespace) -> int:
 
 
 def _terms(args: argparse.Namespace) -> Terms:
-    from sweeps.run.driver import Terms
+    from sweeps.run.terms import Terms
 
     budget = getattr(args, "budget", None)
     return Terms(address=args.address, skips_impossible=args.skip_impossible, budget=budget)
@@ -517,7 +517,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 def _reproduce(args: argparse.Namespace) -> int:
     from sweeps.run import reproduce
-    from sweeps.run.driver import Terms
+    from sweeps.run.terms import Terms
 
     ask = reproduce.Ask(
         table=args.table,

@@ -9,13 +9,14 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweeps.cluster import cleanup, head_watch, lease_actor, private_ray
 from sweeps.cluster.environment import variable
+from sweeps.cluster.site import Ask
 from sweeps.errors import RefusedError
 from sweeps.record import ledger
 from sweeps.scheduling.leases import Need, Terms
@@ -43,66 +44,6 @@ QUIET = {
 
 def _which() -> str:
     return f"  which, and why: {caller.command('doctor', '--cluster')}"
-
-
-# What other sweeps have; see lease_actor.Member.ask, but with the names of nodes.
-Ask = Callable[[dict[str, float], Sequence[Need]], dict[str, float]]
-
-
-class Site(Protocol):
-    """Where trials run."""
-
-    @property
-    def nodes(self) -> Sequence[Node]: ...
-    def look_again(self) -> None:
-        """Something has happened: what was there a moment ago may have gone."""
-
-    def id(self, name: str) -> str:
-        """Ray's, of a node."""
-
-    def name(self, node_id: str) -> str: ...
-    def ask_for(self, bundles: Sequence[dict[str, float]]) -> None: ...
-    def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
-        """Of these patterns of files, by node, those that nothing matches there."""
-
-    def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
-        """Of these variables, by node, those that the processes of Ray don't have there."""
-
-    def shared(self, terms: Terms) -> contextlib.AbstractContextManager[Ask | None]:
-        """With other sweeps that run here; None where there can be none."""
-
-    def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
-        """Calls `gone` in a thread of its own, with the reason, once the trials can't be reached any more."""
-
-
-class Simulated:
-    """Nodes that were made up."""
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self.nodes = nodes
-
-    def look_again(self) -> None: ...
-
-    def id(self, name: str) -> str:
-        return name
-
-    def name(self, node_id: str) -> str:
-        return node_id
-
-    def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
-        """More will not come."""
-
-    def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
-        return {}
-
-    def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
-        return {}
-
-    def shared(self, terms: Terms) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
 
 class Cluster:

@@ -1,8 +1,8 @@
 """What happens to trials, in one place: to the engine, to the ledger first, and then to whoever wants to know.
 
-The runner asks for trials and tells of their epochs and ends. On a simulated cluster they end at once; their epochs and
-their ends count when the virtual clock has come to their time: it jumps to the next of them whenever nothing else can
-start. So trials are judged there by what had happened by then on that clock, in whatever order they were computed.
+An executor asks for trials and tells of their epochs and ends. On a simulated cluster they end at once; their epochs
+and their ends count when the virtual clock has come to their time: it jumps to the next of them whenever nothing else
+can start. So trials are judged there by what had happened by then on that clock, in whatever order they were computed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from workers.contract import messages
 from workers.contract.messages import EpochRecord, Progress, TrialConfig, TrialOutcome
 
 PART_FOR_FORETELLING = 0.01  # of the time
+UNTIL_LOOKED_AGAIN_S = 60.0  # of a virtual clock on which nothing happens by itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +70,11 @@ class Conductor:
     def now(self) -> float:
         return self._virtual_now if self._is_virtual else time.time()
 
+    def ready(self) -> None:
+        """Have whoever wants to know prepare; raises `RefusedError` where results can't be taken."""
+        for observer in self._observers:
+            observer.ready()
+
     def next(self) -> Start | None:
         """Return a trial to start; None where none may start now."""
         while not self.error:
@@ -90,6 +96,10 @@ class Conductor:
             else:
                 return None
         return None
+
+    def let_pass(self) -> None:
+        """Nothing runs on the virtual clock, and nothing can start yet: let it go on."""
+        self._virtual_now += UNTIL_LOOKED_AGAIN_S
 
     @property
     def is_over(self) -> bool:

@@ -6,13 +6,11 @@ own, its bundles bound to the nodes that the engine chose. What its gang comes b
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
-import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +19,20 @@ from ray.tune import schedulers
 from ray.tune.search import SearchAlgorithm
 from ray.util.placement_group import get_current_placement_group
 
-from sweeps.cluster.ray_cluster import Ask, Site
-from sweeps.record.ledger import Ledger
+from sweeps.cluster.site import Ask, Site
+from sweeps.record.ledger import SweepFacts
 from sweeps.run import private_tune
 from sweeps.run.conductor import Conductor
+from sweeps.run.executor import folders, terminate_as_interrupt
 from sweeps.run.private_tune import PlacedTrial
 from sweeps.scheduling import cache
 from sweeps.scheduling.cache import Made
-from sweeps.scheduling.changes import Sameness
-from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.leases import Terms
-from sweeps.scheduling.observer import Observer
 from sweeps.scheduling.packing import Start
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.group import SimulatedGroup
 from sweeps.spec.arrangements import bundles
-from sweeps.spec.keys import SweepSpec
-from workers.contract import datafiles, messages
+from workers.contract import messages
 from workers.contract.messages import EpochRecord, TrialConfig, TrialOutcome
 from workers.contract.paths import SweepPaths
 from workers.launch.gang import ENTRY, Group, Nurses
@@ -347,90 +342,58 @@ def _name(trial: Any) -> str:
     return str(trial.config["name"])
 
 
-def run(
-    engine: Engine,
-    spec: SweepSpec,
-    ledger: Ledger,
-    site: Site,
-    observers: Sequence[Observer],
-    entry: str = ENTRY,
-    before: Sameness | None = None,
-) -> bool:
-    """Run a sweep to its end; False if it was interrupted, or the rest is beyond its budget. `before`: with what it
-    was measured so far, where it goes on."""
-    facts, paths = ledger.facts, ledger.paths
-    conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated), before=before)
-    folders = _folders(spec)
-    nurses = None if facts.simulated else Nurses(paths, spec.sample_every_s, folders)
-    made = simulated.made(simulated.parse(facts.simulated), folders) if facts.simulated else {}
-    same = {
-        "sweep": facts.name,
-        "simulated": facts.simulated,
-        "root": str(paths.folder.parent),
-        "entry": entry,
-        "probe_every_s": 0.0 if facts.simulated else 60 * spec.probe_every_min,
-        "is_judged": engine.is_judging,
-    }
-    with site.shared(Terms(spec.priority, spec.max_nodes)) as ask:
-        _tune(_Feed(conductor, site, ask, nurses, same, made), spec, conductor, site, observers, paths, nurses)
-    if conductor.error:
-        raise conductor.error
-    return engine.is_over and not engine.beyond
+class RayTune:
+    """Ranks on the nodes of a Ray cluster. Of a simulated one each trial is computed by an actor of Tune's: it shows
+    that the engine and Tune fit together, and how fast."""
 
+    def __init__(self, facts: SweepFacts, paths: SweepPaths, site: Site, entry: str = "") -> None:
+        """`entry`: what a rank runs, if not the training."""
+        self._facts, self._paths, self._site, self._entry = facts, paths, site, entry or ENTRY
+        self.is_virtual = bool(facts.simulated)
 
-def _folders(spec: SweepSpec) -> dict[str, tuple[str, ...]]:
-    """The folders that its trials read, each with the splits."""
-    splits = datafiles.SPLITS[spec.protocol]
-    return {data: splits for data in spec.data.points() if data not in messages.WITHOUT_JPEGS}
+    def run(self, conductor: Conductor) -> None:
+        spec, simulation = self._facts.spec, self._facts.simulated
+        data = folders(spec)
+        supervisors = None if simulation else Nurses(self._paths, spec.sample_every_s, data)
+        made = simulated.made(simulated.parse(simulation), data) if simulation else {}
+        same = {
+            "sweep": self._facts.name,
+            "simulated": simulation,
+            "root": str(self._paths.folder.parent),
+            "entry": self._entry,
+            "probe_every_s": 0.0 if simulation else 60 * spec.probe_every_min,
+            "is_judged": conductor.engine.is_judging,
+        }
+        with self._site.shared(Terms(spec.priority, spec.max_nodes)) as ask:
+            feed = _Feed(conductor, self._site, ask, supervisors, same, made)
+            try:
+                feed.look()
+                conductor.ready()
+                with terminate_as_interrupt(), private_tune.our_loop():
+                    self._tuner(feed, conductor).fit()
+                feed.look()
+            finally:
+                if supervisors:
+                    supervisors.dismiss()
 
-
-def _tune(
-    feed: _Feed,
-    spec: SweepSpec,
-    conductor: Conductor,
-    site: Site,
-    observers: Sequence[Observer],
-    paths: SweepPaths,
-    nurses: Nurses | None,
-) -> None:
-    watcher = _Watcher(conductor, site, feed.away)
-    scheduler = _Scheduler(conductor, watcher, feed, site)
-    tuner = tune.Tuner(
-        Gang,
-        tune_config=tune.TuneConfig(
-            search_alg=feed,
-            scheduler=scheduler,
-            num_samples=-1,
-            reuse_actors=True,
-            trial_dirname_creator=lambda trial: trial.trial_id,
-        ),
-        run_config=tune.RunConfig(
-            name="tune",
-            storage_path=str(paths.folder),
-            verbose=0,
-            callbacks=[watcher],
-            stop=_WhenLedgerFails(conductor),
-            failure_config=tune.FailureConfig(max_failures=0),
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-        ),
-    )
-    try:
-        feed.look()
-        for observer in observers:
-            observer.ready()
-        with _terminate_as_interrupt(), private_tune.our_loop():
-            tuner.fit()
-        feed.look()
-    finally:
-        if nurses:
-            nurses.dismiss()
-
-
-@contextlib.contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does: ranks first, ledger closed."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def _tuner(self, feed: _Feed, conductor: Conductor) -> tune.Tuner:
+        watcher = _Watcher(conductor, self._site, feed.away)
+        return tune.Tuner(
+            Gang,
+            tune_config=tune.TuneConfig(
+                search_alg=feed,
+                scheduler=_Scheduler(conductor, watcher, feed, self._site),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(self._paths.folder),
+                verbose=0,
+                callbacks=[watcher],
+                stop=_WhenLedgerFails(conductor),
+                failure_config=tune.FailureConfig(max_failures=0),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        )

@@ -35,7 +35,7 @@ from workers.contract import quota
 from workers.contract.paths import results_root
 
 if TYPE_CHECKING:
-    from sweeps.run.driver import Terms
+    from sweeps.run.terms import Terms
 
 ALLOWANCES = {"emulate"}  # what a cell may do, not what it does
 
@@ -205,12 +205,12 @@ def _shape(table: Table) -> str:
 
 def _plan(table: Table, text: str, ask: Ask, terms: Terms) -> int:
     """The sweep file on stdout, so that `> mine.yaml` keeps it; what it would run beside it."""
-    from sweeps.run import driver
+    from sweeps.run import preview
 
     print(f"# with --set {' '.join(ask.overrides)}\n{text}" if ask.overrides else text, end="")
     sys.stdout.flush()
     with _kept(table, text) as file, contextlib.redirect_stdout(sys.stderr):
-        driver.preview(file, ask.overrides, dataclasses.replace(terms, skips_impossible=True), "table")
+        preview.preview(file, ask.overrides, dataclasses.replace(terms, skips_impossible=True), "table")
     return errors.DONE
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -16,7 +16,7 @@ from sweeps.spec import plan, sweep_file
 from sweeps.store import query
 from tests.integration import planted_ranks
 from tests.integration.planted_ranks import GOOD, LOW, SLOW
-from tests.integration.test_sweep import sweep
+from tests.integration.test_sweep import planted, sweep
 from tests.unit import hopeless
 
 pytestmark = pytest.mark.alone
@@ -137,14 +137,11 @@ def keep_until(name: str, is_enough: Callable[[list[TrialRecord]], bool]) -> Non
     raise AssertionError("never")
 
 
-def driven(*arguments: str, entry: str = f"{planted_ranks.__name__}:run") -> subprocess.CompletedProcess[str]:
-    """A `sweep` with other ranks than the real ones."""
-    drive = (
-        "import sys; from sweeps.run import ray_tune;"
-        f"ray_tune.run.__defaults__ = ('{entry}', None);"
-        f"from sweeps.cli.main import main; sys.exit(main({list(arguments)!r}))"
-    )
-    return subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)
+def driven(
+    command: Literal["run", "resume"] = "run", entry: str = f"{planted_ranks.__name__}:run"
+) -> subprocess.CompletedProcess[str]:
+    """A sweep with other ranks than the real ones."""
+    return subprocess.run(planted(command, entry), capture_output=True, text=True, check=False)
 
 
 def ordered(text: str, *wanted: tuple[object, ...]) -> str:
@@ -162,7 +159,7 @@ def test_tune_stops_real_ranks_by_rung_and_by_time_and_one_rank_is_not_judged_by
 ) -> None:
     good_first = [(gpus, size, RATE) for size in (GOOD, LOW, SLOW) for gpus in (2, 1)]
     Path("small.yaml").write_text(ordered(PLANTED, *good_first))
-    ran = driven("run", "small.yaml")
+    ran = driven()
     assert ran.returncode == 0, ran.stderr
     assert not left_behind()
     record = ledger.read("small")
@@ -188,9 +185,9 @@ def test_tune_stops_real_ranks_by_rung_and_by_time_and_one_rank_is_not_judged_by
 def test_real_ranks_whose_driver_was_killed_are_judged_by_those_of_before(here: Path) -> None:
     alone = PLANTED.replace("[1, 2]", "1")
     Path("small.yaml").write_text(ordered(alone, *[(1, size, RATE) for size in (GOOD, LOW, SLOW)]))
-    assert driven("run", "small.yaml").returncode == 0
+    assert driven().returncode == 0
     keep_until("small", lambda done: len(done) == 1)
-    ran = driven("resume", "small")
+    ran = driven("resume")
     assert ran.returncode == 0, ran.stderr
     good, *others = ledger.read("small").trials
     assert good.outcome.status == "completed"
@@ -236,7 +233,7 @@ def test_a_trial_that_goes_on_from_its_checkpoint_stands_at_each_rung_once_and_i
     text = DIGITS.replace("[0.1, 1e-6, 0.05]", "0.1").replace("400", "5").replace("top1: 0.8", "top1: 0.999")
     text = text.replace("grace: 2", "grace: 1").replace("SEED", "0")
     Path("small.yaml").write_text(f"{text}checkpoint_every: 1\n")
-    ran = driven("run", "small.yaml", entry="tests.integration.learning:dies_in_the_second_epoch")
+    ran = driven(entry="tests.integration.learning:dies_in_the_second_epoch")
     assert ran.returncode == 0, ran.stderr
     record = ledger.read("small")
     (trial,) = record.trials

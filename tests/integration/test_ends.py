@@ -14,12 +14,12 @@ import pytest
 from mlflow import MlflowClient
 
 from sweeps.cli import main
-from sweeps.cluster import ray_cluster
+from sweeps.cluster.site import Simulated
 from sweeps.errors import RefusedError
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepFacts
-from sweeps.run import driver, ray_tune
-from sweeps.run.driver import Terms
+from sweeps.run import driver, executor, terms
+from sweeps.run.terms import Terms
 from sweeps.scheduling.observer import Observer
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
@@ -37,10 +37,10 @@ def file(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A sweep on a cluster of one node, on which nothing is run but what a test puts in the place of it."""
 
     @contextlib.contextmanager
-    def site(*_: object) -> Iterator[ray_cluster.Simulated]:
-        yield ray_cluster.Simulated([Node("here", 8, 0)])
+    def site(*_: object) -> Iterator[Simulated]:
+        yield Simulated([Node("here", 8, 0)])
 
-    monkeypatch.setattr(driver, "_site", site)
+    monkeypatch.setattr(terms, "at", site)
     (workplace / "small.yaml").write_text(TEXT)
     return workplace / "small.yaml"
 
@@ -85,7 +85,7 @@ def test_what_a_driver_that_was_killed_had_not_brought_to_mlflow_comes_with_the_
 def interrupted(does_begin: bool) -> Callable[..., bool]:
     """In place of running: a trial gets its GPUs, or none does, and the user presses Ctrl-C."""
 
-    def run(_: object, __: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
+    def run(_: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
         if does_begin:
             book.start(book.facts.trials[0], at=1.0)
         raise KeyboardInterrupt
@@ -97,7 +97,7 @@ def interrupted(does_begin: bool) -> Callable[..., bool]:
 def test_a_sweep_that_has_held_a_gpu_is_kept_though_no_trial_of_it_has_ended(
     does_begin: bool, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_tune, "run", interrupted(does_begin))
+    monkeypatch.setattr(executor, "carry_out", interrupted(does_begin))
     with pytest.raises(KeyboardInterrupt):
         driver.drive(file, (), Terms())
     assert ledger.names() == [NAME] * does_begin
@@ -109,13 +109,13 @@ def test_a_sweep_that_has_held_a_gpu_is_kept_though_no_trial_of_it_has_ended(
 def test_a_disk_that_fills_before_the_first_trial_has_ended_leaves_what_was_begun(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(_: object, __: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
+    def run(_: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
         book.start(book.facts.trials[0], at=1.0)
         book._file = open("/dev/full", "w")  # noqa: SIM115
         book.note("rung", {})
         return True
 
-    monkeypatch.setattr(ray_tune, "run", run)
+    monkeypatch.setattr(executor, "carry_out", run)
     with pytest.raises(RefusedError, match="then sweep resume small"):
         driver.drive(file, (), Terms())
     assert ledger.names() == [NAME]
@@ -145,16 +145,16 @@ def test_a_sweep_has_its_name_though_the_store_takes_its_time(
 def test_nodes_that_did_not_come_in_time_are_wanted_no_more(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[dict[str, float]]] = []
 
-    class Growing(ray_cluster.Simulated):
+    class Growing(Simulated):
         def ask_for(self, bundles: Any) -> None:
             asked.append(bundles)
 
     @contextlib.contextmanager
-    def site(*_: object) -> Iterator[ray_cluster.Simulated]:
+    def site(*_: object) -> Iterator[Simulated]:
         yield Growing([Node("here", 2, 0)])
 
-    monkeypatch.setattr(driver, "_site", site)
-    monkeypatch.setattr(ray_tune, "run", lambda *_, **__: True)
+    monkeypatch.setattr(terms, "at", site)
+    monkeypatch.setattr(executor, "carry_out", lambda *_, **__: True)
     file.write_text(TEXT.replace("gpus: 1", "gpus: [1, 2, 16]").replace("repeats", "wait_for_nodes_min: 0.01, repeats"))
     assert driver.drive(file, (), Terms(skips_impossible=True)) == 0
     assert asked[0] == [{"CPU": 1.0}] * 16
@@ -197,8 +197,8 @@ def test_a_sweep_that_goes_on_runs_in_mlflow_until_it_has_ended_again(
     seen: list[Counter[str]] = []
 
     def run(*given: Any, **_: Any) -> bool:
-        again: ledger.Ledger = given[2]
-        observers: Sequence[Observer] = given[4]
+        again: ledger.Ledger = given[1]
+        observers: Sequence[Observer] = given[3]
         for observer in observers:
             observer.ready()
         seen.append(runs())
@@ -208,7 +208,7 @@ def test_a_sweep_that_goes_on_runs_in_mlflow_until_it_has_ended_again(
                 observer.ended(one)
         return True
 
-    monkeypatch.setattr(ray_tune, "run", run)
+    monkeypatch.setattr(executor, "carry_out", run)
     before = runs()
     assert driver.resume(NAME, Terms()) == 0
     assert before == Counter([ended, "FINISHED"])
@@ -217,7 +217,7 @@ def test_a_sweep_that_goes_on_runs_in_mlflow_until_it_has_ended_again(
 
 
 def test_a_report_is_logged_before_another_driver_can_begin(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(_: object, __: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
+    def run(_: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
         for config in book.facts.trials:
             book.write(record(config, 100.0))
         return True
@@ -229,7 +229,7 @@ def test_a_report_is_logged_before_another_driver_can_begin(file: Path, monkeypa
             driver.resume(facts.name, Terms())
         logged.append(facts.name)
 
-    monkeypatch.setattr(ray_tune, "run", run)
+    monkeypatch.setattr(executor, "carry_out", run)
     monkeypatch.setattr(tracking, "attach", attach)
     driver.drive(file, (), Terms())
     assert logged == [NAME]

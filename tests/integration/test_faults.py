@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from sweeps.record import ledger
 from tests.integration import bad_ranks
 from tests.integration.clusters import Cluster, eventually, said
+from tests.integration.test_sweep import planted
 from workers.contract.ranks import Beat
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
@@ -108,12 +108,8 @@ def test_a_retry_runs_what_failed_and_nothing_else_into_the_same_runs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("small.yaml").write_text(SHORT + f"space: {{batch_size: [8, {bad_ranks.RAISES}], gpus: 2}}\nrepeats: 1\n")
-    drive = (
-        "import sys; from sweeps.run import ray_tune;"
-        "ray_tune.run.__defaults__ = ('tests.integration.bad_ranks:run', None);"
-        f"from sweeps.cli.main import main; sys.exit(main(['run', 'small.yaml', '--address', '{cluster.address}']))"
-    )
-    ran = subprocess.run([sys.executable, "-c", drive], env=os.environ | cluster.environment, check=False)
+    command = planted("run", "tests.integration.bad_ranks:run", cluster.address)
+    ran = subprocess.run(command, env=os.environ | cluster.environment, check=False)
     assert ran.returncode == 1
     tagged = (
         "SELECT run_uuid, (SELECT value FROM tags WHERE tags.run_uuid = runs.run_uuid AND key = '{}') "

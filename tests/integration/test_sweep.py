@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import pytest
@@ -118,12 +119,18 @@ def test_a_sweep_goes_on_after_every_way_a_rank_can_end(
 
 def driven(entry: str) -> subprocess.CompletedProcess[str]:
     """`sweep run small.yaml` with other ranks than the real ones."""
-    drive = (
-        "import sys; from sweeps.run import ray_tune;"
-        f"ray_tune.run.__defaults__ = ('{entry}', None);"
-        "from sweeps.cli.main import main; sys.exit(main(['run', 'small.yaml']))"
-    )
-    return subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, check=False)
+    return subprocess.run(planted("run", entry), capture_output=True, text=True, check=False)
+
+
+def planted(command: Literal["run", "resume"], entry: str, address: str | None = None) -> list[str]:
+    """The command line of a driver of `small` whose ranks run something else than the training."""
+    call = "drive(Path('small.yaml'), (), terms)" if command == "run" else "resume('small', terms)"
+    return [
+        sys.executable,
+        "-c",
+        "import sys; from pathlib import Path; from sweeps.run import driver; from sweeps.run.terms import Terms;"
+        f"terms = Terms(rank={entry!r}, address={address!r}); sys.exit(driver.{call})",
+    ]
 
 
 CONVERGING = """

@@ -11,14 +11,16 @@ from collections.abc import Callable
 
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepRecord, TrialRecord
-from sweeps.run import driver, forecast
+from sweeps.run import driver, executor, forecast
 from sweeps.run.conductor import Conductor
+from sweeps.run.in_process import InProcess
 from sweeps.scheduling import asha, search
 from sweeps.scheduling.cache import Cache
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.feasibility import Feasibility
 from sweeps.scheduling.packing import Start
 from sweeps.simulator import cluster as simulated
+from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.simulator.group import SimulatedGroup
 from sweeps.spec import plan, sweep_file
 from workers.contract.messages import TrialConfig
@@ -82,16 +84,25 @@ def _run(book: ledger.Ledger, order: Callable[[list[Start]], list[Start]]) -> Sw
     )
     done = [record for record in before.trials if record.outcome.status not in driver.AGAIN]
     engine.resumed(done, before.attempts, [asha.arrival(noted) for noted in before.rungs], before.spent)
-    engine.nodes_are(cluster.nodes, simulated.made(cluster, of.data.points()))
+    if order is in_order:
+        assert executor.carry_out(engine, book, InProcess(cluster, of.data.points()))
+    else:
+        _computed(engine, book, cluster, order)
+    book.end("complete")
+    book.close()
+    return ledger.read(book.facts.name)
+
+
+def _computed(
+    engine: Engine, book: ledger.Ledger, cluster: SimulatedCluster, order: Callable[[list[Start]], list[Start]]
+) -> None:
+    engine.nodes_are(cluster.nodes, simulated.made(cluster, book.facts.spec.data.points()))
     conductor = Conductor(engine, book, [], is_virtual=True)
     while not conductor.is_over:
         for start in order(list(iter(conductor.next, None))):
             group = SimulatedGroup(cluster, start.seats)
             group.start(start.trial, at=conductor.now, attempt=engine.attempts[start.trial.trial])
             conductor.answered(start.trial, group.wait(), group.took_s, group.timeline)
-    book.end("complete")
-    book.close()
-    return ledger.read(book.facts.name)
 
 
 def verdicts(record: SweepRecord) -> dict[str, tuple[str, str, int]]:

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from sweeps.analysis import findings, study
+from sweeps.cluster.site import Simulated
 from sweeps.record import ledger
-from sweeps.run import driver
+from sweeps.run import ending
+from sweeps.run.terms import Setting, Terms
 from sweeps.spec import plan, sweep_file
 from sweeps.store import tracking
 from sweeps.store.description import Conclusion
@@ -44,7 +47,7 @@ def test_what_was_found_is_worked_out_once_and_told_in_all_three_places(
     counted(study)
     monkeypatch.setattr(tracking, "attach", lambda facts, file, told: stored.append((file, told)))
     records = ledger.read("end").trials
-    driver._conclude(book.facts, planned, records, tmp_path / "x.yaml", driver.Terms(), [], "", 0.0)
+    ending._conclude(planned, book, records, Setting(Terms(), Simulated(()), Console(), "end"), [], "", 0.0)
     assert calls == ["sweeps.analysis.study", "sweeps.analysis.findings"]
     ((page, told),) = stored
     found = findings.of(study.of("end"))

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from sweeps.cluster import head_watch
 from sweeps.run import driver
+from sweeps.run.terms import Terms
 
 
 class Head:
@@ -70,7 +71,7 @@ def test_whoever_loses_its_head_is_told_what_has_ended_and_how_to_go_on(
     tracker = types.SimpleNamespace(close=lambda is_complete: 0)
     book = types.SimpleNamespace(facts=types.SimpleNamespace(name="x"), is_still_complete=False)
     why = "the Ray head at 127.0.0.1:54321 has gone"
-    driver._abandoned(tracker, Console(file=told, width=200), book, driver.Terms(address=address), why)  # type: ignore[arg-type]
+    driver._abandoned(tracker, Console(file=told, width=200), book, Terms(address=address), why)  # type: ignore[arg-type]
     assert ended == [3]
     if address:
         assert why in told.getvalue()

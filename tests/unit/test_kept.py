@@ -15,8 +15,8 @@ from sweeps.cli import main
 from sweeps.cluster import driver_log, ray_jobs
 from sweeps.errors import InputError, RefusedError
 from sweeps.record import ledger
-from sweeps.run import driver, ray_tune, status, tracker
-from sweeps.run.driver import Terms
+from sweeps.run import driver, executor, preflight, status, terms, tracker
+from sweeps.run.terms import Terms
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from tests.unit.records import record
@@ -53,7 +53,7 @@ def there(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     def site(*_: object) -> Iterator[Place]:
         yield place
 
-    monkeypatch.setattr(driver, "_site", site)
+    monkeypatch.setattr(terms, "at", site)
     monkeypatch.setattr("sweeps.store.query.finished", lambda _: [])
     (workplace / "mine.yaml").write_text(WAITS)
     return place
@@ -141,7 +141,7 @@ def test_a_sweep_that_ends_before_its_first_trial_stays_if_it_was_submitted(
     there.nodes = [Node("here", 2, 0)]
     if is_submitted:
         monkeypatch.setenv(ledger.JOB, "sweep-mine-1")
-    monkeypatch.setattr(ray_tune, "run", end)
+    monkeypatch.setattr(executor, "carry_out", end)
     with pytest.raises((KeyboardInterrupt, SystemExit, RefusedError)):
         driver.drive(Path("mine.yaml"), (), Terms())
     assert ledger.names() == ["mine"] * is_submitted
@@ -188,13 +188,13 @@ def test_a_retry_that_ends_before_its_first_trial_leaves_the_sweep_as_it_was(
     mlflow: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def run(_: object, __: object, book: ledger.Ledger, *___: object, **____: object) -> Any:
+    def run(_: object, book: ledger.Ledger, *__: object) -> Any:
         book.note("node", {"node": "here"})
         end()
 
     there.nodes = [Node("here", 2, 0)]
     ended([FAILED, None, None, None], why=why)
-    monkeypatch.setattr(ray_tune, "run", run)
+    monkeypatch.setattr(executor, "carry_out", run)
     with pytest.raises((KeyboardInterrupt, RefusedError)):
         driver.retry("mine", (), Terms())
     assert mlflow == [before]
@@ -205,13 +205,13 @@ def test_a_retry_that_ends_before_its_first_trial_leaves_the_sweep_as_it_was(
 def test_a_retry_of_a_complete_sweep_that_is_stopped_halfway_is_no_longer_complete(
     there: Place, mlflow: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(_: object, __: object, book: ledger.Ledger, *___: object, **____: object) -> Any:
+    def run(_: object, book: ledger.Ledger, *__: object) -> Any:
         book.start(book.facts.trials[0], at=1.0)
         raise KeyboardInterrupt
 
     there.nodes = [Node("here", 2, 0)]
     ended([FAILED, None, None, None])
-    monkeypatch.setattr(ray_tune, "run", run)
+    monkeypatch.setattr(executor, "carry_out", run)
     with pytest.raises(KeyboardInterrupt):
         driver.retry("mine", (), Terms())
     assert mlflow == ["KILLED"]
@@ -234,7 +234,7 @@ def test_a_resume_or_retry_that_is_refused_has_not_begun_for_who_submitted_it(
     there.lacking = {"here": ["/images/train-*-of-*"]} if refused == "images" else {}
     text = TEXT.replace("repeats", "data: /images, repeats") if refused == "images" else TEXT
     ended([FAILED] * 3, text, why="stopped")
-    monkeypatch.setattr(driver, "_held", lambda *_: False)
+    monkeypatch.setattr(preflight, "_held", lambda *_: False)
     with pytest.raises(InputError):
         again(Terms(budget=-1.0 if refused == "budget" else None))
     assert not ray_jobs.NAMED.search(capsys.readouterr().err)

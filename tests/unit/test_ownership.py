@@ -25,8 +25,8 @@ from sweeps.cli import main
 from sweeps.cluster import ray_jobs
 from sweeps.errors import InputError, RefusedError, SweepError
 from sweeps.record import ledger
-from sweeps.run import driver
-from sweeps.run.driver import Terms
+from sweeps.run import driver, ending, terms
+from sweeps.run.terms import Terms
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from sweeps.store import tracking
@@ -79,7 +79,7 @@ def soon(*_: object) -> Iterator[SimpleNamespace]:
     yield SimpleNamespace(nodes=[Node("here", 8, 0)])
 
 
-def measured(planned: plan.Plan, _: object, before: Any, known: object, book: ledger.Ledger, *more: object) -> int:
+def measured(planned: plan.Plan, book: ledger.Ledger, _: object, before: Any) -> int:
     """Planted in place of measuring: every trial that is left completes."""
     done = {trial.config.trial for trial in before.done}
     for config in planned.trials:
@@ -128,9 +128,9 @@ def together(*calls: Callable[[int], int], rounds: int = ROUNDS) -> list[tuple[i
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_site", soon)
+    monkeypatch.setattr(terms, "at", soon)
     monkeypatch.setattr(driver, "_conduct", measured)
-    monkeypatch.setattr(driver, "_told", lambda *_: 0)
+    monkeypatch.setattr(ending, "told", lambda *_: 0)
     monkeypatch.setattr(tracking, "sync", lambda *_, **__: None)
 
 

@@ -120,7 +120,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
         elif name.startswith("_") and name.removeprefix("_") in WORDS.keys() - OWN_CALL:
             monkeypatch.setattr(main, name, here)
     monkeypatch.setattr(ray_jobs, "relay", relay)
-    monkeypatch.setattr("sweeps.run.driver.preview", lambda *given: here(given[2]))
+    monkeypatch.setattr("sweeps.run.preview.preview", lambda *given: here(given[2]))
     monkeypatch.setattr("sweeps.run.reproduce.answer", lambda _, terms: here(terms))
     monkeypatch.setattr("sweeps.cluster.doctor.examine", lambda _: here(argparse.Namespace(address=None)) or [])
     monkeypatch.setattr(

@@ -24,7 +24,7 @@ from sweeps.errors import InputError
 from sweeps.record import ledger, rows
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import driver, earlier_table, reproduce
-from sweeps.run.driver import Terms
+from sweeps.run.terms import Terms
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup
 from sweeps.spec import arrangements, keys, plan, sweep_file

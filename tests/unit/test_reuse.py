@@ -11,7 +11,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import types
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,12 @@ from rich.console import Console
 from sweeps import analysis
 from sweeps.analysis.comparison import compare
 from sweeps.analysis.findings import doubts
+from sweeps.cluster.site import Simulated
 from sweeps.errors import InputError
 from sweeps.record import ledger, rows
 from sweeps.record.ledger import TrialRecord
-from sweeps.run import driver
+from sweeps.run import preflight
+from sweeps.run.terms import Setting, Terms
 from sweeps.scheduling import asha, cache, search
 from sweeps.scheduling.cache import Cache, made
 from sweeps.scheduling.changes import Sameness
@@ -420,13 +421,13 @@ def test_a_ledger_keeps_the_nodes_that_its_trials_were_arranged_for(
 
 def test_what_goes_on_without_a_node_waits_for_it_and_what_begins_is_refused() -> None:
     console = Console(file=io.StringIO(), width=200)
-    here = types.SimpleNamespace(nodes=TWO, without=lambda patterns: {})
+    here = Setting(Terms(), Simulated(TWO), console, "x")
     going = planned(FOUR, {"gpus": 4, "placement": ["pack", "spread"]})
-    kept = driver._possible(going, here, driver.Terms(), "x", console, is_begun=True)  # type: ignore[arg-type]
+    kept = preflight.possible(going, here, is_begun=True)
     assert kept == going, "every cell has the name that it had"
     assert "1 trials wait for nodes to come back: this cluster (2 nodes" in console.file.getvalue()  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="planned as 4x1"):
-        driver._possible(going, here, driver.Terms(), "x", console)  # type: ignore[arg-type]
+        preflight.possible(going, here)
 
 
 def test_a_ledger_of_the_version_before_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from sweeps.analysis.study import Study
 from sweeps.cli import main
 from sweeps.cluster import ray_jobs
+from sweeps.cluster.site import Simulated
 from sweeps.errors import InputError
 from sweeps.record import ledger, rows
 from sweeps.report.trials import again
-from sweeps.run import driver
+from sweeps.run import preflight
+from sweeps.run.terms import Setting, Terms
 from sweeps.spec import plan, sweep_file
 from sweeps.store import description
 from tests.unit.records import config, record
@@ -215,7 +218,7 @@ def test_a_name_that_can_mean_nothing_is_a_mistake(line: str, says: str) -> None
         sweep_file.parse(text if "model" in line else f"{text}\nmodel: tiny", "x")
 
 
-class Site:
+class Two(Simulated):
     """Two nodes, one of which lacks a variable."""
 
     def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
@@ -225,7 +228,7 @@ class Site:
 def test_a_variable_that_a_node_lacks_is_found_before_the_sweep() -> None:
     made = sweep_file.parse(f"{TEXT}env_from: [HF_TOKEN, OTHER]\n", "x")
     with pytest.raises(InputError) as refused:
-        driver._check_variables(made, Site(), "x.yaml")  # type: ignore[arg-type]
+        preflight.check_variables(made, Setting(Terms(), Two(()), Console(), "x.yaml"))
     assert str(refused.value) == (
         "x.yaml: env_from: must be set on every node where Ray is started, but not on n2, but got HF_TOKEN"
     )

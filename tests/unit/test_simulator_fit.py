@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import simulator as benchmark
-from sweeps.run import driver
+from sweeps.run import preview
+from sweeps.run.terms import Terms
 from sweeps.simulator import evidence
 from sweeps.simulator.model import FITTED, Numbers
 from tests.unit.simulations import trial
@@ -175,7 +176,7 @@ def test_a_plan_for_a_simulated_cluster_says_how_far_it_is_borne_out(
 ) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text("{name: x, model: resnet50, device: gpu, repeats: 1, space: {batch_size: 64, gpus: [1, 8]}}")
-    driver.preview(file, (), driver.Terms(simulate="nodes=2,gpus=4,gpu=v100"), "table")
+    preview.preview(file, (), Terms(simulate="nodes=2,gpus=4,gpu=v100"), "table")
     told = capsys.readouterr().out
     assert "left out of what the model is fitted to" in told
     assert "! no published figure judges batches other than 128 a GPU" in told

@@ -25,8 +25,9 @@ from sweeps.errors import InputError
 from sweeps.record import ledger
 from sweeps.record.gpu_hours import UNHEARD_S, Hours, heard_until
 from sweeps.record.ledger import TrialRecord
-from sweeps.run import driver, forecast, metrics, status
+from sweeps.run import driver, ending, forecast, metrics, status, terms
 from sweeps.run.conductor import Conductor
+from sweeps.run.terms import Terms
 from sweeps.scheduling import search
 from sweeps.scheduling.asha import Rungs
 from sweeps.scheduling.cache import Cache, Made
@@ -254,7 +255,7 @@ def test_what_fits_in_the_budget_runs_and_what_does_not_is_told() -> None:
     assert made.spent().gpu_hours == 4
     assert made.spent().expected == 36, "what a larger budget would have to hold"
     assert made.spent().part_left == 0, "of what runs"
-    first, second = driver._beyond(made, sweep_file.parse(TEXT, "x"))
+    first, second = ending.beyond(made, sweep_file.parse(TEXT, "x"))
     assert first == "not run, since each of these needs more than the budget has left, 6 of 10 rank-hours:"
     assert second.endswith("1 × about 32 rank-hours")
 
@@ -534,7 +535,7 @@ def spending(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What drivers are told was spent before them."""
     told: list[float] = []
 
-    def conduct(planned: object, strategy: object, before: driver._Before, *more: object) -> int:
+    def conduct(planned: object, book: object, setting: object, before: driver._Before) -> int:
         told.append(before.spent)
         return 0
 
@@ -544,7 +545,7 @@ def spending(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     def site(*_: object) -> Iterator[Site]:
         yield Site()
 
-    monkeypatch.setattr(driver, "_site", contextlib.contextmanager(site))
+    monkeypatch.setattr(terms, "at", contextlib.contextmanager(site))
     monkeypatch.setattr(driver, "_conduct", conduct)
     return told
 
@@ -561,8 +562,8 @@ def stopped() -> Study:
 
 def test_a_resume_and_a_retry_go_on_from_what_was_spent(spending: list[float]) -> None:
     stopped()
-    assert driver.resume("study", driver.Terms()) == 0
-    assert driver.retry("study", ["failed"], driver.Terms(budget=20.0)) == 0
+    assert driver.resume("study", Terms()) == 0
+    assert driver.retry("study", ["failed"], Terms(budget=20.0)) == 0
     assert spending == [8, 8]
 
 
@@ -571,7 +572,7 @@ def test_a_budget_of_nothing_is_refused(spending: list[float], budget: float) ->
     stopped()
     for call in (driver.resume, functools.partial(driver.retry, statuses=["failed"])):
         with pytest.raises(InputError, match="--budget: must be GPU-hours, more than 0, but got"):
-            call("study", terms=driver.Terms(budget=budget))
+            call("study", asked=Terms(budget=budget))
     assert not spending
 
 

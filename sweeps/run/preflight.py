@@ -1,0 +1,147 @@
+"""What is asked before a sweep begins: are its data and variables there, and can the nodes hold its trials?"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sweeps.errors import InputError, Mistake
+from sweeps.run.terms import Setting, Terms
+from sweeps.spec import arrangements, plan
+from sweeps.spec.arrangements import Node
+from sweeps.spec.keys import SweepSpec
+from sweeps.spec.plan import Plan
+from sweeps.text import caller
+from workers.contract.messages import WITHOUT_JPEGS, TrialConfig
+
+SOME = 200  # cells of a search that stand for all
+SHARDS = "-*-of-*"  # as the files of a split are named
+
+
+def check(spec: SweepSpec, place: str, terms: Terms) -> None:
+    """What is wrong with running this here."""
+    mistakes = [*_missing_data(spec, terms)] if not terms.address and not terms.machine else []
+    if mistakes:
+        raise InputError(place, mistakes)
+
+
+def _missing_data(spec: SweepSpec, terms: Terms) -> Iterator[Mistake]:
+    """A sweep on this machine can tell at once that its images aren't there."""
+    for data, split in _images(spec):
+        if not any(Path(data).glob(f"{split}{SHARDS}")):
+            classes = 1000 if spec.classes == "auto" else spec.classes
+            asked = f"--images 512 --shards 4 --classes {classes} --split {split}"
+            made = caller.command("data", "make", data, *asked.split())
+            cure = f" (to make one: {made})" if spec.labels_from == 1 else ""  # what it makes counts from 1
+            rule = f"must be synthetic, digits or a folder of TFRecords named {split}{SHARDS}{cure}"
+            yield Mistake("data", rule, data)
+
+
+def waits_for_nodes(planned: Plan, setting: Setting) -> bool:
+    return bool(planned.spec.wait_for_nodes_min and _refused(planned, setting))
+
+
+def await_nodes(planned: Plan, setting: Setting) -> None:
+    """Wait for what its trials need, as long as the file says."""
+    if not waits_for_nodes(planned, setting):
+        return
+    give_up = time.monotonic() + 60 * (planned.spec.wait_for_nodes_min or 0)
+    lacking = [config for trials in _refused(planned, setting).values() for config in trials]
+    largest = _largest(lacking)
+    setting.console.print(f"waiting for nodes that hold {len(largest)} ranks …", style="dim")
+    while _refused(planned, setting) and time.monotonic() < give_up:
+        setting.site.ask_for(largest)  # again and again: whoever keeps it may have been lost
+        time.sleep(1.0)
+
+
+def possible(planned: Plan, setting: Setting, is_begun: bool = False) -> Plan:
+    """The plan without the trials that the cluster can never hold; raises unless they may be skipped, and where its
+    data or a variable isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits
+    for them."""
+    refused = _refused(planned, setting)
+    _check_data(planned.spec, setting)
+    check_variables(planned.spec, setting)
+    if not refused:
+        return planned
+    if is_begun and planned.nodes and not setting.terms.skips_impossible and _held(planned, planned.nodes):
+        for why, those in refused.items():
+            line = f"! {len(those)} trials wait for nodes to come back: {why}"
+            setting.console.print(line, style="yellow")
+        return planned
+    if not setting.terms.skips_impossible:
+        raise InputError(setting.place, impossible(refused))
+    for why, those in refused.items():
+        setting.console.print(f"! {len(those)} trials are skipped: {why}", style="yellow")
+    out = {config.trial for those in refused.values() for config in those}
+    left = tuple(config for config in planned.trials if config.trial not in out)
+    if planned.trials and not left:
+        raise InputError(setting.place, impossible(refused, "no trial is left: give it a cluster, or --set device=cpu"))
+    if planned.spec.wait_for_nodes_min and left:
+        setting.site.ask_for(_largest(left))  # what did not come is wanted no more
+    return dataclasses.replace(planned, trials=left)
+
+
+def _refused(planned: Plan, setting: Setting) -> dict[str, list[TrialConfig]]:
+    """What the nodes that are there can't hold, by the reason."""
+    return arrangements.check_capacity(planned.trials or some(planned), setting.site.nodes, planned.spec.max_nodes)
+
+
+def _held(planned: Plan, nodes: Sequence[Node]) -> bool:
+    return not arrangements.check_capacity(planned.trials or some(planned), nodes, planned.spec.max_nodes)
+
+
+def some(planned: Plan) -> tuple[TrialConfig, ...]:
+    """Of a search that proposes its own trials."""
+    spec, nodes = planned.spec, planned.nodes
+    return tuple(plan.grid(spec, nodes) if plan.is_enumerable(spec) else plan.sample(spec, SOME, nodes))
+
+
+def impossible(
+    refused: dict[str, list[TrialConfig]], cure: str = "leave these out, or skip them with --skip-impossible"
+) -> list[Mistake]:
+    """What the cluster can't hold, a mistake for each reason."""
+
+    def asked(trials: list[TrialConfig]) -> str:
+        shapes = dict.fromkeys((trial.gpus, trial.placement) for trial in trials)
+        return ", ".join(f"{gpus} {placement}" for gpus, placement in sorted(shapes))
+
+    return [Mistake("space.gpus", f"{why}; {cure}", asked(trials)) for why, trials in refused.items()]
+
+
+def _largest(trials: Sequence[TrialConfig]) -> list[dict[str, float]]:
+    """What each rank of the largest of them needs."""
+    config = max(trials, key=lambda config: config.gpus)
+    return [{"GPU": 1.0} if config.device == "gpu" else {"CPU": float(config.cores_per_worker)}] * config.gpus
+
+
+def _check_data(spec: SweepSpec, setting: Setting) -> None:
+    """Any node may be given any trial."""
+    needed = {f"{data}/{split}{SHARDS}": data for data, split in _images(spec)}
+    lacking = setting.site.without([*needed]) if needed else {}
+    mistakes = []
+    for pattern, data in needed.items():
+        if nodes := [node for node, patterns in lacking.items() if pattern in patterns]:
+            files = pattern.removeprefix(f"{data}/")
+            mistakes.append(Mistake("data", f"must hold {files} on every node, but not on {', '.join(nodes)}", data))
+    if mistakes:
+        raise InputError(setting.place, mistakes)
+
+
+def check_variables(spec: SweepSpec, setting: Setting) -> None:
+    """A node without one of them would fail its trials."""
+    lacking = setting.site.unset(spec.env_from) if spec.env_from else {}
+    mistakes = []
+    for name in spec.env_from:
+        if nodes := [node for node, unset in lacking.items() if name in unset]:
+            rule = f"must be set on every node where Ray is started, but not on {', '.join(nodes)}"
+            mistakes.append(Mistake("env_from", rule, name))
+    if mistakes:
+        raise InputError(setting.place, mistakes)
+
+
+def _images(spec: SweepSpec) -> Iterator[tuple[str, str]]:
+    """The folders that trials read, each with the split."""
+    needed = ["train"] if spec.protocol == "throughput" else ["train", "validation"]
+    return ((data, split) for data in spec.data.points() if data not in WITHOUT_JPEGS for split in needed)

@@ -1,0 +1,84 @@
+"""`sweep plan`: what a sweep would run, and what it would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sweeps import errors
+from sweeps.errors import InputError
+from sweeps.run import forecast, preflight
+from sweeps.run import terms as where
+from sweeps.run.terms import Terms
+from sweeps.simulator import cluster as simulated
+from sweeps.simulator import evidence
+from sweeps.spec import arrangements, plan, space
+from sweeps.spec.arrangements import Node
+from sweeps.spec.keys import SweepSpec
+from sweeps.spec.plan import Plan
+from sweeps.spec.reading import read
+from sweeps.spec.sweep_file import parse
+from sweeps.text import screen, tables
+from workers.contract import messages, quota
+from workers.contract.messages import TrialConfig
+
+
+def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.Format) -> int:
+    """Show what a sweep would run, and what it would cost on the cluster named; the exit code."""
+    spec = parse(read(file), str(file), overrides)
+    is_named = bool(terms.machine or terms.address)
+    nodes = _nodes(spec, terms)
+    planned = plan.plan(spec, str(file), nodes if is_named else ())  # of no cluster, a placement is a word
+    varied = [*planned.axes] or ["batch_size", "gpus"]
+    written = space.shown if form == "table" else lambda point: point
+    rows = [
+        {
+            "cell": cell,
+            **{axis: written(plan.value(trial, axis)) for axis in varied},
+            **({"nodes x ranks": messages.arranged(trial.arrangement) or "–"} if is_named else {}),
+            "repeats": spec.repeats,
+        }
+        for cell, trial in planned.cells.items()
+    ]
+    trials = planned.trials or preflight.some(planned)
+    refused = arrangements.check_capacity(trials, nodes, spec.max_nodes) if nodes else {}
+    if is_named and refused and not terms.skips_impossible:
+        raise InputError(str(file), preflight.impossible(refused))
+    tables.show_rows(rows, form)
+    if form != "table":
+        return errors.DONE
+    print(f"\n{spec.name}: {plan.summary(planned)}")
+    for line in [*plan.schedules_drawn(planned), *_cost(planned, nodes, refused, terms)]:
+        print(line)
+    return errors.DONE
+
+
+def _nodes(spec: SweepSpec, terms: Terms) -> Sequence[Node]:
+    """Of the cluster named, else of this machine; none where that is surely not meant."""
+    if terms.machine:
+        return terms.machine.nodes
+    if terms.address:
+        with where.at(terms, screen.beside()) as site:
+            return site.nodes
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return [Node("here", quota.cores(), gpus)] if gpus or spec.device == "cpu" else []
+
+
+def _cost(planned: Plan, nodes: Sequence[Node], refused: dict[str, list[TrialConfig]], terms: Terms) -> Iterator[str]:
+    if not nodes:
+        yield "to see what it would cost, and how it fits: --simulate nodes=8,gpus=4,gpu=v100, or --address"
+        return
+    for why, those in refused.items():
+        yield f"! {len(those)} trials can't run here: {why}"
+    if not planned.trials:
+        yield f"a search chooses its trials as it goes: at most {planned.most}"
+        return
+    machine = terms.machine or simulated.like(nodes)
+    yield from forecast.told(planned.spec, planned.trials, nodes, forecast.learned(machine, is_real=not terms.machine))
+    yield from borne_out(planned.trials, terms)
+
+
+def borne_out(trials: Sequence[TrialConfig], terms: Terms) -> Iterator[str]:
+    """Where published figures bear out what is simulated."""
+    if terms.machine:
+        yield from evidence.told(trials, terms.machine.gpu, evidence.rows())

@@ -7,6 +7,8 @@ import functools
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,3 +167,12 @@ def test_an_observer_that_refuses_at_the_beginning_ends_it_before_the_first_tria
     with pytest.raises(RefusedError, match="the store must answer"):
         executor.carry_out(engine, book, executor_of(kind, book), [Refuses()])
     assert not ledger.read("grid-simulated").trials
+
+
+def test_a_simulated_sweep_needs_no_ray(kind: str) -> None:
+    Path("grid.yaml").write_text(GRID)
+    call = "main(['run', 'grid.yaml', '--simulate', 'nodes=2,gpus=4,gpu=v100'])"
+    code = f"import sys; from sweeps.cli.main import main; assert {call} == 0; assert 'ray' not in sys.modules"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert len(ledger.read("grid-simulated").trials) == len(ledger.read("grid-simulated").facts.trials)

@@ -64,6 +64,8 @@ class SweepFacts:
     trials: tuple[TrialConfig, ...]  # those known beforehand; a search adds others as it goes
     simulated: str = ""  # the cluster that was made up, if one was
     nodes: tuple[Node, ...] = ()  # for which its ranks were arranged, also where it goes on without one of them
+    is_fresh: bool = False  # nothing that earlier sweeps have measured is used again
+    skips_impossible: bool = False  # what its cluster can never hold was to be left out
 
     @functools.cached_property
     def spec(self) -> SweepSpec:
@@ -214,7 +216,15 @@ class Ledger:
             ) from None
 
 
-def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: str = "") -> Ledger:
+def create(
+    plan: Plan,
+    text: str,
+    overrides: tuple[str, ...] = (),
+    simulated: str = "",
+    *,
+    is_fresh: bool = False,
+    skips_impossible: bool = False,
+) -> Ledger:
     """A new ledger in a folder of its own: the study's name, or that with the next free number."""
     study = f"{plan.spec.name}{SIMULATED}" if simulated else plan.spec.name
     root = results_root()
@@ -245,6 +255,8 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: st
                 trials=plan.trials,
                 simulated=simulated,
                 nodes=plan.nodes,
+                is_fresh=is_fresh,
+                skips_impossible=skips_impossible,
             )
             book = Ledger(paths, file, facts)
             try:
@@ -538,7 +550,10 @@ def _facts(entry: Mapping[str, Any]) -> SweepFacts:
     facts = {key: value for key, value in entry.items() if key in known}
     trials = tuple(messages.trial_config(trial) for trial in entry["trials"])
     nodes = tuple(Node(**node) for node in entry.get("nodes", ()))
-    return SweepFacts(**{**facts, "overrides": tuple(entry["overrides"]), "trials": trials, "nodes": nodes})
+    is_fresh = entry.get("is_fresh", True)  # ledgers of before don't tell whether it was asked for
+    return SweepFacts(
+        **{**facts, "overrides": tuple(entry["overrides"]), "trials": trials, "nodes": nodes, "is_fresh": is_fresh}
+    )
 
 
 def _record(entry: Mapping[str, Any]) -> TrialRecord:

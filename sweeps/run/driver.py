@@ -96,7 +96,15 @@ def drive(
     with _earlier(terms) as earlier, _site(terms, console) as site, contextlib.ExitStack() as stack:
 
         def begin() -> ledger.Ledger:
-            made = stack.enter_context(contextlib.closing(ledger.create(planned, text, overrides, terms.simulate)))
+            new = ledger.create(
+                planned,
+                text,
+                overrides,
+                terms.simulate,
+                is_fresh=terms.is_fresh,
+                skips_impossible=terms.skips_impossible,
+            )
+            made = stack.enter_context(contextlib.closing(new))
             _named(made, console)
             begun(made.facts.name)
             return made
@@ -159,7 +167,7 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
     driver_log.into(book.paths.logs)
     is_over = _is_over(record, done)
     console.print(screen.named(facts.name, _left(planned, done, is_over)))
-    terms = dataclasses.replace(terms, simulate=facts.simulated)
+    terms = dataclasses.replace(terms, simulate=facts.simulated, is_fresh=facts.is_fresh)
     _budget(facts.spec, terms)
     if is_over:
         _named(book, console)
@@ -167,21 +175,27 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
         if not record.is_complete:  # its driver was killed before it could say so
             book.end("complete")
         return _told(planned, book, refusals, file, "", console, terms)
-    with _site(terms, console) as site:
+    with _earlier(terms) as earlier, _site(terms, console) as site:
         if does_wait := _waits_for_nodes(planned, site):
             _named(book, console)
         _await_nodes(planned, site, console)
-        if not (facts.nodes or record.trials or record.attempts):  # its driver has gone while it waited for nodes
+        is_planned = bool(facts.nodes or record.trials or record.attempts)
+        if not is_planned:  # its driver has gone while it waited for nodes
             planned = _for_nodes(planned, site.nodes, facts.name, console)
-            book.plan(planned)
-        planned = _possible(planned, site, terms, facts.name, console, is_begun=True)
+        found = earlier({trial.cell for trial in planned.trials})
+        planned = _possible(planned, site, terms, facts.name, console, facts)
+        with contextlib.suppress(TimeoutError):
+            found.result(STORE_ANSWERS_WITHIN_S)
         if not does_wait:
             _named(book, console)
+        known = Cache(found.result())
+        if not is_planned:
+            book.plan(planned)
         strategy = functools.partial(search.strategy, planned)
         arrivals = [asha.arrival(noted) for noted in record.rungs]
         before = _Before(done, record.attempts, arrivals, record.spent)
         same = Sameness(record.nodes, done, arrivals)
-        return _conduct(planned, strategy, before, Cache(), book, site, terms, console, file, same)
+        return _conduct(planned, strategy, before, known, book, site, terms, console, file, same)
 
 
 def _brought(record: SweepRecord) -> list[RefusedError]:
@@ -245,7 +259,7 @@ def _retry(book: ledger.Ledger, statuses: Sequence[str], terms: Terms) -> int:
         if does_wait := _waits_for_nodes(planned, site):
             _named(book, console)
         _await_nodes(planned, site, console)
-        planned = _possible(planned, site, terms, facts.name, console, is_begun=True)
+        planned = _possible(planned, site, terms, facts.name, console, facts)
         if not does_wait:
             _named(book, console)
         return _conduct(
@@ -410,21 +424,23 @@ def _largest(trials: Sequence[TrialConfig]) -> list[dict[str, float]]:
     return [{"GPU": 1.0} if config.device == "gpu" else {"CPU": float(config.cores_per_worker)}] * config.gpus
 
 
-def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Console, is_begun: bool = False) -> Plan:
+def _possible(
+    planned: Plan, site: Site, terms: Terms, place: str, console: Console, begun: SweepFacts | None = None
+) -> Plan:
     """The plan without the trials that the cluster can never hold; raises unless they may be skipped, and where its
     data or a variable isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits
-    for them."""
+    for them, unless they are to be skipped now. What they could not hold either is skipped if it was to be at first."""
     refused = _refused(planned, site)
     _check_data(planned.spec, site, place)
     _check_variables(planned.spec, site, place)
     if not refused:
         return planned
-    if is_begun and planned.nodes and not terms.skips_impossible and _held(planned, planned.nodes):
+    if begun and planned.nodes and not terms.skips_impossible and _held(planned, planned.nodes):
         for why, those in refused.items():
             line = f"! {len(those)} trials wait for nodes to come back: {why}"
             console.print(line, style="yellow")
         return planned
-    if not terms.skips_impossible:
+    if not (terms.skips_impossible or (begun and begun.skips_impossible)):
         raise InputError(place, impossible(refused))
     for why, those in refused.items():
         console.print(f"! {len(those)} trials are skipped: {why}", style="yellow")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,28 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The cells that the store was asked for: it has every trial of this study."""
+    asked: list[set[str]] = []
+    where = dict.fromkeys(("arrangement", "hardware", "software", "data_files"), "")
+
+    def finished(cells: Collection[str]) -> list[dict[str, Any]]:
+        asked.extend([{*cells}] if cells else [])
+        return [{"trial": f"{cell}-0", **where} for cell in cells]
+
+    monkeypatch.setattr("sweeps.store.query.finished", finished)
+    return asked
+
+
+@pytest.fixture
+def went_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What is given to whoever runs the trials, in place of running them."""
+    told: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(driver, "_conduct", lambda *given: told.append(given) or errors.DONE)
+    return told
+
+
 def interrupted(*_: object, **__: object) -> Any:
     raise KeyboardInterrupt
 
@@ -127,6 +149,66 @@ def test_a_submitted_sweep_that_ends_while_it_waits_is_there_to_be_asked_for_and
     assert main.main(["resume", "mine", "--address", "auto"]) == errors.DONE
     assert len(went_on[0].trials) == 4
     assert ledger.read("mine").facts.nodes == (there.nodes[0],)
+
+
+@pytest.mark.usefixtures("submitted")
+@pytest.mark.parametrize("options", [[], ["--skip-impossible"], ["--fresh"], ["--skip-impossible", "--fresh"]])
+def test_what_was_asked_of_a_sweep_that_was_stopped_while_it_waited_holds_when_it_goes_on(
+    options: list[str], there: Place, measured: list[set[str]], went_on: list[tuple[Any, ...]]
+) -> None:
+    there.asked = interrupted
+    assert main.main(["run", "mine.yaml", "--address", "auto", *options]) == errors.INTERRUPTED
+    there.asked = lambda: None
+    code = main.main(["resume", "mine", "--address", "auto"])
+    if "--skip-impossible" not in options:
+        assert code == errors.WRONG_INPUT
+        there.nodes = [Node("here", 2, 0)]
+        code = main.main(["resume", "mine", "--address", "auto"])
+    assert code == errors.DONE
+    ((planned, _, _, known, *_),) = went_on
+    assert {trial.gpus for trial in planned.trials} == ({1} if "--skip-impossible" in options else {1, 2})
+    assert ledger.read("mine").facts.trials == planned.trials
+    assert [known.has(trial) for trial in planned.trials] == ["--fresh" not in options] * len(planned.trials)
+    assert bool(measured) == ("--fresh" not in options)
+
+
+@pytest.mark.parametrize("is_fresh", [True, False, None])
+def test_a_resume_uses_what_others_have_measured_unless_the_sweep_was_to_measure_all_or_does_not_tell(
+    is_fresh: bool | None, there: Place, measured: list[set[str]], went_on: list[tuple[Any, ...]]
+) -> None:
+    there.nodes = [Node("here", 2, 0)]
+    ended([None, FAILED], why="stopped")
+    at = ledger.paths("mine").ledger
+    told = "" if is_fresh is None else f'"is_fresh":{str(is_fresh).lower()},'
+    at.write_text(at.read_text().replace('"is_fresh":false,', told))
+    assert driver.resume("mine", Terms()) == errors.DONE
+    ((planned, _, _, known, *_),) = went_on
+    assert known.has(planned.trials[-1]) == (is_fresh is False)
+    assert len(measured) == (is_fresh is False)
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_search_goes_on_without_what_its_cluster_can_never_hold_if_it_was_asked_to_at_first(
+    skips: bool, there: Place, went_on: list[tuple[Any, ...]]
+) -> None:
+    text = TEXT.replace("repeats", "search: {method: tpe, trials: 4}, repeats")
+    planned = plan.plan(sweep_file.parse(text, "x"), nodes=there.nodes)
+    with contextlib.closing(ledger.create(planned, text, skips_impossible=skips)) as book:
+        book.write(record(plan.plan(sweep_file.parse(TEXT, "x")).trials[0]))
+        book.end("stopped")
+    assert main.main(["resume", "mine"]) == (errors.DONE if skips else errors.WRONG_INPUT)
+    assert len(went_on) == skips
+
+
+def test_a_sweep_that_skipped_what_no_node_could_hold_waits_for_a_node_that_has_gone_since(
+    there: Place, went_on: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = plan.plan(sweep_file.parse(TEXT, "x"), nodes=[Node("here", 2, 0)])
+    with contextlib.closing(ledger.create(planned, TEXT, skips_impossible=True)) as book:
+        book.end("stopped")
+    assert driver.resume("mine", Terms()) == errors.DONE
+    assert len(went_on[0][0].trials) == 4
+    assert "2 trials wait for nodes to come back" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", [interrupted, terminated, store_away])

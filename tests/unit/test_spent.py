@@ -546,6 +546,7 @@ def spending(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(driver, "_site", contextlib.contextmanager(site))
     monkeypatch.setattr(driver, "_conduct", conduct)
+    monkeypatch.setattr("sweeps.store.query.finished", lambda _: [])
     return told
 
 

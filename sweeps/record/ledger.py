@@ -32,6 +32,8 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from sweeps.errors import InputError, Mistake, RefusedError
+from sweeps.record import discarded
+from sweeps.record.discarded import OpenRun
 from sweeps.record.gpu_hours import Hours, heard_until
 from sweeps.spec.arrangements import Node
 from sweeps.spec.keys import SweepSpec
@@ -191,13 +193,18 @@ class Ledger:
         with contextlib.suppress(OSError):  # what could not be written can't be flushed either
             self._file.close()
 
-    def discard(self) -> None:
-        """Nothing was measured: leave no trace but what the system does not let go."""
-        gone = self.paths.folder.with_name(f".{self.paths.name}.{uuid.uuid4().hex}")
-        with contextlib.suppress(OSError):
-            self.paths.folder.rename(gone)  # at once: in a folder that is being emptied another driver would begin
-        self.close()  # before it is deleted: NFS keeps what is open, under another name
-        shutil.rmtree(gone, ignore_errors=True)
+    def discard(self, run: OpenRun | None = None) -> None:
+        """Nothing was measured: leave no trace but what the system does not let go; and, where the tracking store may
+        have a run of it that is open, what `sweep gc` needs to delete that. Raises OSError, and the sweep stays, where
+        this can't be written."""
+        if run:
+            discarded.note(self.paths.folder, run)
+        with contextlib.suppress(OSError), discarded.held(self.paths.folder):
+            gone = discarded.hide(self.paths.folder)  # at once: in a folder that is being emptied another would begin
+            self.close()  # before it is deleted: NFS keeps what is open, under another name
+            if not run:
+                shutil.rmtree(gone, ignore_errors=True)
+        self.close()
 
     def _append(self, entry: Mapping[str, Any], is_safe: bool = True) -> None:
         try:
@@ -512,7 +519,7 @@ class Tail:
 
 
 def names() -> list[str]:
-    """The sweeps in the results folder, oldest first. What begins with a dot is being deleted, or was to be."""
+    """The sweeps in the results folder, oldest first. What begins with a dot is no sweep: `discarded`."""
     changed: dict[str, float] = {}
     for path in results_root().glob("[!.]*/ledger.jsonl"):
         with contextlib.suppress(OSError):  # it has gone since

@@ -20,6 +20,7 @@ from sweeps import errors
 from sweeps.cluster import driver_log
 from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.record import ledger
+from sweeps.record.discarded import OpenRun
 from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.run import forecast
 from sweeps.run.progress import Progress, explained
@@ -42,6 +43,7 @@ from sweeps.spec.sweep_file import parse
 from sweeps.text import caller, screen, tables
 from workers.contract import messages, quota
 from workers.contract.messages import WITHOUT_JPEGS, TrialConfig
+from workers.contract.redact import masked
 
 if TYPE_CHECKING:
     from sweeps.analysis.findings.next_steps import Stopped
@@ -128,11 +130,20 @@ def drive(
         return _conduct(planned, strategy, NOTHING, known, book, site, terms, console, file)
 
 
-def _given_up(book: ledger.Ledger, console: Console) -> None:
-    """Nothing of it has run. A new one in a terminal leaves nothing; any other is as it was before, or stopped."""
+def _given_up(book: ledger.Ledger, console: Console, open_in: str = "") -> None:
+    """Nothing of it has run. A new one in a terminal leaves nothing, but for a run that may be open in a store; any
+    other is as it was before, or stopped."""
     if book.is_blank:
-        book.discard()
-        return
+        run = OpenRun(book.facts.id, masked(open_in), time.time()) if open_in else None
+        with contextlib.suppress(OSError):  # what tells of that run can't be written: the sweep itself has to
+            book.discard(run)
+            if run:
+                console.print(
+                    f"! {book.facts.name} leaves nothing, but its run may be open in the tracking store\n"
+                    f"  {run.store}\n  once that answers: {caller.command('gc', '--yes')}",
+                    style="yellow",
+                )
+            return
     if book.is_new:
         console.print(f"{book.facts.name} ends before its first trial; to go on: {_resumes(book.facts.name)}")
     _ended(book, "complete" if book.is_still_complete else "stopped")  # what it refuses hides no other reason
@@ -532,12 +543,14 @@ def _conduct(
             meter.close()
         is_whole = book.is_still_complete or (is_complete and not before.leaves)
         is_discarded = book.is_blank
-        left = tracker.close(is_whole, is_discarded)
-        if is_over and not is_discarded:
-            refusals += _ended(book, "complete" if is_whole else "stopped")
-        elif not book.has_run:
-            _given_up(book, console)
-        herald.close()  # from here on the ledger tells how it stands
+        try:
+            left = tracker.close(is_whole, is_discarded)
+        finally:  # a second Ctrl-C, while it waits for the store
+            if is_over and not is_discarded:
+                refusals += _ended(book, "complete" if is_whole else "stopped")
+            elif not book.has_run:
+                _given_up(book, console, tracking.store_name() if tracker.leaves_run else "")
+            herald.close()  # from here on the ledger tells how it stands
     if refusals and not progress.done:
         raise refusals[0]
     if left:

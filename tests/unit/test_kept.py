@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from sweeps import errors
 from sweeps.cli import main
 from sweeps.cluster import driver_log, ray_jobs
 from sweeps.errors import InputError, RefusedError
-from sweeps.record import ledger
+from sweeps.record import discarded, ledger
 from sweeps.run import driver, ray_tune, status, tracker
 from sweeps.run.driver import Terms
 from sweeps.spec import plan, sweep_file
@@ -70,7 +71,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told: list[str] = []
 
     class Tracker:
-        refusal, is_closed = "", True
+        refusal, is_closed, leaves_run = "", True, False
 
         def __init__(self, _: object) -> None: ...
 
@@ -230,6 +231,56 @@ def test_a_sweep_that_ends_before_its_first_trial_stays_if_it_was_submitted(
     assert mlflow == (["KILLED"] if is_submitted else ["discarded"])
     if is_submitted:
         assert ledger.read("mine").has_ended
+
+
+@pytest.mark.parametrize("is_impatient", [True, False])
+def test_a_discarded_sweep_that_the_store_was_not_told_of_leaves_what_gc_needs_to_delete_its_run(
+    is_impatient: bool,
+    there: Place,
+    workplace: Path,
+    mlflow: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def close(*_: object) -> int:
+        if is_impatient:  # Ctrl-C, while the store does not answer
+            raise KeyboardInterrupt
+        return 0
+
+    there.nodes = [Node("here", 2, 0)]
+    monkeypatch.setattr(tracker.Tracker, "leaves_run", True)
+    monkeypatch.setattr(tracker.Tracker, "close", close)
+    monkeypatch.setattr(ray_tune, "run", interrupted)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hush@head:5000")
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(Path("mine.yaml"), (), Terms())
+    assert not ledger.names()
+    (folder,) = (workplace / "results").iterdir()
+    assert folder.name.startswith(".mine.")
+    run = discarded.open_run(folder)
+    assert run
+    assert run.store == "http://me:***@head:5000"
+    assert run.sweep == json.loads((folder / "ledger.jsonl").read_text().splitlines()[0])["id"]
+    told = capsys.readouterr().err
+    assert "mine leaves nothing, but its run may be open in the tracking store" in told
+    assert "http://me:***@head:5000\n  once that answers: sweep gc --yes" in told
+
+
+@pytest.mark.usefixtures("mlflow")
+def test_a_sweep_stays_where_what_gc_would_need_to_delete_its_run_cannot_be_written(
+    there: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    there.nodes = [Node("here", 2, 0)]
+    monkeypatch.setattr(tracker.Tracker, "leaves_run", True)
+    monkeypatch.setattr(discarded, "note", full)
+    monkeypatch.setattr(ray_tune, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(Path("mine.yaml"), (), Terms())
+    assert ledger.read("mine").has_ended
+    assert "mine ends before its first trial; to go on: sweep resume mine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", [interrupted, terminated, lambda: None])

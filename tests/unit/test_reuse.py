@@ -422,7 +422,10 @@ def test_what_goes_on_without_a_node_waits_for_it_and_what_begins_is_refused() -
     console = Console(file=io.StringIO(), width=200)
     here = types.SimpleNamespace(nodes=TWO, without=lambda patterns: {})
     going = planned(FOUR, {"gpus": 4, "placement": ["pack", "spread"]})
-    kept = driver._possible(going, here, driver.Terms(), "x", console, is_begun=True)  # type: ignore[arg-type]
+    begun = ledger.SweepFacts(
+        name="x", id="x", study="x", created_at=1.0, file="", overrides=(), trials=going.trials, nodes=going.nodes
+    )
+    kept = driver._possible(going, here, driver.Terms(), "x", console, begun)  # type: ignore[arg-type]
     assert kept == going, "every cell has the name that it had"
     assert "1 trials wait for nodes to come back: this cluster (2 nodes" in console.file.getvalue()  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="planned as 4x1"):

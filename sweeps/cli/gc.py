@@ -3,7 +3,8 @@
 Of a sweep that is complete and old, and whose trials all stand in the tracking store: logs, telemetry, checkpoints and
 Tune's folder. Its ledger and report stay unless they are asked for. And columnar copies of tracking stores; and runs
 that were made twice there: a server may carry out a call long after its client has given up and called again, when
-nobody is left to look.
+nobody is left to look. And what is left of sweeps that were discarded: a folder whose driver was killed while it
+deleted it, a run that the store could not be asked to delete.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from typing import Any
 
 from sweeps import errors
 from sweeps.errors import InputError, Mistake, RefusedError, SweepError
-from sweeps.record import ledger
+from sweeps.record import discarded, ledger
+from sweeps.record.discarded import OpenRun
 from sweeps.record.ledger import SweepRecord
 from sweeps.store import database, mirror, query, tracking
 from sweeps.text import caller, tables
 from workers.contract.paths import SweepPaths, results_root
+from workers.contract.redact import masked
 
 PARTS = ("logs", "telemetry", "checkpoints", "windows", "tune")  # of a sweep's folder
 DAY_S = 86_400
@@ -42,9 +45,11 @@ class Leftover:
     sweep: str = ""
     ledger_size: int = 0  # bytes of it, when this was found
     runs: int = 0  # in the tracking store, beside one for each trial
+    is_discarded: bool = False
+    open_run: OpenRun | None = None  # of a sweep that was discarded
 
     def row(self) -> dict[str, Any]:
-        parts = ", ".join(path.name for path in self.paths)
+        parts = ", ".join([*(path.name for path in self.paths), *(["its run in MLflow"] if self.open_run else [])])
         goes = parts or f"{_runs(self.runs)} made twice"
         return {"what": self.what, "days": round(self.days), "mib": round(self.size / MIB, 1), "goes": goes}
 
@@ -64,14 +69,17 @@ def collect(days: float, has_ledgers: bool, is_meant: bool, form: tables.Format)
         again = caller.command("gc", "--older", f"{days:g}", *(["--ledgers"] if has_ledgers else []), "--yes")
         print(f"nothing was deleted; to delete these {_amount(found)}: {again}", file=sys.stderr)
     else:
-        deleted = [one for one in found if _delete(one)]
-        print(f"deleted {_amount(deleted) if deleted else 'nothing'}", file=sys.stderr)
+        deleted: list[Leftover] = []
+        try:
+            deleted.extend(one for one in found if _delete(one))
+        finally:  # one of them may be refused
+            print(f"deleted {_amount(deleted) if deleted else 'nothing'}", file=sys.stderr)
     return errors.DONE
 
 
 def _amount(found: Sequence[Leftover]) -> str:
     """Files as MiB, runs by their number."""
-    runs = sum(one.runs for one in found)
+    runs = sum(one.runs + (one.open_run is not None) for one in found)
     parts = [f"{sum(one.size for one in found) / MIB:,.1f} MiB"] if any(one.paths for one in found) else []
     return " and ".join([*parts, *([_runs(runs)] if runs else [])])
 
@@ -117,7 +125,31 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
         else:
             why = f"since the tracking store lacks trials ({caller.command('sync', 'NAME')} brings them)"
             kept.setdefault(why, []).append(record.facts.name)
-    return found + copies, kept
+    return [*found, *copies, *_discarded(now, kept)], kept
+
+
+def _discarded(now: float, kept: dict[str, list[str]]) -> list[Leftover]:
+    """What is left of them, unless it is being deleted; first those that ask nothing of the store, which may refuse."""
+    found: list[Leftover] = []
+    uri = masked(tracking.store_name())
+    for folder in discarded.folders():
+        name = discarded.name_of(folder)
+        try:
+            with discarded.held(folder) as is_free:
+                run, since = discarded.open_run(folder), folder.stat().st_mtime
+        except FileNotFoundError:  # it has gone since
+            continue
+        except (OSError, ValueError, TypeError):
+            kept.setdefault("left of discarded sweeps, and can't be read", []).append(name)
+            continue
+        if run and (run.store != uri or not query.is_there()):
+            which = "another tracking store" if run.store != uri else "a tracking store that is not there now"
+            why = f"discarded, but with runs that may be open in {which} (MLFLOW_TRACKING_URI={run.store})"
+            kept.setdefault(why, []).append(name)
+        elif is_free:
+            age = max(0.0, now - since) / DAY_S
+            found.append(Leftover(name, (folder,), _size(folder), age, is_discarded=True, open_run=run))
+    return sorted(found, key=lambda one: one.open_run is not None)
 
 
 def _of_sweep(name: str, age: float, length: int, has_ledgers: bool) -> Iterator[Leftover]:
@@ -144,6 +176,8 @@ def _delete(one: Leftover) -> bool:
 
     Links are deleted, what they point to is not."""
     try:
+        if one.is_discarded:
+            return _delete_discarded(one.paths[0])
         if not one.sweep:
             one.paths[0].unlink(missing_ok=True)
             return True
@@ -160,6 +194,19 @@ def _delete(one: Leftover) -> bool:
             f"what is deleted must be ours to delete, but the system says: {error.strerror}\n"
             f"  {error.filename or one.paths[0]}\n  the rest of the table still stands; its owner can go on"
         ) from None
+
+
+def _delete_discarded(folder: Path) -> bool:
+    """The run first: without the folder nobody would know of it."""
+    try:
+        with discarded.held(folder) as is_free:
+            if is_free:
+                if run := discarded.open_run(folder):
+                    tracking.forget(run, discarded.name_of(folder))
+                shutil.rmtree(folder)
+            return is_free
+    except FileNotFoundError:  # another has deleted it
+        return False
 
 
 def _kind(path: Path) -> int:

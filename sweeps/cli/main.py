@@ -300,7 +300,8 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=90.0,
         metavar="DAYS",
-        help="look at sweeps and copies older than that (90); runs that were made twice in MLflow go at any age",
+        help="look at sweeps and copies older than that (90); runs that were made twice in MLflow go at any age,"
+        " and so does what is left of discarded sweeps",
     )
     collecting.add_argument("--ledgers", action="store_true", help="delete their ledgers and reports as well")
     collecting.add_argument("--yes", action="store_true", help="delete it")

@@ -32,6 +32,8 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from sweeps.errors import InputError, Mistake, RefusedError
+from sweeps.record import discarded
+from sweeps.record.discarded import OpenRun
 from sweeps.record.gpu_hours import Hours, heard_until
 from sweeps.spec.arrangements import Node
 from sweeps.spec.keys import SweepSpec
@@ -64,6 +66,8 @@ class SweepFacts:
     trials: tuple[TrialConfig, ...]  # those known beforehand; a search adds others as it goes
     simulated: str = ""  # the cluster that was made up, if one was
     nodes: tuple[Node, ...] = ()  # for which its ranks were arranged, also where it goes on without one of them
+    is_fresh: bool = False  # nothing that earlier sweeps have measured is used again
+    skips_impossible: bool = False  # what its cluster can never hold was to be left out
 
     @functools.cached_property
     def spec(self) -> SweepSpec:
@@ -189,13 +193,18 @@ class Ledger:
         with contextlib.suppress(OSError):  # what could not be written can't be flushed either
             self._file.close()
 
-    def discard(self) -> None:
-        """Nothing was measured: leave no trace but what the system does not let go."""
-        gone = self.paths.folder.with_name(f".{self.paths.name}.{uuid.uuid4().hex}")
-        with contextlib.suppress(OSError):
-            self.paths.folder.rename(gone)  # at once: in a folder that is being emptied another driver would begin
-        self.close()  # before it is deleted: NFS keeps what is open, under another name
-        shutil.rmtree(gone, ignore_errors=True)
+    def discard(self, run: OpenRun | None = None) -> None:
+        """Nothing was measured: leave no trace but what the system does not let go; and, where the tracking store may
+        have a run of it that is open, what `sweep gc` needs to delete that. Raises OSError, and the sweep stays, where
+        this can't be written."""
+        if run:
+            discarded.note(self.paths.folder, run)
+        with contextlib.suppress(OSError), discarded.held(self.paths.folder):
+            gone = discarded.hide(self.paths.folder)  # at once: in a folder that is being emptied another would begin
+            self.close()  # before it is deleted: NFS keeps what is open, under another name
+            if not run:
+                shutil.rmtree(gone, ignore_errors=True)
+        self.close()
 
     def _append(self, entry: Mapping[str, Any], is_safe: bool = True) -> None:
         try:
@@ -214,7 +223,15 @@ class Ledger:
             ) from None
 
 
-def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: str = "") -> Ledger:
+def create(
+    plan: Plan,
+    text: str,
+    overrides: tuple[str, ...] = (),
+    simulated: str = "",
+    *,
+    is_fresh: bool = False,
+    skips_impossible: bool = False,
+) -> Ledger:
     """A new ledger in a folder of its own: the study's name, or that with the next free number."""
     study = f"{plan.spec.name}{SIMULATED}" if simulated else plan.spec.name
     root = results_root()
@@ -245,6 +262,8 @@ def create(plan: Plan, text: str, overrides: tuple[str, ...] = (), simulated: st
                 trials=plan.trials,
                 simulated=simulated,
                 nodes=plan.nodes,
+                is_fresh=is_fresh,
+                skips_impossible=skips_impossible,
             )
             book = Ledger(paths, file, facts)
             try:
@@ -500,7 +519,7 @@ class Tail:
 
 
 def names() -> list[str]:
-    """The sweeps in the results folder, oldest first. What begins with a dot is being deleted, or was to be."""
+    """The sweeps in the results folder, oldest first. What begins with a dot is no sweep: `discarded`."""
     changed: dict[str, float] = {}
     for path in results_root().glob("[!.]*/ledger.jsonl"):
         with contextlib.suppress(OSError):  # it has gone since
@@ -538,7 +557,10 @@ def _facts(entry: Mapping[str, Any]) -> SweepFacts:
     facts = {key: value for key, value in entry.items() if key in known}
     trials = tuple(messages.trial_config(trial) for trial in entry["trials"])
     nodes = tuple(Node(**node) for node in entry.get("nodes", ()))
-    return SweepFacts(**{**facts, "overrides": tuple(entry["overrides"]), "trials": trials, "nodes": nodes})
+    is_fresh = entry.get("is_fresh", True)  # ledgers of before don't tell whether it was asked for
+    return SweepFacts(
+        **{**facts, "overrides": tuple(entry["overrides"]), "trials": trials, "nodes": nodes, "is_fresh": is_fresh}
+    )
 
 
 def _record(entry: Mapping[str, Any]) -> TrialRecord:

@@ -75,7 +75,15 @@ def drive(
         setting = Setting(asked, site, console, str(file), str(file))
 
         def begin() -> Ledger:
-            made = stack.enter_context(contextlib.closing(ledger.create(planned, text, overrides, asked.simulate)))
+            new = ledger.create(
+                planned,
+                text,
+                overrides,
+                asked.simulate,
+                is_fresh=asked.is_fresh,
+                skips_impossible=asked.skips_impossible,
+            )
+            made = stack.enter_context(contextlib.closing(new))
             _named(made, console)
             begun(made.facts.name)
             return made
@@ -145,7 +153,7 @@ def _resume(book: Ledger, asked: Terms) -> int:
     driver_log.into(book.paths.logs)
     is_over = _is_over(record, done)
     console.print(screen.named(facts.name, _left(planned, done, is_over)))
-    asked = dataclasses.replace(asked, simulate=facts.simulated)
+    asked = dataclasses.replace(asked, simulate=facts.simulated, is_fresh=facts.is_fresh)
     asked.gpu_hours(facts.spec)
     if is_over:
         _named(book, console)
@@ -153,28 +161,27 @@ def _resume(book: Ledger, asked: Terms) -> int:
         if not record.is_complete:  # its driver was killed before it could say so
             book.end("complete")
         return ending.told(planned, book, Setting(asked, Simulated(()), console, facts.name), refusals)
-    with terms.at(asked, console) as site:
+    with _earlier(asked) as earlier, terms.at(asked, console) as site:
         setting = Setting(asked, site, console, facts.name)
-        is_arranged = bool(facts.nodes or record.trials or record.attempts)  # else it never came to its nodes
-        planned = _going_on(planned, book, setting, is_arranged)
+        if does_wait := preflight.waits_for_nodes(planned, setting):
+            _named(book, console)
+        preflight.await_nodes(planned, setting)
+        is_planned = bool(facts.nodes or record.trials or record.attempts)
+        if not is_planned:  # its driver has gone while it waited for nodes
+            planned = _for_nodes(planned, setting)
+        found = earlier({trial.cell for trial in planned.trials})
+        planned = preflight.possible(planned, setting, facts)
+        with contextlib.suppress(TimeoutError):
+            found.result(STORE_ANSWERS_WITHIN_S)
+        if not does_wait:
+            _named(book, console)
+        known = Cache(found.result())
+        if not is_planned:
+            book.plan(planned)
         arrivals = [asha.arrival(noted) for noted in record.rungs]
         same = Sameness(record.nodes, done, arrivals)
-        before = _Before(done, record.attempts, arrivals, record.spent, same=same)
+        before = _Before(done, record.attempts, arrivals, record.spent, known=known, same=same)
         return _conduct(planned, book, setting, before)
-
-
-def _going_on(planned: Plan, book: Ledger, setting: Setting, is_arranged: bool = True) -> Plan:
-    """The plan as it can go on, once its nodes are there; whoever waits for it hears its name before."""
-    if does_wait := preflight.waits_for_nodes(planned, setting):
-        _named(book, setting.console)
-    preflight.await_nodes(planned, setting)
-    if not is_arranged:
-        planned = _for_nodes(planned, setting)
-        book.plan(planned)
-    planned = preflight.possible(planned, setting, is_begun=True)
-    if not does_wait:
-        _named(book, setting.console)
-    return planned
 
 
 def _brought(record: SweepRecord) -> list[RefusedError]:
@@ -235,7 +242,13 @@ def _retry(book: Ledger, statuses: Sequence[str], asked: Terms) -> int:
     asked.gpu_hours(facts.spec)
     with terms.at(asked, console) as site:
         setting = Setting(asked, site, console, facts.name)
-        planned = _going_on(Plan(facts.spec, again, nodes=facts.nodes), book, setting)
+        planned = Plan(facts.spec, again, nodes=facts.nodes)
+        if does_wait := preflight.waits_for_nodes(planned, setting):
+            _named(book, console)
+        preflight.await_nodes(planned, setting)
+        planned = preflight.possible(planned, setting, facts)
+        if not does_wait:
+            _named(book, console)
         before = _Before(
             arrivals=arrivals,
             spent=record.spent,
@@ -291,12 +304,14 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
             meter.close()
         is_whole = book.is_still_complete or (is_complete and not before.leaves)
         is_discarded = book.is_blank
-        left = tracker.close(is_whole, is_discarded)
-        if is_over and not is_discarded:
-            refusals += ending.ended(book, "complete" if is_whole else "stopped")
-        elif not book.has_run:
-            ending.given_up(book, console)
-        herald.close()  # from here on the ledger tells how it stands
+        try:
+            left = tracker.close(is_whole, is_discarded)
+        finally:  # a second Ctrl-C, while it waits for the store
+            if is_over and not is_discarded:
+                refusals += ending.ended(book, "complete" if is_whole else "stopped")
+            elif not book.has_run:
+                ending.given_up(book, console, tracking.store_name() if tracker.leaves_run else "")
+            herald.close()  # from here on the ledger tells how it stands
     if refusals and not progress.done:
         raise refusals[0]
     if left:

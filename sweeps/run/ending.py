@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from rich.console import Console
 from sweeps import errors
 from sweeps.errors import InputError, RefusedError
 from sweeps.record import ledger
+from sweeps.record.discarded import OpenRun
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import forecast
 from sweeps.run.progress import explained
@@ -22,6 +25,7 @@ from sweeps.spec import plan
 from sweeps.spec.keys import SweepSpec
 from sweeps.spec.plan import Plan
 from sweeps.text import caller, tables
+from workers.contract.redact import masked
 
 if TYPE_CHECKING:
     from sweeps.analysis.findings.next_steps import Stopped
@@ -103,11 +107,20 @@ def _conclude(
     print("\n" + "\n".join(next_steps.lines(next_steps.of(told, found, situation))) + "\n")
 
 
-def given_up(book: ledger.Ledger, console: Console) -> None:
-    """Nothing of it has run. A new one in a terminal leaves nothing; any other is as it was before, or stopped."""
+def given_up(book: ledger.Ledger, console: Console, open_in: str = "") -> None:
+    """Nothing of it has run. A new one in a terminal leaves nothing, but for a run that may be open in a store; any
+    other is as it was before, or stopped."""
     if book.is_blank:
-        book.discard()
-        return
+        run = OpenRun(book.facts.id, masked(open_in), time.time()) if open_in else None
+        with contextlib.suppress(OSError):  # what tells of that run can't be written: the sweep itself has to
+            book.discard(run)
+            if run:
+                console.print(
+                    f"! {book.facts.name} leaves nothing, but its run may be open in the tracking store\n"
+                    f"  {run.store}\n  once that answers: {caller.command('gc', '--yes')}",
+                    style="yellow",
+                )
+            return
     if book.is_new:
         console.print(f"{book.facts.name} ends before its first trial; to go on: {resumes(book.facts.name)}")
     ended(book, "complete" if book.is_still_complete else "stopped")  # what it refuses hides no other reason

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sweeps.errors import InputError, Mistake
+from sweeps.record.ledger import SweepFacts
 from sweeps.run.terms import Setting, Terms
 from sweeps.spec import arrangements, plan
 from sweeps.spec.arrangements import Node
@@ -56,21 +57,21 @@ def await_nodes(planned: Plan, setting: Setting) -> None:
         time.sleep(1.0)
 
 
-def possible(planned: Plan, setting: Setting, is_begun: bool = False) -> Plan:
+def possible(planned: Plan, setting: Setting, begun: SweepFacts | None = None) -> Plan:
     """The plan without the trials that the cluster can never hold; raises unless they may be skipped, and where its
     data or a variable isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits
-    for them."""
+    for them, unless they are to be skipped now. What they could not hold either is skipped if it was to be at first."""
     refused = _refused(planned, setting)
     _check_data(planned.spec, setting)
     check_variables(planned.spec, setting)
     if not refused:
         return planned
-    if is_begun and planned.nodes and not setting.terms.skips_impossible and _held(planned, planned.nodes):
+    if begun and planned.nodes and not setting.terms.skips_impossible and _held(planned, planned.nodes):
         for why, those in refused.items():
             line = f"! {len(those)} trials wait for nodes to come back: {why}"
             setting.console.print(line, style="yellow")
         return planned
-    if not setting.terms.skips_impossible:
+    if not (setting.terms.skips_impossible or (begun and begun.skips_impossible)):
         raise InputError(setting.place, impossible(refused))
     for why, those in refused.items():
         setting.console.print(f"! {len(those)} trials are skipped: {why}", style="yellow")

@@ -84,6 +84,11 @@ class Tracker(Observer):
         return bool(self._said.get("is_closed"))
 
     @property
+    def leaves_run(self) -> bool:
+        """Of a new sweep, once it has been closed: may the store have a run of it that is open, or make one late?"""
+        return not (self.is_closed or self._said.get("is_unopened"))
+
+    @property
     def refusal(self) -> str:
         """What the store said last when it would not take a trial, or the sweep's end."""
         return str(self._said.get("refusal", "what writes to it has ended"))
@@ -201,7 +206,8 @@ def main(name: str, driver: int) -> None:
             store = tracking.Store(record.facts)
             tracking.once_more(store.go_on)
         except Exception as error:
-            print(json.dumps({"refusal": tracking.first_line(error)}), file=voice)
+            is_unopened = isinstance(error, tracking.UnopenedError)
+            print(json.dumps({"refusal": tracking.first_line(error), "is_unopened": is_unopened}), file=voice)
             return
         print(json.dumps({"refusal": ""}), file=voice)
         store.show()

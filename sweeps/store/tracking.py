@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from sweeps.errors import RefusedError
 from sweeps.record import rows
+from sweeps.record.discarded import OpenRun
 from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.spec import arrangements
 from sweeps.spec.keys import AXES, SweepSpec
@@ -65,6 +66,10 @@ def client(store: str | None = None) -> Any:
     return MlflowClient(store)
 
 
+class UnopenedError(Exception):
+    """The store refused before it was asked for any run: it has none of the sweep by whoever asked now."""
+
+
 class Store:
     """One sweep in a tracking store."""
 
@@ -72,9 +77,7 @@ class Store:
         self._facts = facts
         self._name = namer(facts.spec)
         uri = store_name()
-        prepare(uri)
-        os.environ[RETRIES] = "0"
-        self._client = client(uri)
+        self._experiment = self._opened(uri)
         self._late_s = float(os.environ[TIMEOUT]) if uri.startswith("http") else 0.0
         self._unheard_at: float | None = None  # when a run was last asked for without an answer; it may come yet
         self._is_unsure = False  # the last trials' writing did not wholly succeed
@@ -90,7 +93,6 @@ class Store:
         self._ends: dict[str, tuple[str, int | None]] = {}  # each run's status, and when it ended, if it has
         self._parent = ""
         self.is_new = False  # nobody has brought the sweep here before
-        self._experiment = once_more(self._experiment_id)
         self._parent = once_more(self._own_run)
         if self.status == "RUNNING" and not self.is_new:  # a driver was killed: it may just have asked for a run
             self._unheard_at = time.monotonic()
@@ -294,6 +296,16 @@ class Store:
         told = arrangements.written(self._facts.nodes) if self._facts.nodes else ""
         return {NODES: told} if told and len(told) <= description.LONGEST else {}
 
+    def _opened(self, uri: str) -> str:
+        """Return the experiment."""
+        try:
+            prepare(uri)
+            os.environ[RETRIES] = "0"
+            self._client = client(uri)
+            return once_more(self._experiment_id)
+        except Exception as error:  # whatever MLflow's HTTP library or database driver raises
+            raise UnopenedError(str(error) or type(error).__name__) from error
+
     def _experiment_id(self) -> str:
         from mlflow.exceptions import MlflowException
 
@@ -334,19 +346,7 @@ class Store:
         return found
 
     def _all_runs(self) -> list[Any]:
-        found: list[Any] = []
-        token = None
-        while True:
-            page = self._client.search_runs(
-                [self._experiment],
-                f"tags.`sweep.id` = '{self._facts.id}'",
-                page_token=token,
-                max_results=1000,
-            )
-            found += page
-            token = page.token
-            if not token:
-                return found
+        return _runs(self._client, [self._experiment], self._facts.id)
 
     def _opened_for_bulk(self, uri: str) -> Bulk | None:
         if not uri.startswith(SQLITE):
@@ -364,6 +364,23 @@ class Store:
         self._runs[trial] = str(run.info.run_id)
         self._ends[trial] = "RUNNING", None
         return self._runs[trial]
+
+
+def _runs(mlflow: Any, experiments: Sequence[str], sweep: str) -> list[Any]:
+    """All of a sweep, by its id."""
+    wanted = f"tags.`sweep.id` = '{sweep}'"
+    return _all_pages(lambda token: mlflow.search_runs(experiments, wanted, page_token=token, max_results=1000))
+
+
+def _all_pages(ask: Callable[[str | None], Any]) -> list[Any]:
+    found: list[Any] = []
+    token = None
+    while True:
+        page = ask(token)
+        found += page
+        token = page.token
+        if not token:
+            return found
 
 
 def _ms(at: float) -> int:
@@ -413,6 +430,24 @@ def leave_one_each(facts: SweepFacts) -> None:
         Store(facts)
     except Exception as error:
         raise refused("be writable", error) from None
+
+
+def forget(run: OpenRun, name: str) -> None:
+    """Delete all runs of a sweep that was discarded while the store did not answer: by its id, so that nobody else's
+    go. One that was asked for at the very end may come yet: that is waited for."""
+    uri = store_name()
+    try:
+        mlflow = client(uri)
+        if uri.startswith("http"):
+            time.sleep(max(0.0, run.at + float(os.environ[TIMEOUT]) - time.time()))
+        experiments = _all_pages(lambda token: mlflow.search_experiments(page_token=token))
+        for one in _runs(mlflow, [experiment.experiment_id for experiment in experiments], run.sweep):
+            mlflow.delete_run(one.info.run_id)
+    except Exception as error:
+        raise RefusedError(
+            f"the run of {name}, which was discarded, must go from the tracking store, but that says:"
+            f" {first_line(error)}\n  {masked(uri)}\n  do this again once it answers"
+        ) from None
 
 
 def attach(facts: SweepFacts, file: Path, found: Conclusion) -> None:

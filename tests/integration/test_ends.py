@@ -18,7 +18,7 @@ from sweeps.cluster.site import Simulated
 from sweeps.errors import RefusedError
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepFacts
-from sweeps.run import driver, executor, terms
+from sweeps.run import driver, executor, terms, tracker
 from sweeps.run.terms import Terms
 from sweeps.scheduling.observer import Observer
 from sweeps.spec import plan, sweep_file
@@ -104,6 +104,47 @@ def test_a_sweep_that_has_held_a_gpu_is_kept_though_no_trial_of_it_has_ended(
     assert runs() == ({"KILLED": 1} if does_begin else {})
     if does_begin:
         assert ledger.read(NAME).spent > 0
+
+
+def test_a_run_that_nobody_was_left_to_close_when_its_sweep_was_discarded_goes_with_gc_and_no_other_does(
+    file: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*given: Any, **_: object) -> bool:
+        (told,) = [one for one in given[4] if isinstance(one, tracker.Tracker)]
+        told.ready()
+        assert runs() == {"RUNNING": 1}
+        told._process.kill()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(executor, "carry_out", run)
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(file, (), Terms())
+    assert not ledger.names()
+    client = MlflowClient()
+    study = client.get_experiment_by_name(NAME).experiment_id
+    client.create_run(study, run_name=NAME, tags={"sweep.id": "another machine's", "sweep.name": NAME})
+    assert runs() == {"RUNNING": 2}
+    assert main.main(["gc"]) == 0
+    assert runs() == {"RUNNING": 2}
+    assert main.main(["gc", "--yes"]) == 0
+    (left,) = client.search_runs([study])
+    assert (left.data.tags["sweep.id"], left.info.status) == ("another machine's", "RUNNING")
+    assert [*(workplace / "results").glob(".small.*")] == []
+
+
+def test_a_store_that_was_never_open_is_owed_nothing_by_a_sweep_that_was_discarded(
+    file: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*given: Any, **_: object) -> bool:
+        for observer in given[4]:
+            observer.ready()
+        return True
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/none/mlflow.db")
+    monkeypatch.setattr(executor, "carry_out", run)
+    with pytest.raises(RefusedError, match="tracking store must be writable"):
+        driver.drive(file, (), Terms())
+    assert [*(workplace / "results").iterdir()] == []
 
 
 def test_a_disk_that_fills_before_the_first_trial_has_ended_leaves_what_was_begun(

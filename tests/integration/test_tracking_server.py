@@ -8,14 +8,21 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sweeps.cli import main
+from sweeps.cluster import ray_cluster
 from sweeps.record import ledger
+from sweeps.run import driver, ray_tune
+from sweeps.run.driver import Terms
+from sweeps.spec.arrangements import Node
 from sweeps.store import query
 from tests.integration.clusters import eventually, free_port
 
@@ -121,3 +128,37 @@ def test_a_server_that_is_killed_in_mid_sweep_misses_nothing(
     assert len(query.trials("small")) == TRIALS
     server.kill()
     assert not left_behind()
+
+
+def test_a_sweep_that_was_discarded_while_the_server_was_away_has_no_run_once_gc_has_reached_it(
+    server: Server, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextlib.contextmanager
+    def site(*_: object) -> Iterator[ray_cluster.Simulated]:
+        yield ray_cluster.Simulated([Node("here", 8, 0)])
+
+    def run(*given: Any, **_: object) -> bool:
+        for observer in given[4]:
+            observer.ready()
+        server.kill()
+        threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()  # while it waits for the server
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver, "_site", site)
+    monkeypatch.setattr(ray_tune, "run", run)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
+    Path("small.yaml").write_text(SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(Path("small.yaml"), (), Terms())
+    runs = "select status, lifecycle_stage from runs"
+    assert stored(runs) == [("RUNNING", "active")]
+    assert not ledger.names()
+    assert "once that answers: sweep gc --yes" in capsys.readouterr().err
+    assert main.main(["gc", "--yes"]) == 3
+    assert "the run of small, which was discarded, must go from the tracking store" in capsys.readouterr().err
+    assert stored(runs) == [("RUNNING", "active")]
+    server.start()
+    assert main.main(["gc", "--yes"]) == 0
+    assert stored(runs) == [("RUNNING", "deleted")]
+    assert [*(workplace / "results").glob(".small.*")] == []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sweeps import errors
 from sweeps.cli import main
 from sweeps.cluster import driver_log, ray_jobs
 from sweeps.errors import InputError, RefusedError
-from sweeps.record import ledger
+from sweeps.record import discarded, ledger
 from sweeps.run import driver, executor, preflight, status, terms, tracker
 from sweeps.run.terms import Terms
 from sweeps.spec import plan, sweep_file
@@ -70,7 +71,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told: list[str] = []
 
     class Tracker:
-        refusal, is_closed = "", True
+        refusal, is_closed, leaves_run = "", True, False
 
         def __init__(self, _: object) -> None: ...
 
@@ -79,6 +80,28 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return 0
 
     monkeypatch.setattr(tracker, "Tracker", Tracker)
+    return told
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The cells that the store was asked for: it has every trial of this study."""
+    asked: list[set[str]] = []
+    where = dict.fromkeys(("arrangement", "hardware", "software", "data_files"), "")
+
+    def finished(cells: Collection[str]) -> list[dict[str, Any]]:
+        asked.extend([{*cells}] if cells else [])
+        return [{"trial": f"{cell}-0", **where} for cell in cells]
+
+    monkeypatch.setattr("sweeps.store.query.finished", finished)
+    return asked
+
+
+@pytest.fixture
+def went_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What is given to whoever runs the trials, in place of running them."""
+    told: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(driver, "_conduct", lambda *given: told.append(given) or errors.DONE)
     return told
 
 
@@ -129,6 +152,66 @@ def test_a_submitted_sweep_that_ends_while_it_waits_is_there_to_be_asked_for_and
     assert ledger.read("mine").facts.nodes == (there.nodes[0],)
 
 
+@pytest.mark.usefixtures("submitted")
+@pytest.mark.parametrize("options", [[], ["--skip-impossible"], ["--fresh"], ["--skip-impossible", "--fresh"]])
+def test_what_was_asked_of_a_sweep_that_was_stopped_while_it_waited_holds_when_it_goes_on(
+    options: list[str], there: Place, measured: list[set[str]], went_on: list[tuple[Any, ...]]
+) -> None:
+    there.asked = interrupted
+    assert main.main(["run", "mine.yaml", "--address", "auto", *options]) == errors.INTERRUPTED
+    there.asked = lambda: None
+    code = main.main(["resume", "mine", "--address", "auto"])
+    if "--skip-impossible" not in options:
+        assert code == errors.WRONG_INPUT
+        there.nodes = [Node("here", 2, 0)]
+        code = main.main(["resume", "mine", "--address", "auto"])
+    assert code == errors.DONE
+    ((planned, _, _, known, *_),) = went_on
+    assert {trial.gpus for trial in planned.trials} == ({1} if "--skip-impossible" in options else {1, 2})
+    assert ledger.read("mine").facts.trials == planned.trials
+    assert [known.has(trial) for trial in planned.trials] == ["--fresh" not in options] * len(planned.trials)
+    assert bool(measured) == ("--fresh" not in options)
+
+
+@pytest.mark.parametrize("is_fresh", [True, False, None])
+def test_a_resume_uses_what_others_have_measured_unless_the_sweep_was_to_measure_all_or_does_not_tell(
+    is_fresh: bool | None, there: Place, measured: list[set[str]], went_on: list[tuple[Any, ...]]
+) -> None:
+    there.nodes = [Node("here", 2, 0)]
+    ended([None, FAILED], why="stopped")
+    at = ledger.paths("mine").ledger
+    told = "" if is_fresh is None else f'"is_fresh":{str(is_fresh).lower()},'
+    at.write_text(at.read_text().replace('"is_fresh":false,', told))
+    assert driver.resume("mine", Terms()) == errors.DONE
+    ((planned, _, _, known, *_),) = went_on
+    assert known.has(planned.trials[-1]) == (is_fresh is False)
+    assert len(measured) == (is_fresh is False)
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_search_goes_on_without_what_its_cluster_can_never_hold_if_it_was_asked_to_at_first(
+    skips: bool, there: Place, went_on: list[tuple[Any, ...]]
+) -> None:
+    text = TEXT.replace("repeats", "search: {method: tpe, trials: 4}, repeats")
+    planned = plan.plan(sweep_file.parse(text, "x"), nodes=there.nodes)
+    with contextlib.closing(ledger.create(planned, text, skips_impossible=skips)) as book:
+        book.write(record(plan.plan(sweep_file.parse(TEXT, "x")).trials[0]))
+        book.end("stopped")
+    assert main.main(["resume", "mine"]) == (errors.DONE if skips else errors.WRONG_INPUT)
+    assert len(went_on) == skips
+
+
+def test_a_sweep_that_skipped_what_no_node_could_hold_waits_for_a_node_that_has_gone_since(
+    there: Place, went_on: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = plan.plan(sweep_file.parse(TEXT, "x"), nodes=[Node("here", 2, 0)])
+    with contextlib.closing(ledger.create(planned, TEXT, skips_impossible=True)) as book:
+        book.end("stopped")
+    assert driver.resume("mine", Terms()) == errors.DONE
+    assert len(went_on[0][0].trials) == 4
+    assert "2 trials wait for nodes to come back" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("end", [interrupted, terminated, store_away])
 @pytest.mark.parametrize("is_submitted", [True, False])
 def test_a_sweep_that_ends_before_its_first_trial_stays_if_it_was_submitted(
@@ -148,6 +231,56 @@ def test_a_sweep_that_ends_before_its_first_trial_stays_if_it_was_submitted(
     assert mlflow == (["KILLED"] if is_submitted else ["discarded"])
     if is_submitted:
         assert ledger.read("mine").has_ended
+
+
+@pytest.mark.parametrize("is_impatient", [True, False])
+def test_a_discarded_sweep_that_the_store_was_not_told_of_leaves_what_gc_needs_to_delete_its_run(
+    is_impatient: bool,
+    there: Place,
+    workplace: Path,
+    mlflow: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def close(*_: object) -> int:
+        if is_impatient:  # Ctrl-C, while the store does not answer
+            raise KeyboardInterrupt
+        return 0
+
+    there.nodes = [Node("here", 2, 0)]
+    monkeypatch.setattr(tracker.Tracker, "leaves_run", True)
+    monkeypatch.setattr(tracker.Tracker, "close", close)
+    monkeypatch.setattr(executor, "carry_out", interrupted)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hush@head:5000")
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(Path("mine.yaml"), (), Terms())
+    assert not ledger.names()
+    (folder,) = (workplace / "results").iterdir()
+    assert folder.name.startswith(".mine.")
+    run = discarded.open_run(folder)
+    assert run
+    assert run.store == "http://me:***@head:5000"
+    assert run.sweep == json.loads((folder / "ledger.jsonl").read_text().splitlines()[0])["id"]
+    told = capsys.readouterr().err
+    assert "mine leaves nothing, but its run may be open in the tracking store" in told
+    assert "http://me:***@head:5000\n  once that answers: sweep gc --yes" in told
+
+
+@pytest.mark.usefixtures("mlflow")
+def test_a_sweep_stays_where_what_gc_would_need_to_delete_its_run_cannot_be_written(
+    there: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    there.nodes = [Node("here", 2, 0)]
+    monkeypatch.setattr(tracker.Tracker, "leaves_run", True)
+    monkeypatch.setattr(discarded, "note", full)
+    monkeypatch.setattr(executor, "carry_out", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(Path("mine.yaml"), (), Terms())
+    assert ledger.read("mine").has_ended
+    assert "mine ends before its first trial; to go on: sweep resume mine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", [interrupted, terminated, lambda: None])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Collection
@@ -11,13 +15,16 @@ import pytest
 
 from sweeps.cli import gc, main
 from sweeps.cli.gc import Leftover
+from sweeps.errors import RefusedError
 from sweeps.record import ledger
+from sweeps.record.discarded import OpenRun
 from sweeps.record.ledger import Ledger
 from sweeps.spec import plan, sweep_file
 from tests.unit.records import record
 
 TEXT = "{name: old, model: tiny, device: cpu, repeats: 2, space: {batch_size: 8, gpus: 1}}"
 PARTS = {"logs", "telemetry", "checkpoints", "tune"}
+FORK = multiprocessing.get_context("fork")
 LATER = time.time() + 100 * 86_400
 FINISHED: dict[str, set[str]] = {}  # what the store is said to hold
 
@@ -170,6 +177,117 @@ def test_copies_of_stores_go_and_the_store_stays(workplace: Path, results: Path)
     assert [path.exists() for path in (ours, other, store)] == [False, False, True]
 
 
+def discard(run: OpenRun | None = None) -> None:
+    ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT).discard(run)
+
+
+def test_what_a_driver_left_that_was_killed_while_it_discarded_its_sweep_goes_at_any_age(results: Path) -> None:
+    def killed() -> None:
+        shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        discard()
+
+    driver = FORK.Process(target=killed)
+    driver.start()
+    driver.join()
+    assert driver.exitcode == -signal.SIGKILL
+    (folder,) = results.iterdir()
+    (one,) = found()
+    assert (one.what, one.paths) == ("old", (folder,))
+    assert main.main(["gc"]) == 0
+    assert folder.exists()
+    assert main.main(["gc", "--yes"]) == 0
+    assert [*results.iterdir()] == []
+
+
+def test_what_a_living_driver_is_deleting_is_left_to_it(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Leftover] = []
+
+    def rmtree(folder: Path, **_: object) -> None:
+        assert folder.exists()
+        seen.extend(found())
+        assert not gc._delete(Leftover("old", (folder,), 0, 0.0, is_discarded=True))
+        assert folder.exists()
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    discard()
+    assert not seen
+    assert len(found()) == 1, "now it is nobody's"
+
+
+def test_what_only_looks_like_a_discarded_sweep_stays(results: Path, tmp_path: Path) -> None:
+    names = (".mine", ".old.0123", f".old.{'x' * 32}", f"old.{'0' * 32}")
+    for name in names:
+        (results / name).mkdir(parents=True)
+    (results / f".old.{'0' * 32}").symlink_to(tmp_path)
+    assert not found()
+
+
+@pytest.fixture
+def forgotten(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sweeps whose runs the store was asked to delete."""
+    asked: list[str] = []
+    (workplace / "mlflow.db").touch()
+    monkeypatch.setattr("sweeps.store.tracking.forget", lambda run, _: asked.append(run.sweep))
+    return asked
+
+
+def test_the_run_of_a_discarded_sweep_goes_from_the_store_before_its_folder(
+    workplace: Path, results: Path, forgotten: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    discard(OpenRun("its id", f"sqlite:///{workplace}/mlflow.db", 1.0))
+    assert main.main(["gc"]) == 0
+    told = capsys.readouterr()
+    assert "its run in MLflow" in told.out
+    assert "to delete these 0.0 MiB and 1 run in MLflow: sweep gc" in told.err
+    assert not forgotten
+    assert main.main(["gc", "--yes"]) == 0
+    assert forgotten == ["its id"]
+    assert [*results.iterdir()] == []
+
+
+def test_a_store_that_refuses_keeps_what_tells_of_the_run_and_holds_up_nothing_else(
+    workplace: Path, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away(*_: object) -> None:
+        raise RefusedError("the run of old must go from the tracking store")
+
+    (workplace / "mlflow.db").touch()
+    swept().end("complete")
+    discard(OpenRun("its id", f"sqlite:///{workplace}/mlflow.db", 1.0))
+    discard()
+    (results / f".gone.{'0' * 32}").mkdir()
+    monkeypatch.setattr("sweeps.store.tracking.forget", away)
+    assert main.main(["gc", "--older", "0", "--yes"]) == 3
+    told = capsys.readouterr().err
+    assert "deleted 0.0 MiB\n" in told
+    assert "must go from the tracking store" in told
+    assert [(one.what, one.open_run is not None) for one in found()] == [("old-2", True)]
+    assert not (results / "old/logs").exists()
+
+
+@pytest.mark.parametrize("why", ["another", "not there"])
+def test_a_run_that_may_be_open_in_a_store_that_cannot_be_asked_is_told_of_and_waits(
+    why: str, workplace: Path, results: Path, forgotten: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = "http://head:5000" if why == "another" else f"sqlite:///{workplace}/mlflow.db"
+    (workplace / "mlflow.db").unlink()
+    discard(OpenRun("its id", store, 1.0))
+    assert main.main(["gc", "--yes"]) == 0
+    told = capsys.readouterr().err
+    assert why in told
+    assert f"(MLFLOW_TRACKING_URI={store}): old\n" in told
+    assert not forgotten
+    assert len([*results.iterdir()]) == 1
+
+
+def test_what_cannot_be_read_of_a_discarded_sweep_stays_and_is_told(results: Path) -> None:
+    discard(OpenRun("its id", "", 1.0))
+    (folder,) = results.iterdir()
+    (folder / "open-run.json").write_text("{")
+    assert "can't be read" in kept()
+    assert folder.exists()
+
+
 @pytest.mark.parametrize("days", ["-1", "nan", "inf"])
 def test_days_are_a_number(days: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["gc", f"--older={days}"]) == 2
@@ -209,4 +327,5 @@ def test_what_goes_is_told_in_mib_and_runs() -> None:
 def test_the_help_says_that_runs_made_twice_go_at_any_age(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main.main(["gc", "--help"])
-    assert "runs that were made twice in MLflow go at any age" in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert "runs that were made twice in MLflow go at any age, and so does what is left of discarded sweeps" in told

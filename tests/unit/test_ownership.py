@@ -132,6 +132,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_conduct", measured)
     monkeypatch.setattr(ending, "told", lambda *_: 0)
     monkeypatch.setattr(tracking, "sync", lambda *_, **__: None)
+    monkeypatch.setattr("sweeps.store.query.finished", lambda _: [])
 
 
 @pytest.mark.usefixtures("planted")

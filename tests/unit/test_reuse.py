@@ -423,7 +423,10 @@ def test_what_goes_on_without_a_node_waits_for_it_and_what_begins_is_refused() -
     console = Console(file=io.StringIO(), width=200)
     here = Setting(Terms(), Simulated(TWO), console, "x")
     going = planned(FOUR, {"gpus": 4, "placement": ["pack", "spread"]})
-    kept = preflight.possible(going, here, is_begun=True)
+    begun = ledger.SweepFacts(
+        name="x", id="x", study="x", created_at=1.0, file="", overrides=(), trials=going.trials, nodes=going.nodes
+    )
+    kept = preflight.possible(going, here, begun)
     assert kept == going, "every cell has the name that it had"
     assert "1 trials wait for nodes to come back: this cluster (2 nodes" in console.file.getvalue()  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="planned as 4x1"):

@@ -547,6 +547,7 @@ def spending(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(terms, "at", contextlib.contextmanager(site))
     monkeypatch.setattr(driver, "_conduct", conduct)
+    monkeypatch.setattr("sweeps.store.query.finished", lambda _: [])
     return told
 
 

@@ -110,7 +110,7 @@ def test_a_run_that_nobody_was_left_to_close_when_its_sweep_was_discarded_goes_w
     file: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*given: Any, **_: object) -> bool:
-        (told,) = [one for one in given[4] if isinstance(one, tracker.Tracker)]
+        (told,) = [one for one in given[3] if isinstance(one, tracker.Tracker)]
         told.ready()
         assert runs() == {"RUNNING": 1}
         told._process.kill()
@@ -136,7 +136,7 @@ def test_a_store_that_was_never_open_is_owed_nothing_by_a_sweep_that_was_discard
     file: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*given: Any, **_: object) -> bool:
-        for observer in given[4]:
+        for observer in given[3]:
             observer.ready()
         return True
 

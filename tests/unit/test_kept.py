@@ -166,10 +166,10 @@ def test_what_was_asked_of_a_sweep_that_was_stopped_while_it_waited_holds_when_i
         there.nodes = [Node("here", 2, 0)]
         code = main.main(["resume", "mine", "--address", "auto"])
     assert code == errors.DONE
-    ((planned, _, _, known, *_),) = went_on
+    ((planned, _, _, before),) = went_on
     assert {trial.gpus for trial in planned.trials} == ({1} if "--skip-impossible" in options else {1, 2})
     assert ledger.read("mine").facts.trials == planned.trials
-    assert [known.has(trial) for trial in planned.trials] == ["--fresh" not in options] * len(planned.trials)
+    assert [before.known.has(trial) for trial in planned.trials] == ["--fresh" not in options] * len(planned.trials)
     assert bool(measured) == ("--fresh" not in options)
 
 
@@ -183,8 +183,8 @@ def test_a_resume_uses_what_others_have_measured_unless_the_sweep_was_to_measure
     told = "" if is_fresh is None else f'"is_fresh":{str(is_fresh).lower()},'
     at.write_text(at.read_text().replace('"is_fresh":false,', told))
     assert driver.resume("mine", Terms()) == errors.DONE
-    ((planned, _, _, known, *_),) = went_on
-    assert known.has(planned.trials[-1]) == (is_fresh is False)
+    ((planned, _, _, before),) = went_on
+    assert before.known.has(planned.trials[-1]) == (is_fresh is False)
     assert len(measured) == (is_fresh is False)
 
 

@@ -9,13 +9,13 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeps import errors
+from sweeps.cli import data
 from sweeps.errors import InputError, Mistake, RefusedError, SweepError
 from sweeps.text import addresses, caller
 from workers.contract.redact import masked
@@ -318,8 +318,7 @@ def _parser() -> argparse.ArgumentParser:
             help="the folder that holds mlflow.db; else the store of the current folder",
         )
         placed(one, "here")
-    data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
-    data.add_argument("rest", nargs=argparse.REMAINDER, metavar="make|check DIR …")
+    data.arguments(command("data", _data, "make or check a folder of JPEG images in TFRecords"))
     doctor = command(
         "doctor", _doctor, "check what this machine can do, or with --cluster each node of a cluster, and what is wrong"
     )
@@ -598,8 +597,7 @@ def _restore(args: argparse.Namespace) -> int:
 
 
 def _data(args: argparse.Namespace) -> int:
-    command = [sys.executable, "-m", "workers.inputs.dataset", *args.rest]
-    return subprocess.run(command, check=False).returncode
+    return int(args.answer(args))
 
 
 def _doctor(args: argparse.Namespace) -> int:

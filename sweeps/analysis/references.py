@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeps.errors import InputError, Mistake
+from workers.contract import imagenet
 from workers.contract.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -67,6 +68,6 @@ def trials(name: str) -> pd.DataFrame:
     made["nodes"] = found["nodes"].astype(float)
     made["images_per_s"] = found["images_per_s"].astype(float)
     made["images_per_s_per_gpu"] = made["images_per_s"] / made["gpus"]
-    made["gpu_hours_per_epoch"] = made["gpus"] * rows.EPOCH_IMAGES / made["images_per_s"] / 3600
+    made["gpu_hours_per_epoch"] = made["gpus"] * imagenet.TRAIN_IMAGES / made["images_per_s"] / 3600
     made["step_ms_mean"] = 1e3 * made["batch_size"] * made["gpus"] / made["images_per_s"]
     return made

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sweeps import errors
 from sweeps.errors import DataError, RefusedError
-from workers.contract import datafiles
+from workers.contract import datafiles, imagenet
 from workers.inputs import labels
 
 SPLITS = datafiles.SPLITS["convergence"]
@@ -29,7 +29,8 @@ def arguments(to: argparse.ArgumentParser) -> None:
     checking.set_defaults(answer=check)
     for one in (making, checking):
         one.add_argument("folder", metavar="DIR", type=Path, help="the folder that holds the set")
-        one.add_argument("--classes", type=_whole, default=1000, metavar="N", help="how many classes it has (1000)")
+        classes = f"how many classes it has ({imagenet.CLASSES})"
+        one.add_argument("--classes", type=_whole, default=imagenet.CLASSES, metavar="N", help=classes)
     making.add_argument("--images", type=_whole, required=True, metavar="N", help="how many images to make")
     making.add_argument("--shards", type=_whole, default=8, metavar="N", help="files to spread them over (8)")
     making.add_argument("--size", type=_size, default=(500, 375), metavar="WxH", help="of an image in pixels (500x375)")

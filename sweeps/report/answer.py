@@ -12,6 +12,9 @@ from sweeps.analysis import findings
 from sweeps.analysis.findings import Findings, outcomes
 from sweeps.analysis.study import Study
 from sweeps.text import tables
+from workers.contract import imagenet
+
+IMAGES = f"{imagenet.TRAIN_IMAGES:,} images"  # beside what an epoch costs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +78,7 @@ def _numbers(study: Study, top: Any) -> Iterator[Number]:
         each = tables.cell(float(top["images_per_s"] / top["gpus"]))
         yield Number(f"For each {study.rank}", each, "images/s", f"on {study.said('gpus', top['gpus'])}")
     cost, within = top["gpu_hours_per_epoch"], top["gpu_hours_per_epoch_ci"]
-    beside = f"{_known(within, f'± {within:.2g}, ')}1,281,167 images"
+    beside = f"{_known(within, f'± {within:.2g}, ')}{IMAGES}"
     yield Number("An epoch of ImageNet", f"{cost:.3g}", f"{study.rank}-hours", beside)
     if top["compute_share"] == top["compute_share"]:
         waits = max(top["input_share"], 0) + max(top["comm_share"], 0)
@@ -97,7 +100,7 @@ def _learning_numbers(study: Study, top: Any) -> Iterator[Number]:
     else:
         yield Number("Trained for", f"{study.facts.spec.epochs}", "epochs", "no repeat reached a target")
         rank_hours = f"{study.rank}-hours"
-        yield Number("An epoch of ImageNet", f"{top['gpu_hours_per_epoch']:.3g}", rank_hours, "1,281,167 images")
+        yield Number("An epoch of ImageNet", f"{top['gpu_hours_per_epoch']:.3g}", rank_hours, IMAGES)
     rate, interval = _rounded(top["images_per_s"], top["images_per_s_ci"])
     yield Number("Throughput", rate, "images/s", interval)
 

@@ -71,7 +71,8 @@ def section(study: Study) -> Section | None:
     wide = is_wide(known["images_per_s"])
     found = best.by(study, COST)
     assert found
-    alt = f"Cheapest{found.caption}: {study.described(found.top)} at {found.top[COST]:.3g} {study.rank}-hours an epoch."
+    least = f"{tables.number(found.top[COST], 3)} {study.rank}-hours"
+    alt = f"Cheapest{found.caption}: {study.described(found.top)} at {least} an epoch."
     chart = Chart(
         "cost-front",
         "Speed against cost",

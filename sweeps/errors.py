@@ -2,6 +2,7 @@
 
 SweepError
 ├── InputError    2: the input is wrong; every mistake at once
+├── DataError     2: a set of images is damaged, or can't be made as it was asked for; a line each
 └── RefusedError  3: the machine, the cluster or the tracking server refused
 """
 
@@ -50,6 +51,10 @@ class InputError(SweepError):
     def __init__(self, place: str, mistakes: Sequence[Mistake]) -> None:
         super().__init__("\n".join(f"{place}: {mistake}" for mistake in mistakes))
         self.mistakes = tuple(mistakes)
+
+
+class DataError(SweepError):
+    exit_code = WRONG_INPUT
 
 
 class RefusedError(SweepError):

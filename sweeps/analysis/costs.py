@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sweeps.analysis.alike import apart, conditions
 from sweeps.analysis.means import ENERGY, cells, plain, varied
 from sweeps.scheduling.feasibility import INFERRED
+from workers.contract import imagenet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,12 +23,10 @@ def costs(trials: pd.DataFrame) -> pd.DataFrame:
     `is_on_front`: by means, no cell that was measured alike is both faster and cheaper. Joules are those of processors
     and of GPUs, and of all; each is empty where that was not read of every node.
     """
-    from sweeps.record import rows
-
     table = cells(trials).dropna(subset=["images_per_s"])
     for ci in ("", "_ci"):
         for name in ENERGY:
-            table[f"{name.replace('image', 'epoch')}{ci}"] = table[f"{name}{ci}"] * rows.EPOCH_IMAGES
+            table[f"{name.replace('image', 'epoch')}{ci}"] = table[f"{name}{ci}"] * imagenet.TRAIN_IMAGES
     unbeaten = [
         place
         for _, alike in table.groupby(conditions(table) or (lambda row: 0), sort=False)

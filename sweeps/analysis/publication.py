@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import difflib
 import io
 import math
 import re
@@ -31,6 +30,7 @@ from sweeps.errors import InputError, Mistake, shown
 from sweeps.spec import reading, rules
 from sweeps.spec.keys import AXES, Space, SweepSpec
 from workers.contract.messages import WITHOUT_JPEGS
+from workers.contract.spelling import did_you_mean
 
 Figure = Literal["images_per_s", "speedup"]
 FIGURES: tuple[Figure, ...] = ("images_per_s", "speedup")
@@ -239,8 +239,7 @@ def _wrong_header(header: Sequence[str]) -> Iterator[Mistake]:
         if header.count(name) > 1:
             yield Mistake("line 1", "a column must be there once", name or "no name")
         if name not in COLUMNS and not name.startswith("env."):
-            near = difflib.get_close_matches(name, COLUMNS, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else f" ({', '.join(COLUMNS)})"
+            hint = did_you_mean(name, COLUMNS, ", ".join(COLUMNS))
             yield Mistake("line 1", f"must be a known column{hint}", name or "no name")
         if name.startswith("env.") and not (name[4:].isidentifier() and name.isascii()):
             yield Mistake("line 1", "the name of a variable must be letters, digits and '_'", name)

@@ -6,11 +6,12 @@ hardware is `published:SYSTEM`.
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeps.errors import InputError, Mistake
+from workers.contract import imagenet
+from workers.contract.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,8 +43,7 @@ def system(name: str) -> str:
     found = [full for full in known if full == name] or [full for full in known if full.startswith(name) and name]
     if len(found) == 1:
         return found[0]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
-    hint = f"; did you mean {near[0]}?" if near and not found else ""
+    hint = "" if found else did_you_mean(name, known, cutoff=0.3)
     rule = f"must begin the name of one published system ({', '.join(found or known)}){hint}"
     raise InputError("reference", [Mistake("", rule, name)])
 
@@ -68,6 +68,6 @@ def trials(name: str) -> pd.DataFrame:
     made["nodes"] = found["nodes"].astype(float)
     made["images_per_s"] = found["images_per_s"].astype(float)
     made["images_per_s_per_gpu"] = made["images_per_s"] / made["gpus"]
-    made["gpu_hours_per_epoch"] = made["gpus"] * rows.EPOCH_IMAGES / made["images_per_s"] / 3600
+    made["gpu_hours_per_epoch"] = made["gpus"] * imagenet.TRAIN_IMAGES / made["images_per_s"] / 3600
     made["step_ms_mean"] = 1e3 * made["batch_size"] * made["gpus"] / made["images_per_s"]
     return made

@@ -9,13 +9,13 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeps import errors
+from sweeps.cli import data
 from sweeps.errors import InputError, Mistake, RefusedError, SweepError
 from sweeps.text import addresses, caller
 from workers.contract.redact import masked
@@ -137,11 +137,23 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(call=call, may=("here",))
         return made
 
+    def named(to: argparse.ArgumentParser, nargs: str | None = None, says: str = "") -> None:
+        help_ = f"a sweep's name, as in results/NAME{says}"
+        to.add_argument("name", metavar="NAME", nargs=nargs, default="", help=help_)
+
     def sweep_file(to: argparse.ArgumentParser) -> None:
-        to.add_argument("file", type=Path, help="a sweep file, such as search_spaces/demo.yaml")
-        to.add_argument(
-            "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="values that replace the file's"
-        )
+        to.add_argument("file", metavar="FILE", type=Path, help="a sweep file, such as search_spaces/demo.yaml")
+        overriding(to)
+
+    def overriding(to: argparse.ArgumentParser) -> None:
+        says = "values that replace those of the sweep file"
+        to.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=says)
+
+    def fresh(to: argparse.ArgumentParser) -> None:
+        to.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
+
+    def following(to: argparse.ArgumentParser) -> None:
+        to.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
 
     def skipping(to: argparse.ArgumentParser) -> None:
         to.add_argument(
@@ -170,11 +182,16 @@ def _parser() -> argparse.ArgumentParser:
     def simulated(to: argparse.ArgumentParser) -> None:
         to.add_argument("--simulate", default="", metavar="SHAPE", help="a cluster, such as nodes=8,gpus=4,gpu=v100")
 
-    def formatted(to: argparse.ArgumentParser) -> None:
-        to.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    def formatted(to: argparse.ArgumentParser, *forms: str, says: str = "") -> None:
+        forms = forms or ("table", "csv", "json")
+        help_ = f"the form of what comes out ({forms[0]}){says}"
+        to.add_argument("--format", choices=forms, default=forms[0], help=help_)
 
-    def stored(to: argparse.ArgumentParser, says: str) -> None:
-        to.add_argument("--store", action="append", default=[], metavar="URI", help=says)
+    def stored(to: argparse.ArgumentParser, several: str = "") -> None:
+        """Which store is read; with words for several, they are a list."""
+        action, default = ("append", []) if several else ("store", "")
+        help_ = f"a tracking store to read instead{several}"
+        to.add_argument("--store", action=action, default=default, metavar="URI", help=help_)
 
     planning = command("plan", _plan, "show what a sweep would run and what it would cost; start nothing")
     sweep_file(planning)
@@ -188,51 +205,51 @@ def _parser() -> argparse.ArgumentParser:
     running = command("run", _run, "run a sweep here, or on a Ray cluster, and show what was found")
     sweep_file(running)
     simulated(running)
-    running.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
+    fresh(running)
     skipping(running)
     placed(running, "here", "ray")
     running.set_defaults(elsewhere=_how_to_run_afar)
     submitting = command("submit", _submit_afar, "have a cluster run a sweep; return at once with its name")
     sweep_file(submitting)
-    submitting.add_argument("--fresh", action="store_true", help="measure again what earlier sweeps have measured")
+    fresh(submitting)
     skipping(submitting)
     placed(submitting, *addresses.AFAR, afar=_submit_afar)
     status = command("status", _status, "show how far a sweep is: nodes, running trials, queue, cost")
-    status.add_argument("name", help="the sweep's name, as in results/NAME")
-    status.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
-    status.add_argument("--format", choices=("table", "json"), default="table")
+    named(status)
+    following(status)
+    formatted(status, "table", "json")
     placed(status, "here", *addresses.AFAR, afar=_status_afar)
     logs = command("logs", _logs, "show what a submitted sweep's driver says")
-    logs.add_argument("name", help="the sweep's name")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
+    named(logs)
+    following(logs)
     placed(logs, "here", *addresses.AFAR, afar=_relay)
     stopping = command("stop", _stop, "stop a running sweep: what runs is cancelled, `sweep resume` goes on")
-    stopping.add_argument("name", help="the sweep's name")
+    named(stopping)
     placed(stopping, "here", *addresses.AFAR, afar=_relay)
     resuming = command("resume", _resume, "run what a sweep that stopped has not measured yet")
-    resuming.add_argument("name", help="the sweep's name, as in results/NAME")
+    named(resuming)
     budgeted(resuming)
     skipping(resuming)
     placed(resuming, "here", "ray", *addresses.AFAR, afar=_drive_afar)
     retrying = command("retry", _retry, "run a sweep's trials again that failed or were lost, or as --status says")
-    retrying.add_argument("name", help="the sweep's name, as in results/NAME")
+    named(retrying)
     retrying.add_argument("--status", default="", help="how the trials ended that are to run again (failed,lost)")
     budgeted(retrying)
     skipping(retrying)
     placed(retrying, "here", "ray", *addresses.AFAR, afar=_drive_afar)
     trials = command("trials", _trials, "list a sweep's trials, from MLflow")
-    trials.add_argument("name", nargs="+", help="a sweep's name, or several")
+    named(trials, "+", "; may be several")
     trials.add_argument(
         "--where", default="", metavar="CONDITION", help="such as \"gpus >= 4 and precision == 'fp16'\""
     )
     trials.add_argument("--sort", default="", metavar="COLUMN[:desc],…", help="such as gpus,images_per_s:desc")
     trials.add_argument("--columns", default="", metavar="COLUMN,…", help="such as trial,gpus,images_per_s")
-    stored(trials, "a tracking store to read instead; may be given several times")
+    stored(trials, "; may be given several times")
     trials.add_argument("--rebuild", action="store_true", help="read the whole store anew, not only what has changed")
-    trials.add_argument("--format", choices=("table", "csv", "json", "parquet"), default="table")
+    formatted(trials, "table", "csv", "json", "parquet")
     placed(trials, "here", *addresses.AFAR, afar=_trials_afar)
     listing = command("list", _list, "list the sweeps in the tracking store, and those whose ledger is here")
-    stored(listing, "a tracking store to read instead; may be given several times")
+    stored(listing, "; may be given several times")
     formatted(listing)
     placed(listing, "here", *addresses.AFAR, afar=_relay)
     differing = command("diff", _diff, "compare two sweeps, machines or published systems, cell by cell")
@@ -245,7 +262,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="slower:3%",
         help="exit with 1 if a cell is slower for sure, and by 3%% at best estimate",
     )
-    stored(differing, "another tracking store; given twice, A's and B's")
+    stored(differing, "; given twice, A's and B's")
     formatted(differing)
     placed(differing, "here", *addresses.AFAR, afar=_relay)
     reproducing = command(
@@ -261,14 +278,7 @@ def _parser() -> argparse.ArgumentParser:
     reproducing.add_argument(
         "--system", default="", metavar="NAME", help="only rows of the system whose name begins with NAME"
     )
-    reproducing.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="values that replace those of its sweep file",
-    )
+    overriding(reproducing)
     reproducing.add_argument("--repeats", type=int, default=REPEATS, metavar="N", help=f"of each row ({REPEATS})")
     says = "how far off a row may be and still hold"
     reproducing.add_argument("--tolerance", default=TOLERANCE, metavar=TOLERANCE, help=says)
@@ -284,15 +294,13 @@ def _parser() -> argparse.ArgumentParser:
     placed(reproducing, "here", "ray", afar=_measured_afar)
     reproducing.set_defaults(elsewhere=_how_to_reproduce_afar)
     reporting = command("report", _report, "write a sweep as one page: answer, plots, tables, how to do it again")
-    reporting.add_argument("name", help="the sweep's name, as in results/NAME")
+    named(reporting)
     reporting.add_argument("--out", type=Path, metavar="FILE", help="where to write it (results/NAME/report.html)")
-    reporting.add_argument(
-        "--format", choices=("html", "png", "csv"), default="html", help="png, csv: a folder of files"
-    )
-    reporting.add_argument("--store", default="", metavar="URI", help="another tracking store")
+    formatted(reporting, "html", "png", "csv", says="; png and csv are folders of files")
+    stored(reporting)
     placed(reporting, "here", *addresses.AFAR, afar=_report_afar)
     syncing = command("sync", _sync, "bring a sweep's ledger to the tracking store, as often as you like")
-    syncing.add_argument("name", help="the sweep's name")
+    named(syncing)
     placed(syncing, "here", *addresses.AFAR, afar=_relay)
     collecting = command("gc", _gc, "show what can be deleted of old sweeps and copies; delete it with --yes")
     collecting.add_argument(
@@ -308,9 +316,9 @@ def _parser() -> argparse.ArgumentParser:
     formatted(collecting)
     placed(collecting, "here", *addresses.AFAR, afar=_relay)
     saving = command("backup", _backup, "write the tracking store to one file, while it is in use")
-    saving.add_argument("file", type=Path, metavar="FILE", help="such as mlflow.tar.gz; one that is there is replaced")
+    saving.add_argument("file", metavar="FILE", type=Path, help="such as mlflow.tar.gz; one that is there is replaced")
     restoring = command("restore", _restore, "bring back the tracking store of a backup, where there is none")
-    restoring.add_argument("file", type=Path, metavar="FILE", help="a file that sweep backup wrote")
+    restoring.add_argument("file", metavar="FILE", type=Path, help="a file that sweep backup wrote")
     for one in (saving, restoring):
         one.add_argument(
             "--store",
@@ -319,8 +327,7 @@ def _parser() -> argparse.ArgumentParser:
             help="the folder that holds mlflow.db; else the store of the current folder",
         )
         placed(one, "here")
-    data = command("data", _data, "make or check a folder of JPEG images in TFRecords: sweep data make --help")
-    data.add_argument("rest", nargs=argparse.REMAINDER, metavar="make|check DIR …")
+    data.arguments(command("data", _data, "make or check a folder of JPEG images in TFRecords"))
     doctor = command(
         "doctor", _doctor, "check what this machine can do, or with --cluster each node of a cluster, and what is wrong"
     )
@@ -331,8 +338,8 @@ def _parser() -> argparse.ArgumentParser:
     formatted(doctor)
     placed(doctor, "here", "ray", *addresses.AFAR, afar=_doctor_afar)
     ui = command("ui", _ui, "start the MLflow UI on the tracking store, and show where a sweep is in it")
-    ui.add_argument("name", nargs="?", default="", help="a sweep whose pages are to be shown")
-    ui.add_argument("--port", type=int, default=5000)
+    named(ui, "?", "; its pages are shown")
+    ui.add_argument("--port", type=int, default=5000, metavar="PORT", help="where the UI listens (5000)")
     placed(ui, "here", "ssh", afar=_ui_afar)
     command("schema", _schema, "print the JSON Schema of sweep files, for editors")
     return parser
@@ -599,8 +606,7 @@ def _restore(args: argparse.Namespace) -> int:
 
 
 def _data(args: argparse.Namespace) -> int:
-    command = [sys.executable, "-m", "workers.inputs.dataset", *args.rest]
-    return subprocess.run(command, check=False).returncode
+    return int(args.answer(args))
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from sweeps.record import bottleneck
 from sweeps.record.ledger import TrialRecord
-from workers.contract import messages, redact
+from workers.contract import imagenet, messages, redact
 from workers.contract.messages import EpochRecord, Measurement, TrialConfig, Window
 
 METRICS = {
@@ -75,7 +75,6 @@ SYSTEM = "system/"  # begins the name of a reading of the nodes
 READ_BACK = "in_force."  # begins the name of a tag that says what was read back of a setting
 VARIABLE = "env."  # begins the name of a parameter that is an environment variable
 TRAINING = 3  # the backward pass costs twice the forward one
-EPOCH_IMAGES = 1_281_167  # ImageNet's
 
 
 def params(config: TrialConfig) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
         | {
             "images_per_s": measured.images_per_s,
             "images_per_s_per_gpu": measured.images_per_s / len(measured.ranks),
-            "gpu_hours_per_epoch": len(measured.ranks) * EPOCH_IMAGES / measured.images_per_s / 3600,
+            "gpu_hours_per_epoch": len(measured.ranks) * imagenet.TRAIN_IMAGES / measured.images_per_s / 3600,
             "launch_s": max(rank.entered_at for rank in measured.ranks) - record.started_at,
             "build_s": max(rank.build_s for rank in measured.ranks),
             "window_s": measured.window_s,

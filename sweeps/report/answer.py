@@ -12,6 +12,9 @@ from sweeps.analysis import findings
 from sweeps.analysis.findings import Findings, outcomes
 from sweeps.analysis.study import Study
 from sweeps.text import tables
+from workers.contract import imagenet
+
+IMAGES = f"{imagenet.TRAIN_IMAGES:,} images"  # beside what an epoch costs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +64,7 @@ def _kicker(study: Study) -> str:
     spec = study.facts.spec
     day = datetime.datetime.fromtimestamp(study.facts.created_at, datetime.UTC).strftime("%-d %B %Y")
     models = ", ".join(map(str, dict.fromkeys(study.trials["model"]))) if len(study.trials) else str(spec.model)
-    spent = "" if study.spent is None else f" · {study.spent:.3g} {study.rank}-hours spent"
+    spent = "" if study.spent is None else f" · {tables.number(study.spent, 3)} {study.rank}-hours spent"
     return f"**{study.name}** · {models}, {spec.protocol} · {day} · {outcomes.ends(study)}{spent}"
 
 
@@ -75,8 +78,8 @@ def _numbers(study: Study, top: Any) -> Iterator[Number]:
         each = tables.cell(float(top["images_per_s"] / top["gpus"]))
         yield Number(f"For each {study.rank}", each, "images/s", f"on {study.said('gpus', top['gpus'])}")
     cost, within = top["gpu_hours_per_epoch"], top["gpu_hours_per_epoch_ci"]
-    beside = f"{_known(within, f'± {within:.2g}, ')}1,281,167 images"
-    yield Number("An epoch of ImageNet", f"{cost:.3g}", f"{study.rank}-hours", beside)
+    beside = f"{_known(within, f'± {within:.2g}, ')}{IMAGES}"
+    yield Number("An epoch of ImageNet", tables.number(cost, 3), f"{study.rank}-hours", beside)
     if top["compute_share"] == top["compute_share"]:
         waits = max(top["input_share"], 0) + max(top["comm_share"], 0)
         comm, feed = (tables.percent(top[name], top[f"{name}_ci"]) for name in ("comm_share", "input_share"))
@@ -97,7 +100,7 @@ def _learning_numbers(study: Study, top: Any) -> Iterator[Number]:
     else:
         yield Number("Trained for", f"{study.facts.spec.epochs}", "epochs", "no repeat reached a target")
         rank_hours = f"{study.rank}-hours"
-        yield Number("An epoch of ImageNet", f"{top['gpu_hours_per_epoch']:.3g}", rank_hours, "1,281,167 images")
+        yield Number("An epoch of ImageNet", tables.number(top["gpu_hours_per_epoch"], 3), rank_hours, IMAGES)
     rate, interval = _rounded(top["images_per_s"], top["images_per_s_ci"])
     yield Number("Throughput", rate, "images/s", interval)
 
@@ -113,6 +116,4 @@ def _known(number: float, text: str) -> str:
 
 def _rounded(value: float, half_width: float) -> tuple[str, str]:
     """A figure and its interval."""
-    text = tables.cell(float(value))
-    within = f"± {half_width:,.0f}" if value >= 100 else f"± {half_width:.2g}"
-    return text, "" if math.isnan(half_width) else within
+    return tables.number(value), "" if math.isnan(half_width) else tables.within(value, half_width)

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from sweeps.text import tables
+
 Kind = Literal["linear", "log"]
 Style = Literal["line", "ideal", "marks", "faint", "band"]  # faint: marks that are there to compare with
 MOST_DECADES_LINEAR = 12.0  # the largest over the smallest value that a linear scale still shows both of
@@ -180,15 +182,6 @@ def _step(rough: float, base: int) -> float:
     return next(digit * decade for digit in (1, 2, 2.5, 5, 10) if digit * decade >= rough * 0.999)
 
 
-def _clock(seconds: int) -> str:
-    """`40 s`, `1:30 min`, `6 h`."""
-    for unit, name in ((3600, "h"), (60, "min")):
-        if seconds >= unit:
-            whole, rest = divmod(seconds * 60 // unit, 60)
-            return f"{whole}:{rest:02d} {name}" if rest else f"{whole} {name}"
-    return f"{seconds} s" if seconds else "0"
-
-
 def is_wide(values: Iterable[float]) -> bool:
     """Do these values ask for a logarithmic scale?"""
     known = [value for value in values if math.isfinite(value)]
@@ -196,11 +189,11 @@ def is_wide(values: Iterable[float]) -> bool:
 
 
 def written(value: float, form: str = "number") -> str:
-    """A figure on a scale: `20k`, `0.5`, `75%`, `1:30 h`."""
+    """A figure on a scale: `20k`, `0.5`, `75%`, `1:30:00`."""
     if form == "percent":
         return f"{100 * value:.4g}%"
     if form == "time":
-        return _clock(round(value))
+        return tables.clock_time(value)
     if abs(value) >= 10_000:
         return f"{value / 1000:.4g}k" if abs(value) < 1e6 else f"{value / 1e6:.4g}M"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return tables.number(value, 3)

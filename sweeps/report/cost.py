@@ -9,9 +9,9 @@ from sweeps import analysis
 from sweeps.analysis.best_cell import NOT_SHOWN
 from sweeps.analysis.findings import best
 from sweeps.analysis.study import Study
-from sweeps.record.rows import EPOCH_IMAGES
 from sweeps.report.chart import Chart, Mark, Panel, Scale, Section, Series, Table, is_wide
 from sweeps.text import tables
+from workers.contract import imagenet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ def section(study: Study) -> Section | None:
     known = study.measured.dropna(subset=["images_per_s", COST])
     for figure in ENERGIES:
         for ci in ("", "_ci"):
-            known = known.assign(**{f"{_mj(figure)}{ci}": known[f"{figure}{ci}"] * EPOCH_IMAGES / 1e6})
+            known = known.assign(**{f"{_mj(figure)}{ci}": known[f"{figure}{ci}"] * imagenet.TRAIN_IMAGES / 1e6})
     read = [figure for figure in ENERGIES if known[_mj(figure)].notna().any()]
     if len(known) < 3 or study.is_convergence or known["gpus"].nunique() == 1:
         return None
@@ -71,7 +71,8 @@ def section(study: Study) -> Section | None:
     wide = is_wide(known["images_per_s"])
     found = best.by(study, COST)
     assert found
-    alt = f"Cheapest{found.caption}: {study.described(found.top)} at {found.top[COST]:.3g} {study.rank}-hours an epoch."
+    least = f"{tables.number(found.top[COST], 3)} {study.rank}-hours"
+    alt = f"Cheapest{found.caption}: {study.described(found.top)} at {least} an epoch."
     chart = Chart(
         "cost-front",
         "Speed against cost",
@@ -86,8 +87,8 @@ def section(study: Study) -> Section | None:
     numeric = study.numeric(columns[len(study.axes) :])
     table = Table("cost-table", "The front, fastest first", columns, tuple(rows), numeric)
     lead = (
-        f"What an epoch of ImageNet (1,281,167 images) costs in {study.rank}-hours, and how fast it goes. "
-        f"Cells on the front are beaten by no other in both ({NOT_SHOWN})."
+        f"What an epoch of ImageNet ({imagenet.TRAIN_IMAGES:,} images) costs in {study.rank}-hours, and how fast it"
+        f" goes. Cells on the front are beaten by no other in both ({NOT_SHOWN})."
     )
     power = _joules(study, known, sides)
     return Section("cost", "Cost", lead, (chart, *([power] if power else []), table))

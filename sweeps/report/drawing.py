@@ -8,6 +8,7 @@ import math
 from html import escape
 
 from sweeps.report.chart import Chart, Mark, Panel, Scale, Series, extent, ticks, written
+from sweeps.text import tables
 
 COLOURS = 8  # of the style sheet, --c0 to --c7 told apart by any eye, --s0 to --s7 a ramp from dark to light
 SIGNS = 6
@@ -173,7 +174,7 @@ def _named(scale: Scale, value: float, is_whole: bool = False) -> str:
     if scale.names and value in scale.ticks:
         return escape(scale.names[scale.ticks.index(value)])
     if is_whole and scale.form == "number":
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return tables.number(value)
     if is_whole and scale.form == "percent":
         return f"{value:.1%}"
     return written(value, scale.form)

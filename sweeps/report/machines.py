@@ -9,6 +9,7 @@ from typing import Any
 
 from sweeps.analysis.study import Study
 from sweeps.report.chart import Block, Section, Table
+from sweeps.text import tables
 from workers.checks import self_test
 
 PROBES = {
@@ -94,7 +95,7 @@ def _probes(study: Study) -> list[Block]:
         for node, probes in sorted(nodes.items()):
             slow = sorted({str(what) for probe in probes for what in probe.get("slow", ())})
             means = (statistics.fmean(float(probe["figures"][name]) for probe in probes) for name in names)
-            rows.append((node, len(probes), *(f"{mean:,.4g}" for mean in means), "; ".join(slow) or "–"))
+            rows.append((node, len(probes), *(tables.number(mean) for mean in means), "; ".join(slow) or "–"))
         columns = ("node", "tests", *(PROBES.get(name, name.replace("_", " ")) for name in names), "slow in")
         title = "Self-tests" if n == 1 else f"Self-tests: {columns[2].split(',')[0]}"
         blocks.append(Table(f"machines-probes-{n}", title, columns, tuple(rows), frozenset(columns[1:-1]), note))

@@ -19,6 +19,7 @@ from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.spec import arrangements, plan
 from sweeps.spec.arrangements import Node, Seats
 from sweeps.spec.keys import SweepSpec
+from sweeps.text import tables
 from workers.contract.messages import TrialConfig
 
 
@@ -69,7 +70,7 @@ def told(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], 
     sources = Counter(known.predict(slot.config).source for slot in made.slots)
     words = {"trials": "earlier trials", "model": "a model"}
     predicted = ", ".join(f"{count} from {words[source]}" for source, count in sources.items())
-    cost = f"{made.gpu_hours:.3g} {unit(spec)} in {_hours(made.hours)}"
+    cost = f"{tables.number(made.gpu_hours, 3)} {unit(spec)} in {tables.duration(3600 * made.hours)}"
     where = f"on {arrangements.described(nodes)}"
     budget = spec.budget.gpu_hours if spec.budget else None
     over = f", of a budget of {budget:g}" if budget else ""
@@ -77,13 +78,9 @@ def told(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], 
     slots = {node.name: arrangements.slots(trials[0], node) for node in nodes}
     drawn = gantt.gantt(bars, slots) if len(slots) <= gantt.MOST_ROWS else []
     alone = [slot.gpu_hours for slot in made.slots if budget and slot.gpu_hours > budget]
-    cheapest = f"the cheapest of them about {min(alone):.3g} {unit(spec)}" if alone else ""
+    cheapest = f"the cheapest of them about {tables.number(min(alone), 3)} {unit(spec)}" if alone else ""
     refused = [f"! {len(alone)} trials need more than the whole budget, {cheapest}: they won't run"] if alone else []
     return [f"about {cost}{over} {where} (predicted: {predicted})", *refused, *drawn]
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min" if hours >= 1 / 60 else f"{3600 * hours:.0f} s"
 
 
 def forecast(

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling.observer import Observer, Spent
+from sweeps.text import tables
 from workers.contract.messages import Measurement, TrialConfig
 from workers.contract.messages import Progress as Told
 
@@ -118,7 +119,7 @@ class Progress(Observer):
 
     def _line(self, record: TrialRecord) -> str:
         config, outcome = record.config, record.outcome
-        left = f"  {clock_time(self.left_s)} left" if self.left_s else ""
+        left = f"  {tables.clock_time(self.left_s)} left" if self.left_s else ""
         place = f"{self._earlier + self.done:>{len(str(self._trials))}}/{self._trials}"
         text = f"{place}  {self._name(config)} #{config.repeat}  {figure(record)}{left}"
         if outcome.status == "completed":
@@ -130,9 +131,9 @@ class Progress(Observer):
         done = self._earlier + self.done
         waiting = self._trials - done - len(self._running)
         counts = f"{done} done  {len(self._running)} running  {waiting} waiting"
-        left = "" if self.left_s is None else f"{clock_time(self.left_s)} left"
+        left = "" if self.left_s is None else f"{tables.clock_time(self.left_s)} left"
         bar = ProgressBar(total=self._trials, completed=done, width=30)
-        head.add_row(bar, counts, clock_time(self._clock() - self._begun), left, self._cost())
+        head.add_row(bar, counts, tables.clock_time(self._clock() - self._begun), left, self._cost())
         rows: list[RenderableType] = [head]
         for config, progress in self._running.values():
             rows.append(Text(f"  ▸ {self._name(config)} #{config.repeat}  {stage(config, progress)}", style="cyan"))
@@ -146,7 +147,8 @@ class Progress(Observer):
         """What has been spent, and what the whole sweep is predicted to take."""
         if not self._spent:
             return ""
-        return f"{self._spent.gpu_hours:.3g} of about {self._spent.expected:.3g} {self._unit}"
+        spent, expected = (tables.number(hours, 3) for hours in (self._spent.gpu_hours, self._spent.expected))
+        return f"{spent} of about {expected} {self._unit}"
 
     def _name(self, config: TrialConfig) -> str:
         name = self._name_of(config)
@@ -202,9 +204,3 @@ def explained(record: TrialRecord) -> str:
     where = f"rank {outcome.rank}, step {outcome.step}: " if outcome.rank is not None else ""
     log = f"\n    log: {outcome.log}" if outcome.log and outcome.status != "infeasible" else ""
     return f"    trial {record.config.trial}: {where}{outcome.kind}: {outcome.message}{log}"
-
-
-def clock_time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

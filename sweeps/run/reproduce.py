@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import json
 import math
 import statistics
@@ -33,6 +32,7 @@ from sweeps.spec.sweep_file import parse
 from sweeps.text import tables
 from workers.contract import quota
 from workers.contract.paths import results_root
+from workers.contract.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from sweeps.run.terms import Terms
@@ -133,8 +133,7 @@ def find(name: str) -> Table:
         return publication.published(publication.slug(name))
     if name in sweeps:
         return earlier_table.table(name)
-    near = difflib.get_close_matches(name, [*known, *sweeps], n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name, [*known, *sweeps], cutoff=0.5)
     rule = f"must be a table that sweep reproduce lists, a CSV file, or a sweep in {results_root()}{hint}"
     raise InputError("reproduce", [Mistake("TABLE", rule, name)])
 

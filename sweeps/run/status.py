@@ -23,11 +23,11 @@ from sweeps import errors
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepFacts, TrialRecord
 from sweeps.run import forecast
-from sweeps.run.progress import clock_time, figure, score, stage
+from sweeps.run.progress import figure, score, stage
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.observer import Observer, Spent
 from sweeps.spec import plan
-from sweeps.text import caller, screen
+from sweeps.text import caller, screen, tables
 from workers.contract.messages import Progress, TrialConfig
 from workers.contract.paths import SweepPaths, written_whole
 
@@ -245,7 +245,7 @@ def render(bulletins: Iterator[Bulletin]) -> int:
 def drawn(told: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text.assemble((told["sweep"], "bold"), f"  {_counts(told)}  {_cost(told)}")]
     if silent_s := told.get("silent_s"):
-        parts.append(Text(f"! its driver was last heard {clock_time(silent_s)} ago", style="yellow"))
+        parts.append(Text(f"! its driver was last heard {tables.clock_time(silent_s)} ago", style="yellow"))
     if told["state"] == "stopped":
         again = caller.command("resume", told["sweep"], is_submitted=told.get("is_submitted", False))
         parts.append(Text(f"  to go on: {again}", style="dim"))
@@ -269,10 +269,10 @@ def _counts(told: Mapping[str, Any]) -> str:
 
 
 def _cost(told: Mapping[str, Any]) -> str:
-    text = f"{told['spent']:.3g}"
+    text = tables.number(told["spent"], 3)
     if told.get("expected"):
-        text += f" of about {told['expected']:.3g}"
-    left = f", {clock_time(told['left_s'])} left" if told.get("left_s") else ""
+        text += f" of about {tables.number(told['expected'], 3)}"
+    left = f", {tables.clock_time(told['left_s'])} left" if told.get("left_s") else ""
     return f"{text} {told['unit']}{left}"
 
 
@@ -285,12 +285,12 @@ def _node(node: Mapping[str, Any], now: float) -> tuple[str, ...]:
 
 def _run(one: Mapping[str, Any], now: float) -> tuple[str, ...]:
     rate = f"{one['images_per_s']:,.0f}" if one["images_per_s"] else ""
-    since, ends = clock_time(one["since_s"]), _in(one["ends_at"], now) if one["ends_at"] > now else "late"
+    since, ends = tables.clock_time(one["since_s"]), _in(one["ends_at"], now) if one["ends_at"] > now else "late"
     return one["trial"], " ".join(one["nodes"]), one["stage"], rate, since, ends
 
 
 def _in(at: float | None, now: float) -> str:
-    return "" if at is None else clock_time(max(0.0, at - now))
+    return "" if at is None else tables.clock_time(max(0.0, at - now))
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sweeps.spec.arrangements import Seats
+from sweeps.text import tables
 
 FEW = 16  # slots that have a row each
 MOST_ROWS = 40
@@ -19,7 +20,6 @@ LEGIBLE = 4  # columns that a trial should have on average
 MOST_NAME = 14
 SHORTEST_S = 1e-6  # of a makespan that can be drawn
 TICK = 16  # columns between two times
-UNITS = ((7200, 3600, 2, "h"), (180, 60, 1, "min"), (0, 1, 1, "s"))  # from a makespan of so many seconds; decimals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +56,11 @@ def gantt(bars: Sequence[Bar], slots: Mapping[str, int], width: int = 100) -> li
     rows = _rows(bars, slots, begin, column_s, bands * shown, has_slots)
     lines = []
     for left in range(0, bands * shown, shown):
-        lines.append(" " * margin + _times(left, shown, column_s, makespan))
+        lines.append(" " * margin + _times(left, shown, column_s))
         lines += [f"{name:<{margin}}{_drawn(row, left, left + shown)}" for name, row in zip(names, rows, strict=True)]
     busy = sum(ranks * (bar.end - bar.start) for bar in bars for _, ranks in bar.seats)
     share = busy / (makespan * sum(slots.values()))
-    return [*lines, f"{len(bars)} trials in {_time(makespan, makespan)}, {share:.0%} of the slots busy"]
+    return [*lines, f"{len(bars)} trials in {tables.duration(makespan)}, {share:.0%} of the slots busy"]
 
 
 def _rows(
@@ -106,14 +106,9 @@ def _segment(running: Sequence[Bar], length: int, goes_on: bool) -> str:
     return f"{'─' if goes_on else '│'}{text}".ljust(length, "─")
 
 
-def _times(left: int, shown: int, column_s: float, makespan: float) -> str:
-    marks = (_time((left + at) * column_s, makespan) for at in range(0, shown, TICK))
+def _times(left: int, shown: int, column_s: float) -> str:
+    marks = (tables.clock_time((left + at) * column_s) for at in range(0, shown, TICK))
     return "".join(f"{mark:<{TICK}}" for mark in marks)[:shown].rstrip()
-
-
-def _time(seconds: float, makespan: float) -> str:
-    _, unit, decimals, name = next(unit for unit in UNITS if makespan >= unit[0])
-    return f"{seconds / unit:.{decimals}f} {name}"
 
 
 def _cut(name: str) -> str:

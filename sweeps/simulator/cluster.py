@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from sweeps.record.rows import SIMULATED
 from sweeps.scheduling.cache import Made
 from sweeps.simulator.model import KINDS, Kind
 from sweeps.spec.arrangements import Node
+from workers.contract.spelling import did_you_mean
 
 PLACE = "--simulate"
 EXAMPLE = "nodes=8,gpus=4,gpu=v100"
@@ -58,11 +58,9 @@ def parse(text: str) -> SimulatedCluster:
     for word in text.split(","):
         name, equals, value = (part.strip() for part in word.partition("="))
         if not equals or name not in READ:
-            near = difflib.get_close_matches(name, READ, n=1)
-            meant = f"; did you mean {near[0]}?" if near and near[0] != name else ""
-            mistakes.append(
-                Mistake("", f"a part must be NAME=VALUE, NAME one of {', '.join(READ)}{meant}", word.strip())
-            )
+            hint = "" if name in READ else did_you_mean(name, READ)
+            rule = f"a part must be NAME=VALUE, NAME one of {', '.join(READ)}{hint}"
+            mistakes.append(Mistake("", rule, word.strip()))
         elif name in given:
             mistakes.append(Mistake(name, "must be given once", value))
         else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from workers.contract import schedules
+from workers.contract import imagenet, schedules
 from workers.contract.messages import Model, TrialConfig
 
 BEST: dict[Model, float] = {
@@ -38,14 +38,14 @@ BEST_RATE = 0.1 / 256  # of SGD, for each image of the global batch
 RATE_COSTS = 0.5  # of the epochs, for a rate ten times too large or too small
 DIVERGES = 30.0  # times the best rate
 
-TRAIN_IMAGES, VALIDATION_IMAGES = 1_281_167, 50_000  # of a folder, whatever it holds
 DIGITS_TRAIN, DIGITS_VALIDATION = 1437, 360
 
 
 def images(config: TrialConfig) -> tuple[int, int]:
     """To train with and to validate with, an epoch."""
     is_digits = config.data == "digits"
-    return (DIGITS_TRAIN, DIGITS_VALIDATION) if is_digits else (TRAIN_IMAGES, VALIDATION_IMAGES)
+    of_folder = imagenet.TRAIN_IMAGES, imagenet.VALIDATION_IMAGES  # whatever it holds
+    return (DIGITS_TRAIN, DIGITS_VALIDATION) if is_digits else of_folder
 
 
 def top1(config: TrialConfig, epoch: float) -> float:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import math
 import operator
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
+
+from workers.contract.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,9 +218,8 @@ class _Reader:
             return lambda values: _plain(values.get(name))
         if name in WORDS:
             return lambda values: WORDS[name]
-        near = difflib.get_close_matches(name, [*self._names, *WORDS], n=1)
-        instead = f"did you mean {near[0]}?" if near else "a text stands in quotes"
-        raise self._error(node, f"must be a known name ({instead})")
+        hint = did_you_mean(name, [*self._names, *WORDS], "a text stands in quotes")
+        raise self._error(node, f"must be a known name{hint}")
 
     def _number(self, node: ast.expr, depth: int) -> Step:
         """A step whose value is a number, or unknown."""

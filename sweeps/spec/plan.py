@@ -23,7 +23,7 @@ from sweeps.spec.keys import MOST_TRIALS, SweepSpec
 from sweeps.spec.rules import DIGITS_CLASSES, NEEDED_BY, OF_REDUCTION
 from sweeps.spec.space import Axis, Uniform, shown
 from sweeps.text.sparkline import sparkline
-from workers.contract import messages, schedules
+from workers.contract import imagenet, messages, schedules
 from workers.contract.messages import IMAGE_SIZES, WITHOUT_JPEGS, TrialConfig, nodes_by_ranks
 
 MOST_POINTS = 300_000  # of a grid, those that it leaves out among them
@@ -32,7 +32,6 @@ VAIN_DRAWS = 5000  # until there seems to be no other cell
 FEWEST_WARMUP = 10
 NAMED = ("batch_size", "global_batch", "gpus", "precision", "decode_threads")  # in every trial's name
 DIGITS_SIZE = 32
-IMAGENET_CLASSES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -355,7 +354,7 @@ def _trial(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> Tr
     is_digits = plain["data"] == "digits"
     smallest, published = IMAGE_SIZES[plain["model"]]
     image_size = max(smallest, DIGITS_SIZE) if is_digits else published
-    classes = DIGITS_CLASSES if is_digits else IMAGENET_CLASSES
+    classes = DIGITS_CLASSES if is_digits else imagenet.CLASSES
     return TrialConfig(
         **plain,  # the axes are named as the trial's fields are
         env={name: at for name, at in variables.items() if at is not None},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pydantic
 import yaml
 
 from sweeps.errors import InputError, Mistake
+from workers.contract.spelling import did_you_mean
 
 LARGEST_FILE = 1 << 20
 SHORT = {"search": "method"}  # sections that may be written as the value of this key
@@ -117,8 +117,8 @@ def _mistake(detail: Any, content: Mapping[str, Any], model: type[pydantic.BaseM
         case "missing":
             return Mistake(key, "must be given", None)
         case "extra_forbidden":
-            near = _near(str(location[-1]), _siblings(location, model))
-            return Mistake(key, f"must be a known key{near}", location[-1])
+            hint = did_you_mean(str(location[-1]), _siblings(location, model))
+            return Mistake(key, f"must be a known key{hint}", location[-1])
         case "said":
             return Mistake(key, context["rule"], context["got"])
         case "literal_error":
@@ -161,8 +161,3 @@ def _siblings(location: Sequence[Any], model: Any) -> list[str]:
     for part in location[:-1]:
         model = model.model_fields[part].annotation
     return list(model.model_fields)
-
-
-def _near(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,5 +1,7 @@
 """MLflow's tables read by SQL: a tenth and less of what its own search takes. Reads only.
 
+SQLAlchemy writes the statements, each value a bound parameter; loaded where a store is opened, for it takes a while.
+
 `runs`, `tags`, `params`, `metrics` and `latest_metrics` have kept these columns since 2019. A store that has others
 raises `UnlikeError`, and is asked through MLflow instead.
 """
@@ -12,7 +14,7 @@ import itertools
 import math
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -28,8 +30,15 @@ FETCH = 5000  # rows at a time
 ASK = 500  # runs in one statement
 TICK_S = 0.1  # that a file system may take two writes for one
 MANY = 0.2  # of all runs: from there on whole tables are read faster than run by run
-NUMBER = "CASE WHEN is_nan THEN NULL ELSE value END"
-OURS = "SELECT run_uuid FROM tags WHERE {key} = 'sweep.name'"
+OF_A_RUN = ("rowid", "run_uuid", "key", "value")  # columns of every table but the experiments'
+COLUMNS = {
+    "experiments": ("experiment_id", "name", "lifecycle_stage"),
+    "runs": ("rowid", "run_uuid", "experiment_id", "status", "start_time", "end_time", "lifecycle_stage"),
+    "tags": OF_A_RUN,
+    "params": OF_A_RUN,
+    "metrics": (*OF_A_RUN, "step", "timestamp"),
+    "latest_metrics": OF_A_RUN,
+}
 
 
 class UnlikeError(Exception):
@@ -47,9 +56,9 @@ class Marks(NamedTuple):
 
 
 class Database(Protocol):
-    key: str  # the column's name, which is a word of SQL in some
+    def rows(self, statement: Any) -> Iterator[Sequence[Any]]:
+        """What a statement of SQLAlchemy's selects."""
 
-    def rows(self, statement: str) -> Iterator[Sequence[Any]]: ...
     def token(self) -> str:
         """The same as long as nothing was written; empty where that can't be told."""
 
@@ -59,41 +68,51 @@ class Database(Protocol):
 
 
 class Sqlite:
-    key = "key"
-
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: Any) -> None:
         self._path = path
         self._connection = connection
-        connection.execute("BEGIN")  # one state of the store for all that is read
+        connection.exec_driver_sql("BEGIN")  # one state of the store for all that is read
 
-    def rows(self, statement: str) -> Iterator[Sequence[Any]]:
-        return self._connection.execute(statement)
+    def rows(self, statement: Any) -> Iterator[Sequence[Any]]:
+        """Past SQLAlchemy's own rows, which would double the time that a large store takes."""
+        result = self._connection.execute(statement)
+        yield from result.cursor
 
     def token(self) -> str:
         return state(self._path)
 
     def marks(self) -> Marks | None:
-        last = self._one("SELECT rowid, run_uuid FROM runs ORDER BY rowid DESC LIMIT 1") or (0, "")
+        from sqlalchemy import func, select
+
+        runs, params, metrics = table("runs"), table("params"), table("metrics")
+        last = self._one(select(runs.c.rowid, runs.c.run_uuid).order_by(runs.c.rowid.desc()).limit(1)) or (0, "")
         return Marks(
-            schema=self._one("PRAGMA schema_version")[0],
-            runs=self._one("SELECT count(*) FROM runs")[0],
+            schema=self._schema(),
+            runs=self._one(select(func.count()).select_from(runs))[0],
             last_run=(last[0], last[1]),
-            params=self._one("SELECT max(rowid) FROM params")[0] or 0,
-            metrics=self._one("SELECT max(rowid) FROM metrics")[0] or 0,
+            params=self._one(select(func.max(params.c.rowid)))[0] or 0,
+            metrics=self._one(select(func.max(metrics.c.rowid)))[0] or 0,
         )
 
     def grown(self, since: Marks) -> set[str] | None:
+        from sqlalchemy import case, func, select
+
         at, run = since.last_run
-        there = self._one(f"SELECT count(*), max(CASE rowid WHEN {at} THEN run_uuid END) FROM runs WHERE rowid <= {at}")
-        if self._one("PRAGMA schema_version")[0] != since.schema or there != (since.runs, run):
+        runs = table("runs")
+        last = func.max(case((runs.c.rowid == at, runs.c.run_uuid)))
+        there = self._one(select(func.count(), last).where(runs.c.rowid <= at))
+        if self._schema() != since.schema or tuple(there) != (since.runs, run):
             return None  # rows were taken away for good: their numbers are given again
         found: set[str] = set()
-        for table, mark in (("params", since.params), ("metrics", since.metrics)):
-            found |= {row[0] for row in self.rows(f"SELECT DISTINCT run_uuid FROM {table} WHERE rowid > {mark}")}
+        for of, mark in ((table("params"), since.params), (table("metrics"), since.metrics)):
+            found |= {row[0] for row in self.rows(select(of.c.run_uuid).distinct().where(of.c.rowid > mark))}
         return found
 
-    def _one(self, statement: str) -> Any:
-        return self._connection.execute(statement).fetchone()
+    def _schema(self) -> int:
+        return int(self._connection.exec_driver_sql("PRAGMA schema_version").scalar())
+
+    def _one(self, statement: Any) -> Any:
+        return self._connection.execute(statement).first()
 
 
 def state(path: Path) -> str:
@@ -119,20 +138,17 @@ class Server:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        dialect = connection.engine.dialect
-        self.key = dialect.identifier_preparer.quote_identifier("key")
-        self._is_postgresql = dialect.name == "postgresql"
 
-    def rows(self, statement: str) -> Iterator[Sequence[Any]]:
-        result = self._connection.execution_options(stream_results=True).exec_driver_sql(statement)
+    def rows(self, statement: Any) -> Iterator[Sequence[Any]]:
+        result = self._connection.execution_options(stream_results=True).execute(statement)
         return itertools.chain.from_iterable(result.partitions(FETCH))
 
     def token(self) -> str:
         """What a PostgreSQL transaction sees follows from its snapshot; the others have no such thing."""
-        if not self._is_postgresql:
+        if self._connection.engine.dialect.name != "postgresql":
             return ""
         asked = "SELECT oid, txid_current_snapshot() FROM pg_database WHERE datname = current_database()"
-        return " ".join(map(str, next(self.rows(asked))))
+        return " ".join(map(str, self._connection.exec_driver_sql(asked).first()))
 
     def marks(self) -> Marks | None:
         return None
@@ -150,7 +166,7 @@ def connected(uri: str) -> Iterator[Database]:
     """Raises `UnlikeError` for whatever the database or its driver says, `ConnectionError` where no server is there."""
     try:
         if uri.startswith(SQLITE):
-            with contextlib.closing(sqlite3.connect(file_of(uri), timeout=20, isolation_level=None)) as connection:
+            with _engine(uri).connect() as connection:
                 yield Sqlite(file_of(uri), connection)
             return
         with _reached(uri) as server:
@@ -179,7 +195,11 @@ def _reached(uri: str) -> Any:
 @functools.cache
 def _engine(uri: str) -> Any:
     import sqlalchemy
+    from sqlalchemy.pool import NullPool
 
+    if uri.startswith(SQLITE):  # a file is opened for a moment, and never kept
+        opened = functools.partial(sqlite3.connect, file_of(uri), timeout=20, isolation_level=None)
+        return sqlalchemy.create_engine("sqlite://", creator=opened, poolclass=NullPool)
     return sqlalchemy.create_engine(uri, isolation_level="REPEATABLE READ", pool_pre_ping=True)
 
 
@@ -189,69 +209,89 @@ def file_of(uri: str) -> Path:
     return Path(unquote(uri.removeprefix(SQLITE).split("?")[0])).absolute()
 
 
+@functools.cache
+def table(name: str) -> Any:
+    """A table of MLflow's, with those of its columns that are read."""
+    import sqlalchemy
+
+    flags = [sqlalchemy.column("is_nan", sqlalchemy.Boolean)] if name in ("metrics", "latest_metrics") else []
+    return sqlalchemy.table(name, *map(sqlalchemy.column, COLUMNS[name]), *flags)
+
+
 def runs(database: Database) -> list[Run]:
     """Those of sweeps, that are not deleted."""
-    ours = OURS.format(key=database.key)
+    from sqlalchemy import select
+
+    run, experiment, tag = table("runs").c, table("experiments").c, table("tags").c
+    ours = select(tag.run_uuid).where(tag["key"] == "sweep.name")
     found = database.rows(
-        "SELECT r.run_uuid, e.name, r.status, r.start_time, r.end_time"
-        " FROM runs r JOIN experiments e ON e.experiment_id = r.experiment_id"
-        " WHERE r.lifecycle_stage = 'active' AND e.lifecycle_stage = 'active'"
-        f" AND r.run_uuid IN ({ours})"
+        select(run.run_uuid, experiment.name, run.status, run.start_time, run.end_time)
+        .where(run.experiment_id == experiment.experiment_id)
+        .where(run.lifecycle_stage == "active", experiment.lifecycle_stage == "active")
+        .where(run.run_uuid.in_(ours))
     )
     return [Run(*row) for row in found]
 
 
 def tags(database: Database, of: Sequence[Run]) -> pa.Table:
     """The runs with their tags, as they are now: nothing in the store says when a tag changed."""
+    from sqlalchemy import select
+
+    tag = table("tags").c
     columns = Columns(of)
-    columns.texts(
-        "tag", database.rows(f"SELECT run_uuid, {database.key}, value FROM tags WHERE {_among(database, TAGS)}")
-    )
+    columns.texts("tag", database.rows(select(tag.run_uuid, tag["key"], tag.value).where(tag["key"].in_(TAGS))))
     return columns.table()
 
 
 def values(database: Database, of: Sequence[Run]) -> pa.Table:
     """The runs with their parameters and figures."""
+    from sqlalchemy import func, select
+
     columns = Columns(of)
-    total = next(database.rows("SELECT count(*) FROM runs"))[0]
+    (total,) = next(database.rows(select(func.count()).select_from(table("runs"))))
+    param, metric = table("params").c, table("latest_metrics").c
+    texts = select(param.run_uuid, param["key"], param.value).where(
+        param["key"].in_(PARAMS) | _begins(param["key"], rows.VARIABLE)
+    )
+    figures = select(metric.run_uuid, metric["key"], _number(metric)).where(
+        metric["key"].in_(METRICS) | _begins(metric["key"], rows.SYSTEM)
+    )
     if len(of) > MANY * total:
-        parts = [""]
+        columns.texts("param", database.rows(texts))
+        columns.figures(database.rows(figures))
     else:
-        chunks = [of[n : n + ASK] for n in range(0, len(of), ASK)]
-        parts = [f" AND run_uuid IN ({_listed([run.run for run in chunk])})" for chunk in chunks]
-    own = f"({_among(database, PARAMS)} OR {_begins(database, rows.VARIABLE)})"
-    figure = f"({_among(database, METRICS)} OR {_begins(database, rows.SYSTEM)})"
-    for part in parts:
-        columns.texts("param", database.rows(f"SELECT run_uuid, {database.key}, value FROM params WHERE {own}{part}"))
-        columns.figures(
-            database.rows(f"SELECT run_uuid, {database.key}, {NUMBER} FROM latest_metrics WHERE {figure}{part}")
-        )
+        for n in range(0, len(of), ASK):
+            some = [run.run for run in of[n : n + ASK]]
+            columns.texts("param", database.rows(texts.where(param.run_uuid.in_(some))))
+            columns.figures(database.rows(figures.where(metric.run_uuid.in_(some))))
     return columns.table()
 
 
 def series(database: Database, run: str, key: str) -> list[tuple[int, int, float]]:
     """Step, time in ms and value of one metric of a run."""
-    found = database.rows(
-        f"SELECT step, timestamp, {NUMBER} FROM metrics WHERE run_uuid = {_text(run)} AND {database.key} = {_text(key)}"
-    )
+    from sqlalchemy import select
+
+    metric = table("metrics").c
+    asked = select(metric.step, metric.timestamp, _number(metric))
+    found = database.rows(asked.where(metric.run_uuid == run, metric["key"] == key))
     return sorted((step, at, math.nan if value is None else value) for step, at, value in found)
 
 
 def metric_names(database: Database, run: str) -> list[str]:
-    return [row[0] for row in database.rows(f"SELECT {database.key} FROM latest_metrics WHERE run_uuid = {_text(run)}")]
+    from sqlalchemy import select
+
+    metric = table("latest_metrics").c
+    return [row[0] for row in database.rows(select(metric["key"]).where(metric.run_uuid == run))]
 
 
-def _among(database: Database, names: Collection[str]) -> str:
-    return f"{database.key} IN ({_listed(names)})"
+def _number(metric: Any) -> Any:
+    """Its value; none where it is not a number."""
+    from sqlalchemy import case, null
+
+    return case((metric.is_nan, null()), else_=metric.value)
 
 
-def _begins(database: Database, prefix: str) -> str:
-    return f"substr({database.key}, 1, {len(prefix)}) = {_text(prefix)}"
+def _begins(column: Any, prefix: str) -> Any:
+    from sqlalchemy import func
 
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(map(_text, names))
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
+    return func.substr(column, 1, len(prefix)) == prefix

@@ -6,7 +6,6 @@ any other store is asked through MLflow (`remote`). Both give the same rows.
 
 from __future__ import annotations
 
-import difflib
 import math
 import warnings
 from collections import Counter
@@ -23,6 +22,7 @@ from sweeps.store import arrays, database, mirror, remote, tracking
 from sweeps.store.tabular import TAGS
 from sweeps.text import caller
 from workers.contract.redact import masked
+from workers.contract.spelling import did_you_mean
 from workers.measure import usage
 
 HEADLINE = (
@@ -37,6 +37,7 @@ HEADLINE = (
 )
 TOLD = {name: f"tag:sweep.{name}" for name in WORDS}
 WHERE: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.WHERE}
+NEAREST = 3  # of the names that users give: a few are often alike
 HELD = "param:batch_size"  # every trial's run has it, once its values have come
 NEEDED = {  # a run that lacks one is no trial of ours, or is not whole
     TOLD["cell"]: "tag sweep.cell",
@@ -115,7 +116,8 @@ def series(trial: str, metric: str, sweep: str = "", *, store: str = "") -> pd.D
     points = _asked(uri, lambda store: database.series(store, run, name), lambda: remote.series(uri, run, name))
     if not points:
         known = _asked(uri, lambda store: database.metric_names(store, run), lambda: remote.metric_names(uri, run))
-        rule = f"must be a metric that the trial has ({_near(metric, [*known, *rows.METRICS]) or 'steps/step_ms'})"
+        hint = did_you_mean(metric, [*known, *rows.METRICS], "steps/step_ms", most=NEAREST)
+        rule = f"must be a metric that the trial has{hint}"
         raise InputError(uri, [Mistake(trial, rule, metric)])
     table = pd.DataFrame(points, columns=["step", "at", metric])
     table["at"] = pd.to_datetime(table["at"], unit="ms", utc=True)
@@ -316,8 +318,8 @@ def chosen(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return these columns, in this order; raises where there is none of a name."""
     if unknown := [name for name in columns if name not in table]:
         known = [*table, *TOLD, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store"]
-        rules = {name: f"must be a column ({_near(name, known) or 'trial, gpus, images_per_s, …'})" for name in unknown}
-        raise InputError("columns", [Mistake("", rule, name) for name, rule in rules.items()])
+        hints = {name: did_you_mean(name, known, "trial, gpus, images_per_s, …", most=NEAREST) for name in unknown}
+        raise InputError("columns", [Mistake("", f"must be a column{hint}", name) for name, hint in hints.items()])
     return table if list(columns) == list(table) else table[[*columns]]
 
 
@@ -341,11 +343,6 @@ def tells(column: pd.Series) -> bool:
 
 def _several(names: Names) -> list[str]:
     return [names] if isinstance(names, str) and names else list(names)
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(set(known)), n=3)
-    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def _is_absent(uri: str) -> bool:
@@ -399,9 +396,9 @@ def _unknown(name: str, known: Collection[str]) -> Mistake:
     here = ledger.names()
     if name in here:
         return Mistake("", f"must hold the sweep (its ledger is there: {caller.command('sync', name)} brings it)", name)
-    near = _near(name, [*known, *here])
     last = ", ".join(sorted(known)[-5:])
-    return Mistake("", f"must hold a sweep of that name ({near or (f'there: {last}' if last else 'none yet')})", name)
+    hint = did_you_mean(name, [*known, *here], f"there: {last}" if last else "none yet", most=NEAREST)
+    return Mistake("", f"must hold a sweep of that name{hint}", name)
 
 
 def _of(names: Sequence[str], table: pa.Table) -> pa.Table:
@@ -446,10 +443,9 @@ def _run_of(trial: str, sweep: str, uri: str) -> str:
     if sweep:
         is_it &= arrays.texts(table, "tag:sweep.name") == sweep
     if not is_it.any():
-        near = _near(trial, arrays.texts(table, "tag:sweep.trial"))
-        raise InputError(
-            uri, [Mistake("", f"must hold a trial of that id ({near or 'sweep trials tells them'})", trial)]
-        )
+        trials = arrays.texts(table, "tag:sweep.trial")
+        hint = did_you_mean(trial, trials, "sweep trials tells them", most=NEAREST)
+        raise InputError(uri, [Mistake("", f"must hold a trial of that id{hint}", trial)])
     return str(table.filter(is_it)["run"][-1].as_py())
 
 

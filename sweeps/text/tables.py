@@ -1,4 +1,7 @@
-"""Rows for people and for programs: a table, CSV or JSON of the same columns."""
+"""Rows for people and for programs: a table, CSV or JSON of the same columns.
+
+And how numbers and durations are written wherever people read them.
+"""
 
 from __future__ import annotations
 
@@ -74,10 +77,20 @@ def cell(value: Any) -> str:
     if value is None or str(value) in ("nan", "NaT", "<NA>"):
         return "–"
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return number(value)
     if hasattr(value, "strftime"):
         return str(value.strftime("%Y-%m-%d %H:%M:%S"))
     return str(value)
+
+
+def number(value: float, digits: int = 4) -> str:
+    """`1,235`, `12.35`: so many significant digits, and never fewer than stand before the point."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def within(value: float, half_width: float) -> str:
+    """Half of a figure's interval, as it stands behind the figure."""
+    return f"± {half_width:,.0f}" if value >= 100 else f"± {half_width:.2g}"
 
 
 def plus_minus(value: float, half_width: float) -> str:
@@ -86,7 +99,7 @@ def plus_minus(value: float, half_width: float) -> str:
         return "–"
     if math.isnan(half_width):
         return cell(float(value))
-    return f"{cell(float(value))} ± {half_width:,.0f}" if value >= 100 else f"{cell(float(value))} ± {half_width:.2g}"
+    return f"{cell(float(value))} {within(value, half_width)}"
 
 
 def percent(value: float, half_width: float) -> str:
@@ -102,9 +115,16 @@ def accuracy(value: float, half_width: float) -> str:
 
 
 def duration(seconds: float, half_width: float = math.nan) -> str:
-    """`3.2 s`, `4.1 ± 0.2 min`, `7.25 h`: in the unit that one would say it in."""
+    """`3.2 s`, `4.1 ± 0.2 min`, `7.25 h`: how long something takes, in the unit that one would say it in."""
     if math.isnan(seconds):
         return "–"
     unit, name = next((u, n) for u, n in ((3600, "h"), (60, "min"), (1, "s")) if seconds >= u or u == 1)
     interval = "" if math.isnan(half_width) else f" ± {half_width / unit:.2g}"
-    return f"{seconds / unit:.3g}{interval} {name}"
+    return f"{number(seconds / unit, 3)}{interval} {name}"
+
+
+def clock_time(seconds: float) -> str:
+    """`0:05`, `1:02:05`: where on a clock something is, as it goes on or along an axis."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -12,6 +12,7 @@ import pandas as pd
 from sweeps import analysis
 from sweeps.record import rows
 from tests.unit.records import config
+from workers.contract import imagenet
 from workers.contract.messages import TrialConfig
 
 FIELDS = {field.name for field in dataclasses.fields(TrialConfig)} - {"arrangement"}  # a row tells it as it was
@@ -35,7 +36,7 @@ def trial(images_per_s: float | None = None, **columns: Any) -> dict[str, Any]:
     if images_per_s is not None:
         measured = {
             "images_per_s": images_per_s,
-            "gpu_hours_per_epoch": made.gpus * rows.EPOCH_IMAGES / images_per_s / 3600,
+            "gpu_hours_per_epoch": made.gpus * imagenet.TRAIN_IMAGES / images_per_s / 3600,
             "step_ms_mean": 1e3 * made.global_batch / images_per_s,
             "nodes": float(-(-made.gpus // 4)),
         }

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from sweeps import analysis
 from sweeps.analysis import predict
-from sweeps.record import rows
 from tests.examples import examples
 from tests.unit.planted import frame, trial
+from workers.contract import imagenet
 
 Function = Callable[[pd.DataFrame], Any]
 FUNCTIONS: dict[str, Function] = {
@@ -65,7 +65,7 @@ def test_what_one_trial_tells_is_told() -> None:
     (cell,) = analysis.scaling(ONE).to_dict("records")
     assert (cell["n"], cell["speedup"], cell["efficiency"], cell["intra"]) == (1, 1.0, 1.0, 1.0)
     assert math.isnan(cell["images_per_s_ci"])
-    assert analysis.costs(ONE)["joules_per_epoch"].tolist() == [pytest.approx(2.0 * rows.EPOCH_IMAGES)]
+    assert analysis.costs(ONE)["joules_per_epoch"].tolist() == [pytest.approx(2.0 * imagenet.TRAIN_IMAGES)]
     assert analysis.feasible(ONE)["fits"].tolist() == [True]
     assert analysis.stragglers(ONE)["straggler_ratio"].tolist() == [1.2]
     assert analysis.best(ONE)["images_per_s"] == 100.0

@@ -12,7 +12,7 @@ from sweeps.record import rows
 from sweeps.record.ledger import TrialRecord
 from tests.unit.planted import frame
 from tests.unit.records import config, record
-from workers.contract import messages
+from workers.contract import imagenet, messages
 from workers.launch import verdict
 from workers.launch.supervisor import RankEnd
 
@@ -53,7 +53,7 @@ def test_cells_and_costs_keep_the_parts_apart() -> None:
     assert cell["gpu_joules_per_image"] == 3.0
     assert cell["joules_per_image"] != cell["joules_per_image"]
     costs = analysis.costs(trials).iloc[0]
-    assert costs["gpu_joules_per_epoch"] == 3.0 * rows.EPOCH_IMAGES
+    assert costs["gpu_joules_per_epoch"] == 3.0 * imagenet.TRAIN_IMAGES
     assert costs["joules_per_epoch"] != costs["joules_per_epoch"]
 
 

@@ -1,10 +1,14 @@
-"""What is said to a user holds no password."""
+"""What is said to a user is of one tree with its exit codes, and holds no password."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from sweeps.errors import InputError, Mistake, RefusedError
+from sweeps import errors
+from sweeps.cli.main import _parser, main
+from sweeps.errors import DataError, InputError, Mistake, RefusedError, SweepError
 from workers.contract.redact import masked
 
 pytestmark = pytest.mark.unit
@@ -24,3 +28,29 @@ def test_an_address_is_shown_without_its_password(address: str, shown: str) -> N
     assert masked(address) == shown
     assert str(RefusedError(f"the store must answer\n  {address}")).endswith(shown)
     assert str(InputError(address, [Mistake("", "must hold it", "x")])).startswith(shown)
+
+
+def test_the_tree_in_the_docstring_is_the_tree_with_its_exit_codes() -> None:
+    for kind in SweepError.__subclasses__():
+        assert f"─ {kind.__name__:<12}  {kind.exit_code}: " in str(errors.__doc__)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "says"),
+    [
+        (["make", "{}", "--images", "4", "--shards", "0"], DataError, "a set has from 1 to 99999 shards, but got 0"),
+        (["check", "{}/none"], DataError, "DIR must be a folder, but got nothing: {}/none"),
+        (["check", "{}"], DataError, "a set has files as train-00000-of-00008, but got none in {}"),
+        (["make", "/proc/set", "--images", "8"], RefusedError, "/proc/set must be writable, but got "),
+    ],
+)
+def test_what_the_data_command_refuses_is_of_the_same_tree(
+    arguments: list[str], kind: type[SweepError], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["data", *(word.format(tmp_path) for word in arguments)]
+    args = _parser().parse_args(given)
+    with pytest.raises(kind) as caught:
+        args.call(args)
+    assert str(caught.value).startswith(says.format(tmp_path))
+    assert main(given) == kind.exit_code
+    assert capsys.readouterr().err == f"{caught.value}\n"

@@ -29,12 +29,12 @@ def test_a_few_slots_have_a_row_each_with_labels_where_there_is_room() -> None:
         Bar("b8", (("b", 1),), 70, 80),
     ]
     assert gantt(bars, {"a": 2, "b": 2}, width=34) == [
-        "  0.0 s           40.0 s",
+        "  0:00            0:40",
         "a │b32 fp16───────────────│1──────",
         "  │b32 fp16───────────────········",
         "b │b64························│b8─",
         "  │b32 fp16───────────────········",
-        "4 trials in 80.0 s, 69% of the slots busy",
+        "4 trials in 1.33 min, 69% of the slots busy",
     ]
 
 
@@ -48,7 +48,7 @@ def test_many_slots_have_a_row_a_node_with_the_sizes_of_all_that_run_there() -> 
     chart = gantt(bars, nodes, width=43)
     assert chart[1] == "n0 │x──────────────────│3+1────────────────"
     assert chart[2] == "n1 │x──────────────────····················"
-    assert chart[-1] == "3 trials in 2.00 h, 60% of the slots busy"
+    assert chart[-1] == "3 trials in 2 h, 60% of the slots busy"
     assert len(chart) == 7
 
 

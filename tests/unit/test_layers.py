@@ -39,6 +39,7 @@ ORDER = {
 # What the control plane may use of the data plane: the contract and what is pure, and by room a little more.
 ACROSS = {"contract", "measure"}
 ACROSS_BY_ROOM = {
+    "cli": {"inputs"},  # sets of images are made and checked there
     "cluster": {"checks", "node"},  # the doctor's questions
     "report": {"checks"},
     "run": {"checks", "launch"},  # a gang is started there

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import status
-from sweeps.run.progress import Progress, clock_time, figure, stage
+from sweeps.run.progress import Progress, figure, stage
 from sweeps.spec.keys import SweepSpec
 from sweeps.spec.plan import namer
 from sweeps.text import tables
@@ -119,7 +119,7 @@ def test_only_steps_make_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65.4, "1:05"), (3725, "1:02:05")])
 def test_clock_times(seconds: float, text: str) -> None:
-    assert clock_time(seconds) == text
+    assert tables.clock_time(seconds) == text
 
 
 def test_figures_and_intervals_in_tables() -> None:
@@ -132,3 +132,11 @@ def test_figures_and_intervals_in_tables() -> None:
     assert tables.accuracy(0.97123, 0.004) == "97.12% ± 0.40%"
     assert [tables.duration(s) for s in (3.21, 246, 26_100, math.nan)] == ["3.21 s", "4.1 min", "7.25 h", "–"]
     assert tables.duration(246, 12) == "4.1 ± 0.2 min"
+
+
+@pytest.mark.parametrize(("value", "digits", "text"), [(1234.5, 3, "1,234"), (999.6, 3, "1,000"), (12.345, 4, "12.35")])
+def test_a_number_has_so_many_digits_and_never_an_exponent_for_a_large_one(
+    value: float, digits: int, text: str
+) -> None:
+    assert tables.number(value, digits) == text
+    assert tables.duration(3600 * 1234.5) == "1,234 h"

@@ -324,7 +324,7 @@ def test_a_drawing_holds_each_mark_within_its_panel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "0"), (40, "40 s"), (90, "1:30 min"), (120, "2 min"), (5400, "1:30 h"), (7200, "2 h")]
+    ("seconds", "said"), [(0, "0:00"), (40, "0:40"), (90, "1:30"), (5400, "1:30:00"), (86_400, "24:00:00")]
 )
 def test_times_on_a_scale(seconds: float, said: str) -> None:
     assert chart.written(seconds, "time") == said

@@ -43,7 +43,7 @@ def test_nodes_without_gpus_have_memory_of_their_own() -> None:
         ("nodes=2,gpu=v10", ["gpu: must be one of v100, v100-k", "but got v10"]),
         ("nodes=2,gpu=none,gpus=4", ["gpus: must be left out, or be 0, with gpu=none"]),
         ("nodes=2,gpus=0", ["gpus: must be at least 1; gpu=none gives nodes without"]),
-        ("nodes=2,lost=5%", ["did you mean loss?, but got lost=5%"]),
+        ("nodes=2,lost=5%", ["(did you mean loss?), but got lost=5%"]),
         ("nodes=2,loss=1.5", ["loss: must be at least 0 and less than 1"]),
         ("nodes=2,noise=nan", ["noise: must be at least 0 and less than 1"]),
         ("nodes=2,memory=inf", ["memory: must be GiB"]),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sweeps.simulator import learning as curves
 from sweeps.simulator.model import KINDS, NETWORKS, USABLE, memory_gib, parameters_m, reduction_ms, step
 from tests.unit.simulations import learning, trial
+from workers.contract import imagenet
 from workers.contract.messages import Model, TrialConfig
 
 REFERENCES = Path(__file__).parents[2] / "references"
@@ -116,7 +117,7 @@ def test_ninety_epochs_take_about_the_published_hours(row: dict[str, str]) -> No
     gpus, nodes = int(row["gpus"]), int(row["nodes"])
     rate = images_per_s(trial(gpus=gpus), HOURS[row["system"]], [gpus // nodes] * nodes)
     # The hours of eight GPUs in a node are those of its images/s, which the model has 6.3% too low.
-    assert int(row["epochs"]) * curves.TRAIN_IMAGES / rate / 3600 == pytest.approx(float(row["hours"]), rel=0.07)
+    assert int(row["epochs"]) * imagenet.TRAIN_IMAGES / rate / 3600 == pytest.approx(float(row["hours"]), rel=0.07)
 
 
 @pytest.mark.parametrize(

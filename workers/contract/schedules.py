@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import difflib
 import itertools
 import math
 import re
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
+
+from workers.contract.spelling import did_you_mean
 
 Scale = Literal["none", "linear", "sqrt"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -179,7 +180,7 @@ def parse(text: str) -> Schedule:
     head, *words = re.split(r"\s+(?=\w+\s*=)", text.strip())  # an option begins at each `name=`
     require(bool(head), "a schedule must hold a rate", "an empty text")
     name, colon, rest = (part.strip() for part in head.partition(":"))
-    require(not colon or name in NAMES, f"a form must be one of {', '.join(NAMES)}{near(name, NAMES)}", name)
+    require(not colon or name in NAMES, f"a form must be one of {', '.join(NAMES)}{did_you_mean(name, NAMES)}", name)
     require(bool(colon) or head.split()[0] not in NAMES, "a form must have a colon before its rate", head)
     form = FORMS.get(name) if colon else None
     given = read_options(words, form, head)
@@ -206,7 +207,7 @@ def read_options(words: Iterable[str], form: type[Shape] | None, head: str) -> d
         name, _, value = (part.strip() for part in word.partition("="))
         owners = [other for other in FORMS if name in option_names(FORMS[other])]
         require(name in known or not owners, f"{name} must follow {' or '.join(owners)}", f"{word} after {head}")
-        require(name in known, f"an option must be one of {', '.join(known)}{near(name, known)}", word)
+        require(name in known, f"an option must be one of {', '.join(known)}{did_you_mean(name, known)}", word)
         require(name not in given, f"{name} must be given once", f"{word} too")
         given[name] = value if name == "scale" else read_number(value, name)
     if "base" in given:
@@ -249,8 +250,3 @@ def options(value: Any) -> str:
     fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
     optional = [(f.name, given) for f, given in fields if f.default is not dataclasses.MISSING and given != f.default]
     return "".join(f" {name}={plain(given)}" for name, given in optional)
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {matches[0]}?)" if matches else ""

@@ -1,17 +1,13 @@
 """Make an ImageNet-convention TFRecord set that a small network can learn, or name what is wrong with one.
 
-    sweep data make DIR --images N --shards K --size WxH --classes C --seed S --split train|validation
-    sweep data check DIR --classes C --labels-from 0|1
-
 A folder holds a set for training and, beside it, one for validation if that was made. Each is made again or
 refused without a look at the other. A class looks alike in every set: its colours, its stripes, its blob. The
 split and the seed decide the order of the labels and what differs between two images of a class.
-Exit status: 0 done, 2 refused or damaged, 3 the folder can't be written.
+`sweep data` asks for both; sweeps/cli/data.py reads its arguments.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -22,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -44,11 +40,11 @@ T = TypeVar("T")
 
 
 class Refusal(Exception):  # noqa: N818 — an answer, not an error
-    """What is said instead of a result, and the exit status."""
+    """What is said instead of a result, and whether the machine is why: not what was asked for, nor what is there."""
 
-    def __init__(self, text: str, status: int = 2) -> None:
+    def __init__(self, text: str, *, is_of_machine: bool = False) -> None:
         super().__init__(text)
-        self.status = status
+        self.is_of_machine = is_of_machine
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,7 +133,7 @@ def make(folder: Path, recipe: Recipe) -> str:
             partial.write_text(json.dumps(manifest(folder, recipe)) + "\n")
         (folder / UNFINISHED[recipe.split]).unlink()
     except (OSError, tf.errors.OpError) as error:
-        raise Refusal(f"{folder} must take the whole set, but got {error}", status=3) from error
+        raise Refusal(f"{folder} must take the whole set, but got {error}", is_of_machine=True) from error
     return (
         f"{recipe.images} images in {recipe.shards} {SHARDS[recipe.split]}, "
         f"mean {jpeg_bytes / recipe.images / 1e3:.1f} KB, {recipe.images / seconds:.0f} images/s, in {folder}"
@@ -180,7 +176,7 @@ def claim(folder: Path, recipe: Recipe) -> None:
             partial.write_text(json.dumps(recipe.asked()) + "\n")
         (folder / MANIFESTS[recipe.split]).unlink(missing_ok=True)
     except OSError as error:
-        raise Refusal(f"{folder} must be writable, but got {error}", status=3) from error
+        raise Refusal(f"{folder} must be writable, but got {error}", is_of_machine=True) from error
 
 
 def record(tf: Any, recipe: Recipe, n: int, label: int, jpeg: bytes) -> bytes:
@@ -335,68 +331,3 @@ def counted(items: Sequence[T], doing: str) -> Generator[T, None, None]:
             print(f"{doing}: {done} of {len(items)}", file=sys.stderr, flush=True)
             line_at_s = time.monotonic() + PLAIN_LINE_EVERY_S
         yield item
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Refusal(message)
-
-
-def whole(text: str) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,15}", text):
-        raise argparse.ArgumentTypeError(f"must be a whole number, but got {text!r}")
-    return int(text)
-
-
-def size(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})", text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"must be WxH as in 500x375, but got {text!r}")
-    return int(match[1]), int(match[2])
-
-
-def labels_from(text: str) -> int:
-    if text not in map(str, labels.FIRST):
-        raise argparse.ArgumentTypeError(f"must be 0 or 1, but got {text!r}")
-    return int(text)
-
-
-def split_name(text: str) -> str:
-    if text not in SPLITS:
-        raise argparse.ArgumentTypeError(f"must be {' or '.join(SPLITS)}, but got {text!r}")
-    return text
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser(prog="sweep data", description="Make or check a folder of TFRecords.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    making = commands.add_parser("make", help="make a set that a small network can learn")
-    checking = commands.add_parser("check", help="name what is wrong with a set")
-    for command in (making, checking):
-        command.add_argument("folder", metavar="DIR", type=Path)
-        command.add_argument("--classes", type=whole, default=1000)
-    first = "the first class's label: 1, as in ImageNet's files, or 0"
-    checking.add_argument("--labels-from", type=labels_from, default=1, metavar="0|1", help=first)
-    making.add_argument("--images", type=whole, required=True)
-    making.add_argument("--shards", type=whole, default=8)
-    making.add_argument("--size", type=size, default=(500, 375), metavar="WxH", help="in pixels, default 500x375")
-    making.add_argument("--seed", type=whole, default=0)
-    making.add_argument("--split", type=split_name, default="train", metavar="|".join(SPLITS))
-    try:
-        asked = parser.parse_args(argv)
-        if asked.command == "check":
-            print(check(asked.folder, asked.classes, asked.labels_from))
-            return 0
-        fields = {name: getattr(asked, name) for name in ("images", "shards", "classes", "seed", "split")}
-        print(make(asked.folder, Recipe(width_px=asked.size[0], height_px=asked.size[1], **fields)))
-        return 0
-    except Refusal as refusal:
-        print(refusal, file=sys.stderr)
-        return refusal.status
-    except KeyboardInterrupt:
-        print("stopped before the end", file=sys.stderr)
-        return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -305,7 +305,8 @@ def _cheaper(study: Study, fastest: Best) -> Iterator[Finding]:
         return
     says = (
         f"{'An' if found.is_shown else 'By means an'} epoch of ImageNet is cheapest with"
-        f" {study.described(top)}: {top[cost]:.3g} {study.rank}-hours instead of {fastest.top[cost]:.3g},"
+        f" {study.described(top)}: {tables.number(top[cost], 3)} {study.rank}-hours"
+        f" instead of {tables.number(fastest.top[cost], 3)},"
         f" **{saved:.0%} less**, at {tables.cell(float(top['images_per_s']))} images/s"
     )
     lead = f", and at least {_lead(found.pick.low, cost)} less than any other cell"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from sweeps.analysis.findings import outcomes
 from sweeps.errors import InputError
 from sweeps.spec import sweep_file
+from sweeps.text import tables
 from sweeps.text.caller import Caller
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _going_on(study: Study, at: Situation) -> NextStep:
         spent = study.spent or 0.0
         whole = max(at.expected, spent if study.facts.trials else 2 * spent)  # a search chooses as it goes
         budget = ["--budget", _rounded_up(whole)]
-        why = f"the whole sweep is predicted to take that; {spent:.3g} {study.rank}-hours of it are spent"
+        why = f"the whole sweep is predicted to take that; {tables.number(spent, 3)} {study.rank}-hours of it are spent"
     return NextStep("resume", _call(study, at, "resume", study.name, *budget), why)
 
 

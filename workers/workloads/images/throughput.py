@@ -26,6 +26,7 @@ from typing import Literal
 
 import numpy as np
 
+from workers.contract import imagenet
 from workers.contract.messages import RankReport, StepRecord, TrialConfig, Window
 from workers.frameworks.tensorflow import memory
 from workers.inputs import storage
@@ -33,8 +34,7 @@ from workers.measure import earlier_windows, steady
 from workers.workloads.images import step_shares
 from workers.workloads.images.work import Work
 
-IMAGENET_IMAGES = 1_281_167  # an epoch of the schedule, for want of one of its own
-IMAGENET_EPOCHS = 90
+EPOCHS = 90  # of a schedule that has none of its own, each of ImageNet
 
 
 def measure(work: Work, history: str = "") -> RankReport:
@@ -45,8 +45,8 @@ def measure(work: Work, history: str = "") -> RankReport:
 
     def step() -> bool:
         """Whether it is the last, as rank 0 has said."""
-        epoch = work.steps * config.global_batch / IMAGENET_IMAGES
-        learner.set_rate(work.schedule.rate(epoch, IMAGENET_EPOCHS, config.global_batch))
+        epoch = work.steps * config.global_batch / imagenet.TRAIN_IMAGES
+        learner.set_rate(work.schedule.rate(epoch, EPOCHS, config.global_batch))
         learnt = learner.learn(*next(feed))
         losses.append(learnt.loss)
         work.steps += 1

@@ -301,12 +301,13 @@ def _judge(table: pd.DataFrame, more_is_better: bool) -> None:
 
 def judged(log: Any, sides: Sequence[tuple[Any, Any]]) -> tuple[Any, Any, Any]:
     """Both ends of the intervals of ratios with these logarithms, and p, for all of them together; of each side the
-    variances of its means and their degrees of freedom."""
+    variances of its means and their degrees of freedom. The cells of a comparison lie along the last axis."""
     import numpy as np
 
     variances, freedom = (np.stack(of_both) for of_both in zip(*sides, strict=True))
-    half = joint.half_width(variances, freedom, 1 - (1 - CONFIDENCE) / len(log))
-    return np.exp(log - half), np.exp(log + half), np.minimum(len(log) * joint.chance(log, variances, freedom), 1.0)
+    cells = np.shape(log)[-1]
+    half = joint.half_width(variances, freedom, 1 - (1 - CONFIDENCE) / cells)
+    return np.exp(log - half), np.exp(log + half), np.minimum(cells * joint.chance(log, variances, freedom), 1.0)
 
 
 def _sortable(column: pd.Series) -> pd.Series:

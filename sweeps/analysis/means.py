@@ -58,25 +58,21 @@ def cells(trials: pd.DataFrame) -> pd.DataFrame:
     window has no interval or one that means nothing. What it took to get to the target is the mean over those that did:
     read it beside `reached`.
     """
+    import pandas as pd
+
     trials = plain(trials)
     trials = trials.assign(**{side: _known(trials, side) for side in APART})
     key = ["cell", *APART]
     grouped = trials.groupby(key, sort=False)
     table = grouped[parameters(trials)].first()
     completed = trials[trials["outcome"] == "completed"].groupby(key)
-    for count, figure in (("n", "images_per_s"), ("reached", "epochs_to_target")):
-        table[count] = completed[figure].count().reindex(table.index, fill_value=0)
+    n = completed[[*FIGURES]].count().reindex(table.index, fill_value=0)
+    table["n"], table["reached"] = n["images_per_s"], n["epochs_to_target"]
     table["withheld"] = _withheld(trials).groupby([trials[name] for name in key], sort=False).sum().astype(int)
     if "nodes" in trials:
         nodes = completed["nodes"]  # of stores of earlier versions, which tell no arrangement, there may be several
         table["nodes"] = nodes.first().where(nodes.nunique() == 1)
-    for figure in FIGURES:
-        spread, n = completed[figure].std(), completed[figure].count()
-        table[figure] = completed[figure].mean()
-        table[f"{figure}_ci"] = half_width(spread.reindex(table.index), n.reindex(table.index, fill_value=0))
-        if figure in SHARES:
-            own = completed[f"{figure}_ci"].agg(_root_of_squares)
-            table[f"{figure}_ci"] = pooled(table[f"{figure}_ci"], own.reindex(table.index), n.reindex(table.index))
+    table = pd.concat([table, _with_intervals(completed, n)], axis=1)
     table["outcomes"] = grouped["outcome"].agg(_counted)
     table["message"] = grouped["message"].agg(lambda messages: next((m for m in messages if m), ""))
     return table.reset_index()
@@ -120,9 +116,24 @@ def pooled(of_repeats: Any, own: Any, n: Any) -> Any:
     return np.where(is_explained | np.isnan(of_repeats), own, wider)
 
 
-def _root_of_squares(values: pd.Series) -> float:
-    """Return the root of the sum of the squares; NaN where one of them is NaN."""
-    return float((values**2).sum(skipna=False) ** 0.5)
+def _with_intervals(completed: Any, n: pd.DataFrame) -> pd.DataFrame:
+    """Return each figure's mean and half-width, of trials by cell; `n` says how many there are of each figure."""
+    import pandas as pd
+
+    means, spread = (found.reindex(n.index) for found in (completed[[*FIGURES]].mean(), completed[[*FIGURES]].std()))
+    halves = pd.DataFrame(half_width(spread, n), n.index, n.columns)
+    shares = [*SHARES]
+    own = _roots_of_squares(completed, [f"{name}_ci" for name in shares]).reindex(n.index)
+    halves[shares] = pooled(halves[shares], own, n[shares])
+    return means.join(halves.add_suffix("_ci"))[[column for name in FIGURES for column in (name, f"{name}_ci")]]
+
+
+def _roots_of_squares(by_cell: Any, columns: list[str]) -> pd.DataFrame:
+    """Return the root of the sum of each column's squares; NaN where one of them is NaN."""
+    values = by_cell.obj[columns]
+    keys = [by_cell.obj[name] for name in by_cell.keys]
+    sums = (values**2).groupby(keys).sum()
+    return sums.where(~values.isna().groupby(keys).any()) ** 0.5
 
 
 def _withheld(trials: pd.DataFrame) -> pd.Series:

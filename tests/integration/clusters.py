@@ -37,6 +37,7 @@ class Cluster:
         self._folder = Path(tempfile.mkdtemp(prefix="sweep-test-"))
         (self._folder / "token").write_text(secrets.token_hex(32))
         self._ids: dict[str, str] = {}
+        self._seen: set[str] = set()  # the ids of all nodes, as Ray told last
         self._port = free_port()
         self.address = f"127.0.0.1:{self._port}"
         self.environment = {
@@ -74,9 +75,10 @@ class Cluster:
 
     def join(self, name: str, cpus: int) -> None:
         """A node more; returns when Ray has it."""
-        known = self._known()
+        before = self._seen or self._known()
         self._start(name, cpus, f"--address={self.address}")
-        (self._ids[name],) = self._known() - known
+        self._seen = self._known()
+        (self._ids[name],) = self._seen - before
 
     def driver(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A `sweep` on this cluster, under way; what it says goes to `driver.log`."""

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from sweeps.store import tracking
 from tests.integration.gangs import KEY
 from tests.integration.input_sets import Elsewhere
 from workers.contract.paths import nursery_address
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tracking store without a run: MLflow takes seconds to make one."""
+    folder = tmp_path_factory.mktemp("blank")
+    with contextlib.chdir(folder), mock.patch.dict(os.environ):  # MLflow's patience is set there
+        tracking.client("sqlite:///mlflow.db").search_experiments()
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def workplace(workplace: Path, blank: Path) -> Path:
+    """A current folder that holds an empty tracking store and nothing else. A test that wants MLflow to make the store
+    deletes it."""
+    shutil.copy(blank, workplace)
+    return workplace
 
 
 @pytest.fixture(scope="module")

@@ -47,14 +47,6 @@ def record(name: str = "small", **outcomes: TrialOutcome) -> SweepRecord:
     return SweepRecord(facts, tuple(ended), is_complete=True)
 
 
-@pytest.fixture(scope="module")
-def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store without a run: MLflow takes seconds to make one."""
-    path = tmp_path_factory.mktemp("blank") / "mlflow.db"
-    tracking.client(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
 def store(blank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)

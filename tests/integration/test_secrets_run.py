@@ -74,6 +74,7 @@ def holding(folder: Path, secrets: list[str]) -> list[str]:
 
 @pytest.fixture
 def server(workplace: Path) -> Iterator[Server]:
+    (workplace / "mlflow.db").rename("server.db")
     made = Server()
     made.start()
     yield made

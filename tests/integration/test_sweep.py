@@ -47,6 +47,7 @@ def sweep(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 
 
 def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: Callable[[], list[str]]) -> None:
+    (workplace / "mlflow.db").unlink()  # MLflow makes it, as for a new user
     (workplace / "small.yaml").write_text(SMALL)
     ran = sweep("run", "small.yaml")
     assert ran.returncode == 0, ran.stderr

@@ -129,6 +129,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def proxy(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")  # as a user may have it
+    (workplace / "mlflow.db").rename("server.db")
     tracking.prepare(f"sqlite:///{workplace}/server.db")  # of each test its own: MLflow keeps those that it has opened
     server = Server()
     server.start()

@@ -79,6 +79,7 @@ class Server:
 
 @pytest.fixture
 def server(workplace: Path) -> Iterator[Server]:
+    (workplace / "mlflow.db").rename("server.db")
     made = Server()
     made.start()
     yield made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from sweeps.analysis import findings
 from sweeps.analysis.findings import next_steps
+from sweeps.analysis.study import Study
 from sweeps.cli import gc, main
 from sweeps.cluster import versions
 from sweeps.record import ledger
@@ -82,15 +84,21 @@ def test_a_shell_reads_what_was_meant(words: list[str]) -> None:
     assert shlex.split(there.command(*words)) == ["./my bin/sweep", *words, *where]
 
 
+@functools.cache  # the callers differ, not what was found
+def found_in(**how: int) -> tuple[Study, findings.Findings]:
+    of = ends.ended(**how)
+    return of, findings.of(of)
+
+
 @pytest.mark.parametrize("how", [{"failed": 2}, {"lost": 1}, {"infeasible": 9}, {"cancelled": 2}, {}])
 @pytest.mark.parametrize("stopped", ["", "interrupted", "nothing else fits in the budget"])
 @pytest.mark.parametrize(("kind", "address"), [("ssh", "our sites/one.yaml"), ("http", URL), ("ssh", "")])
 def test_whoever_submitted_a_sweep_can_copy_each_step_after_it(
     how: dict[str, int], stopped: next_steps.Stopped, kind: addresses.Kind, address: str
 ) -> None:
-    of = ends.ended(**how)
+    of, found = found_in(**how)
     at = next_steps.Situation(caller=Caller(kind=kind, address=address), file="a b.yaml", stopped=stopped)
-    steps = [step for step in next_steps.of(of, findings.of(of), at) if step.word != "log"]
+    steps = [step for step in next_steps.of(of, found, at) if step.word != "log"]
     assert steps
     for step in steps:
         words = shlex.split(step.what)

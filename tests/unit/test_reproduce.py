@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import functools
 import io
 import json
 import math
@@ -48,7 +49,12 @@ def table(text: str = OWN) -> Table:
 
 
 def sweep_of(found: Table, *overrides: str) -> keys.SweepSpec:
-    return sweep_file.parse(recipe.text(found, 3), "recipe", overrides)
+    return parsed(recipe.text(found, 3), overrides)
+
+
+@functools.lru_cache(maxsize=1)  # a property asks for it again and again
+def parsed(text: str, overrides: tuple[str, ...]) -> keys.SweepSpec:
+    return sweep_file.parse(text, "recipe", overrides)
 
 
 def planted(config: TrialConfig, rates: list[float], **columns: Any) -> list[dict[str, Any]]:
@@ -59,11 +65,12 @@ def planted(config: TrialConfig, rates: list[float], **columns: Any) -> list[dic
 def held(found: Table, factors: Mapping[int, float], tolerance: float = 0.05, noise: float = 0.01) -> tuple[Held, ...]:
     """Each row of a table measured three times, at so many times its figure; those without a factor not at all."""
     asked = sweep_of(found)
+    planned = {trial.cell for trial in plan.plan(asked, "own", NODES).trials}
     trials = []
     for row in found.rows:
         config = reproduction.cell_of(row.settings, asked, NODES)
         assert isinstance(config, TrialConfig)
-        assert config.cell in {trial.cell for trial in plan.plan(asked, "own", NODES).trials}
+        assert config.cell in planned
         if row.line in factors:
             rate = row.value * factors[row.line]
             trials += planted(config, [rate * (1 - noise), rate, rate * (1 + noise)])

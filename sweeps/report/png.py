@@ -23,7 +23,8 @@ UNITS_PER_INCH = 96  # a drawing's unit is a pixel of style sheets
 POINTS = 72 / UNITS_PER_INCH
 MARGIN, GAP, LINE = 16, 20, 20
 ALONE = (640, 360)  # a panel as wide as a paper's column; panels side by side are as large as in the page
-TITLE, HEADING, TEXT = Letters("", "--ink", 15, 650), Letters("", "--muted", 13, 600), Letters("", "--ink", 12)
+TITLE, HEADING = Letters("", "--ink", 15, 650), Letters("", "--muted", 13, 600)
+TEXT, ASIDE = Letters("", "--ink", 12), Letters("", "--muted", 12)
 BAR = (420, 18)
 ARC = 16  # lines of half a circle
 
@@ -104,8 +105,8 @@ def _head(
         placed.append(_words(MARGIN, y - 4, line, TITLE))
     x = float(MARGIN)
     if legend:
-        placed.append(_words(x, y + LINE, legend, HEADING))
-        x += _width(legend, HEADING) + GAP
+        placed.append(_words(x, y + LINE, legend, ASIDE))
+        x += _width(legend, ASIDE) + GAP
     for n, (sign, name) in enumerate(keys):
         needs = sign.width + 6 + _width(name, TEXT)
         if n == 0 or (x + needs > MARGIN + width and x > MARGIN):

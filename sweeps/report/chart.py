@@ -1,6 +1,6 @@
 """What a plot says, before anything draws it: series of marks on two scales, in one panel or several. Pure values.
 
-`drawing` makes SVG of a chart and `figure` a PNG, so a page and a paper show the same.
+`drawing` places what a chart shows; `svg` writes that for a page and `png` for a paper, which so show the same.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sweeps.text import tables
 
 Kind = Literal["linear", "log"]
 Style = Literal["line", "ideal", "marks", "faint", "band"]  # faint: marks that are there to compare with
+SMALLEST = 0.002  # share of a bar that is drawn
 MOST_DECADES_LINEAR = 12.0  # the largest over the smallest value that a linear scale still shows both of
 
 

@@ -1,33 +1,77 @@
-"""A chart as SVG that a page styles: colours are variables of its style sheet, so one drawing is read by day, by night
-and on paper. Its script adds what needs a pointer or a key; without it the drawing says the same.
+"""A chart as shapes and words at their places, before a pen writes them: `svg` for a page, `png` for a picture.
+
+Shapes are said in SVG's language of paths, of which M, L, H, V, h, v, l, m, a (half a circle) and Z are spoken.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from html import escape
+from typing import Literal
 
-from sweeps.report.chart import Chart, Mark, Panel, Scale, Series, extent, ticks, written
+from sweeps.report import looks
+from sweeps.report.chart import SMALLEST, Chart, Mark, Panel, Scale, Series, extent, ticks, widths, written
+from sweeps.report.looks import Letters, Look
 from sweeps.text import tables
 
-COLOURS = 8  # of the style sheet, --c0 to --c7 told apart by any eye, --s0 to --s7 a ramp from dark to light
-SIGNS = 6
 LEFT, RIGHT, TOP, BOTTOM = 66, 14, 18, 44
 SIZES = {1: (920, 380), 2: (460, 330), 3: (350, 290)}  # by the panels in a row
+SIGNS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    look: Look
+    path: str
+    says: tuple[str, ...] | None = None  # of a mark that can be pointed at: where it stands, its figure, its words
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    letters: Letters
+    text: str
+    x: float
+    y: float
+    anchor: Literal["start", "middle", "end"] = "start"
+    is_upright: bool = False  # read from below to above
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The shapes of one series, or of one part of a bar."""
+
+    hue: str
+    shapes: tuple[Shape, ...]
+    at: int = 0  # in the legend
+    heading: str = ""
+    is_faint: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    width: float
+    height: float
+    items: tuple[Shape | Words | Group, ...]
 
 
 def columns(chart: Chart) -> int:
     return min(len(chart.panels), 3) if len(chart.panels) != 4 else 2
 
 
-def panels(chart: Chart, watermark: str = "") -> list[str]:
-    """An SVG for each panel, all on the same scales."""
+def page_size(chart: Chart) -> tuple[int, int]:
+    """Of a panel."""
+    return SIZES[2 if chart.is_small else columns(chart)]
+
+
+def panels(chart: Chart, size: tuple[int, int], watermark: str = "") -> list[Drawing]:
+    """A drawing of each panel, all on the same scales."""
     marks = list(chart.marks())
     xs = [mark.x for mark in marks]
     ys = [y for mark in marks if not mark.is_missing for y in (mark.y, mark.low, mark.high)]
     if chart.y.kind == "log":
         ys = [y for y in ys if y > 0]
-    return [_Drawing(chart, panel, extent(chart.x, xs), extent(chart.y, ys), watermark).svg() for panel in chart.panels]
+    x, y = extent(chart.x, xs), extent(chart.y, ys)
+    return [_Plot(chart, panel, size, x, y, watermark).drawing() for panel in chart.panels]
 
 
 def colour(chart: Chart, name: str) -> str:
@@ -36,14 +80,14 @@ def colour(chart: Chart, name: str) -> str:
     if name not in solid:
         return "--muted"
     at, n = solid.index(name), len(solid)
-    if chart.is_ordered and n <= COLOURS:
-        return f"--s{round(at * (COLOURS - 1) / max(n - 1, 1))}" if n > 1 else "--c0"
-    return f"--c{at % COLOURS}"
+    if chart.is_ordered and n <= looks.COLOURS:
+        return f"--s{round(at * (looks.COLOURS - 1) / max(n - 1, 1))}" if n > 1 else "--c0"
+    return f"--c{at % looks.COLOURS}"
 
 
 def sign(chart: Chart, name: str) -> int:
     solid = solid_names(chart)
-    return (solid.index(name) + solid.index(name) // COLOURS) % SIGNS if name in solid else 0
+    return (solid.index(name) + solid.index(name) // looks.COLOURS) % SIGNS if name in solid else 0
 
 
 def solid_names(chart: Chart) -> list[str]:
@@ -51,22 +95,23 @@ def solid_names(chart: Chart) -> list[str]:
     return [name for name in chart.names if name not in ideal]
 
 
-class _Drawing:
+class _Plot:
     def __init__(
-        self, chart: Chart, panel: Panel, x: tuple[float, float], y: tuple[float, float], watermark: str
+        self,
+        chart: Chart,
+        panel: Panel,
+        size: tuple[int, int],
+        x: tuple[float, float],
+        y: tuple[float, float],
+        watermark: str,
     ) -> None:
         self._chart, self._panel, self._watermark = chart, panel, watermark
-        self._width, self._height = SIZES[2 if chart.is_small else columns(chart)]
+        self._width, self._height = size
         self._x, self._y = x, y
 
-    def svg(self) -> str:
-        title = f"{self._chart.title}, {self._panel.title}" if self._panel.title else self._chart.title
-        inside = "".join([self._grid(), *map(self._series, self._panel.series), self._stamp()])
-        return (
-            f'<svg class="plot" viewBox="0 0 {self._width} {self._height}" role="img" tabindex="0"'
-            f' data-x="{escape(self._chart.x.label)}" data-y="{escape(self._chart.y.label)}"'
-            f' aria-label="{escape(f"{title}. {self._chart.alt}")}">{inside}</svg>'
-        )
+    def drawing(self) -> Drawing:
+        items = (*self._grid(), *map(self._series, self._panel.series), *self._stamp())
+        return Drawing(self._width, self._height, items)
 
     def _at(self, x: float, y: float) -> tuple[float, float]:
         right, foot = self._width - RIGHT, self._height - BOTTOM
@@ -75,54 +120,44 @@ class _Drawing:
             foot - (foot - TOP) * _share(self._chart.y, *self._y, y),
         )
 
-    def _grid(self) -> str:
+    def _grid(self) -> list[Shape | Words]:
         right, foot = self._width - RIGHT, self._height - BOTTOM
         lines, words = [], []
         for tick in ticks(self._chart.y, *self._y):
             _, y = self._at(self._x[0], tick)
             lines.append(f"M{LEFT} {y:.1f}H{right}")
-            words.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_named(self._chart.y, tick)}</text>')
+            words.append(Words(looks.TICK, _named(self._chart.y, tick), LEFT - 8, y + 4, "end"))
         for tick in ticks(self._chart.x, *self._x, most=4 if self._width < 400 else 8):
             x, _ = self._at(tick, self._y[0])
-            words.append(f'<text x="{x:.1f}" y="{foot + 18}" text-anchor="middle">{_named(self._chart.x, tick)}</text>')
+            words.append(Words(looks.TICK, _named(self._chart.x, tick), x, foot + 18, "middle"))
             lines.append(f"M{x:.1f} {foot}v4")
-        middle = (LEFT + right) / 2
-        words.append(
-            f'<text class="label" x="{middle:.0f}" y="{self._height - 6}" text-anchor="middle">'
-            f"{escape(self._chart.x.label)}</text>"
-        )
-        half = (TOP + foot) / 2
-        words.append(
-            f'<text class="label" transform="translate(14 {half:.0f})rotate(-90)" text-anchor="middle">'
-            f"{escape(self._chart.y.label)}</text>"
-        )
-        return (
-            f'<path class="grid" d="{"".join(lines)}"/><path class="axis" d="M{LEFT} {foot}H{right}"/>{"".join(words)}'
-        )
+        across, up = (LEFT + right) / 2, (TOP + foot) / 2
+        words.append(Words(looks.LABEL, self._chart.x.label, across, self._height - 6, "middle"))
+        words.append(Words(looks.LABEL, self._chart.y.label, 14, up, "middle", is_upright=True))
+        return [Shape(looks.GRID, "".join(lines)), Shape(looks.AXIS, f"M{LEFT} {foot}H{right}"), *words]
 
-    def _series(self, series: Series) -> str:
-        at = self._chart.names.index(series.name)
+    def _series(self, series: Series) -> Group:
         marks = [mark for mark in series.marks if mark.is_missing or math.isfinite(mark.y)]
         measured = [mark for mark in marks if not mark.is_missing]
         shapes = []
         if series.style == "band" and measured:
             upper = [self._at(mark.x, mark.high) for mark in measured]
             lower = [self._at(mark.x, mark.low) for mark in reversed(measured)]
-            shapes.append(f'<path class="band" d="{_path([*upper, *lower])}Z"/>')
+            shapes.append(Shape(looks.BAND, f"{_path([*upper, *lower])}Z"))
         if series.style not in ("marks", "faint") and len(measured) > 1:
             line = _path([self._at(mark.x, mark.y) for mark in measured])
-            shapes.append(f'<path class="{"ideal" if series.style == "ideal" else "line"}" d="{line}"/>')
-        if series.style not in ("ideal", "band"):
-            whiskers = "".join(map(self._whisker, measured))
-            shapes += [f'<path class="whisker" d="{whiskers}"/>'] if whiskers else []
+            shapes.append(Shape(looks.IDEAL if series.style == "ideal" else looks.LINE, line))
+        if series.style not in ("ideal", "band") and (whiskers := "".join(map(self._whisker, measured))):
+            shapes.append(Shape(looks.WHISKER, whiskers))
         if series.style != "ideal":
             is_small = series.style in ("line", "band") and len(measured) > 40
             shapes += [self._mark(series, mark, is_small) for mark in marks]
-        hue = colour(self._chart, series.name)
-        faint = " faint" * (series.style == "faint")
-        heading = escape(" · ".join(filter(None, [self._panel.title, series.name])))
-        return (
-            f'<g class="series{faint}" data-s="{at}" data-h="{heading}" style="color:var({hue})">{"".join(shapes)}</g>'
+        return Group(
+            colour(self._chart, series.name),
+            tuple(shapes),
+            self._chart.names.index(series.name),
+            " · ".join(filter(None, [self._panel.title, series.name])),
+            series.style == "faint",
         )
 
     def _whisker(self, mark: Mark) -> str:
@@ -133,17 +168,15 @@ class _Drawing:
         _, foot = self._at(mark.x, low)
         return f"M{x:.1f} {top:.1f}V{foot:.1f}M{x - 4:.1f} {top:.1f}h8M{x - 4:.1f} {foot:.1f}h8"
 
-    def _mark(self, series: Series, mark: Mark, is_small: bool) -> str:
-        says = escape("|".join([*self._told(mark), mark.says.replace("|", "/")]).rstrip("|"))
+    def _mark(self, series: Series, mark: Mark, is_small: bool) -> Shape:
+        says = (*self._told(mark), mark.says)
         if mark.is_missing:
             x, y = self._at(mark.x, self._y[0])
-            y -= 9
-            cross = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"
-            return f'<path class="mark cross" d="{cross}" data-t="{says}"/>'
+            return Shape(looks.CROSS, f"M{x - 4:.1f} {y - 13:.1f}l8 8m0 -8l-8 8", says)
         x, y = self._at(mark.x, mark.y)
         if is_small:
-            return f'<path class="mark dot" d="M{x:.1f} {y:.1f}h0" data-t="{says}"/>'
-        return f'<path class="mark" d="{_sign(sign(self._chart, series.name), x, y)}" data-t="{says}"/>'
+            return Shape(looks.DOT, f"M{x:.1f} {y:.1f}h0", says)
+        return Shape(looks.MARK, _sign(sign(self._chart, series.name), x, y), says)
 
     def _told(self, mark: Mark) -> tuple[str, str]:
         """Where it stands, along and up; the page's script puts the words around it."""
@@ -156,11 +189,9 @@ class _Drawing:
             interval = f" ({ends[0]} to {ends[1]})"
         return across, f"{_named(self._chart.y, mark.y, is_whole=True)}{interval}"
 
-    def _stamp(self) -> str:
-        if not self._watermark:
-            return ""
-        x = self._width - RIGHT
-        return f'<text class="stamp" x="{x}" y="{TOP - 6}" text-anchor="end">{escape(self._watermark)}</text>'
+    def _stamp(self) -> list[Words]:
+        place = (self._width - RIGHT, TOP - 6)
+        return [Words(looks.STAMP, self._watermark, *place, "end")] if self._watermark else []
 
 
 def _share(scale: Scale, low: float, high: float, value: float) -> float:
@@ -172,7 +203,7 @@ def _share(scale: Scale, low: float, high: float, value: float) -> float:
 
 def _named(scale: Scale, value: float, is_whole: bool = False) -> str:
     if scale.names and value in scale.ticks:
-        return escape(scale.names[scale.ticks.index(value)])
+        return scale.names[scale.ticks.index(value)]
     if is_whole and scale.form == "number":
         return tables.number(value)
     if is_whole and scale.form == "percent":
@@ -196,19 +227,42 @@ def _sign(which: int, x: float, y: float) -> str:
     )[which]
 
 
-def key(chart: Chart, name: str) -> str:
+def key(chart: Chart, name: str) -> Drawing:
     """A series' sign, for the legend."""
-    if name not in solid_names(chart):
-        shape = f'<path class="mark" d="{_sign(0, 12, 6)}"/>' if _only_marks(chart, name) else ""
-        shape = shape or '<path class="ideal" d="M1 6H23"/>'
-        return f'<svg viewBox="0 0 24 12" aria-hidden="true" style="color:var(--muted)">{shape}</svg>'
-    line = "" if _only_marks(chart, name) else '<path class="line" d="M1 6H23"/>'
-    return (
-        f'<svg viewBox="0 0 24 12" aria-hidden="true" style="color:var({colour(chart, name)})">{line}'
-        f'<path class="mark" d="{_sign(sign(chart, name), 12, 6)}"/></svg>'
-    )
-
-
-def _only_marks(chart: Chart, name: str) -> bool:
+    is_solid = name in solid_names(chart)
+    line = Shape(looks.LINE if is_solid else looks.IDEAL, "M1 6H23")
+    mark = Shape(looks.MARK, _sign(sign(chart, name), 12, 6))
     styles = {series.style for panel in chart.panels for series in panel.series if series.name == name}
-    return styles <= {"marks", "faint"}
+    shapes = (mark,) if styles <= {"marks", "faint"} else (line, mark) if is_solid else (line,)
+    return Drawing(24, 12, (Group(colour(chart, name), shapes),))
+
+
+def bar(shares: tuple[float, ...], wide: float, high: float) -> Drawing:
+    """A whole of parts, one beside the other."""
+    groups, left = [], 0.0
+    for part, share in zip(looks.PARTS, widths(shares), strict=False):
+        if share > SMALLEST:
+            right = left + share * wide
+            area = Shape(Look("", fill=looks.HUE), f"M{left:.1f} 0H{right:.1f}V{high:.1f}H{left:.1f}Z")
+            stripes = [Shape(part.stripe, _stripes(part, left, right, high))] if part.stripe else []
+            groups.append(Group(part.colour, (area, *stripes)))
+            left = right
+    return Drawing(wide, high, tuple(groups))
+
+
+def swatch(part: int) -> Drawing:
+    """The colour of a part, for the legend."""
+    return bar((*[0.0] * part, 1.0), 14, 14)
+
+
+def _stripes(part: looks.Part, left: float, right: float, high: float) -> str:
+    """Lines at 45 degrees, as far as they are within."""
+    apart = part.every * math.sqrt(2)
+    lines = []
+    for n in range(math.ceil((right - left + high) / apart)):
+        begin = left - high + n * apart  # of the whole line, which is as wide as the bar is high
+        near, far = max(begin, left), min(begin + high, right)
+        if far > near:
+            downs = [x - begin if part.lean > 0 else high - (x - begin) for x in (near, far)]
+            lines.append(f"M{near:.1f} {downs[0]:.1f}L{far:.1f} {downs[1]:.1f}")
+    return "".join(lines)

@@ -12,19 +12,18 @@ from functools import partial
 from html import escape
 from importlib.resources import files
 
-from sweeps.report import drawing
+from sweeps.report import drawing, looks, svg
 from sweeps.report.answer import Answer
-from sweeps.report.chart import Bars, Block, Chart, Section, Table, Text, widths, written
+from sweeps.report.chart import SMALLEST, Bars, Block, Chart, Section, Table, Text, widths, written
 
 FEW = 200  # rows of a long table that are shown at first
-PARTS = ("--c0", "--c5", "--c4", "--c1", "--rule")  # colours of a bar's parts
 TINTS = {"fits": "fits", "too": "unfit", "infeasible": "unfit", "failed": "broke", "lost": "broke", "–": "none"}
 WATERMARK = "SIMULATED"
 
 
 def html(title: str, answer: Answer, sections: Sequence[Section], simulated: str, made: str) -> str:
     """The page. `simulated` is the cluster that was made up, if one was; `made` says when and by what."""
-    style, script = _file("page.css"), _file("page.js")
+    style, script = looks.css() + _file("page.css"), _file("page.js")
     watermark = WATERMARK if simulated else ""
     says = f"Simulated on {escape(simulated)}: a model answered, nothing was measured"
     marked = f'<div class="simulated" role="note">{says}</div>' if simulated else ""
@@ -108,10 +107,11 @@ def _block(block: Block | Text, watermark: str) -> str:
 
 
 def _chart(chart: Chart, watermark: str) -> str:
-    named = zip(chart.panels, drawing.panels(chart, watermark), strict=True)
+    plots = drawing.panels(chart, drawing.page_size(chart), watermark)
     drawn = "".join(
-        f'<div class="panel">{f"<h4>{escape(panel.title)}</h4>" if panel.title else ""}{svg}</div>'
-        for panel, svg in named
+        f'<div class="panel">{f"<h4>{escape(panel.title)}</h4>" if panel.title else ""}{svg.plot(chart, panel, plot)}'
+        "</div>"
+        for panel, plot in zip(chart.panels, plots, strict=True)
     )
     note = f'<p class="note">{rich(chart.note)}</p>' if chart.note else ""
     return (
@@ -124,7 +124,8 @@ def _legend(chart: Chart) -> str:
     if len(chart.names) == 1:
         return ""
     buttons = "".join(
-        f'<button type="button" aria-pressed="true" data-s="{n}">{drawing.key(chart, name)}{escape(name)}</button>'
+        f'<button type="button" aria-pressed="true" data-s="{n}">{svg.key(drawing.key(chart, name))}{escape(name)}'
+        "</button>"
         for n, name in enumerate(chart.names)
     )
     says = f"<span>{escape(chart.legend)}</span>" if chart.legend else ""
@@ -175,17 +176,14 @@ def _figure(value: float, form: str) -> str:
 
 def _bars(bars: Bars) -> str:
     heads = "".join(f"<th scope=col>{escape(axis)}" for axis in bars.axes)
-    legend = "".join(
-        f'<span><i class="swatch" style="background:var({PARTS[n]})"></i>{escape(part)}</span>'
-        for n, part in enumerate(bars.parts)
-    )
+    legend = "".join(f'<span><i class="swatch p{n}"></i>{escape(part)}</span>' for n, part in enumerate(bars.parts))
     body = []
     for axes, shares, words, total in bars.rows:
         told = ", ".join(f"{part} {word}" for part, word in zip(bars.parts, words, strict=True))
         segments = "".join(
-            f'<i class="p{n}" style="width:{100 * width:.1f}%;background-color:var({PARTS[n]})"></i>'
+            f'<i class="p{n}" style="width:{100 * width:.1f}%"></i>'
             for n, width in enumerate(widths(shares))
-            if width > 0.002
+            if width > SMALLEST
         )
         cells = "".join(f"<td>{escape(axis)}" for axis in axes)
         body.append(

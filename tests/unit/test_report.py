@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from hypothesis import strategies as st
 from sweeps import analysis, report
 from sweeps.analysis.study import Study
 from sweeps.record import bottleneck, rows
-from sweeps.report import answer, chart, drawing, foresight, page
-from sweeps.report.chart import Bars, Chart, Mark, Panel, Scale, Series, Table
+from sweeps.report import answer, chart, foresight, page
+from sweeps.report.chart import Bars, Chart, Scale, Table
 from tests.unit import studies
 from tests.unit.planted import frame, trial
 from workers.contract.messages import TrialConfig, TrialOutcome
@@ -310,17 +309,6 @@ def test_every_value_is_on_its_scale(values: list[float], kind: chart.Kind) -> N
     assert 1 <= len(ticks) <= 12
     assert all(low * 0.999 <= tick <= high * 1.001 for tick in ticks)
     assert len({chart.written(tick) for tick in ticks}) == len(ticks) or high / low < 1.2
-
-
-def test_a_drawing_holds_each_mark_within_its_panel() -> None:
-    marks = tuple(Mark(x, x * x, x * x - 1, x * x + 1) for x in range(1, 9))
-    drawn = Chart("c", "Squares", "Grows", Scale("x"), Scale("y"), (Panel("", (Series("s", marks),)),))
-    (svg,) = drawing.panels(drawn)
-    places = [tuple(map(float, at)) for at in re.findall(r'class="mark" d="M([\d.]+) ([\d.]+)', svg)]
-    assert len(places) == 8
-    assert all(0 <= x <= 920 and 0 <= y <= 380 for x, y in places)
-    assert [y for _, y in places] == sorted((y for _, y in places), reverse=True)
-    assert 'aria-label="Squares. Grows"' in svg
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ SOME = 200  # cells of a search that stand for all
 NAMED = 8  # cells that the budget does not hold
 SHARDS = "-*-of-*"  # as the files of a split are named
 AGAIN = ("lost", "cancelled")  # outcomes that say nothing of the trial
+SOON_S = 2.0  # nobody asks what is waited for
 STORE_ANSWERS_WITHIN_S = 20.0  # what earlier sweeps have measured, or a sweep has its name before that is known
 
 
@@ -86,10 +87,10 @@ def drive(
     file: Path, overrides: tuple[str, ...], terms: Terms, begun: Callable[[str], object] = lambda name: None
 ) -> int:
     """Run a sweep and say what was found; the exit code. `begun` is told the name that the sweep has."""
-    text = read(file)
-    spec = parse(text, str(file), overrides)
-    planned = plan.plan(spec, str(file))
-    _check(spec, str(file), terms)
+    text, named = read(file), caller.named(file)
+    spec = parse(text, named, overrides)
+    planned = plan.plan(spec, named)
+    _check(spec, named, terms)
     _budget(spec, terms)
     console = screen.beside()
     console.print(screen.named(spec.name, plan.summary(planned)))
@@ -104,11 +105,10 @@ def drive(
         book = begin() if _waits_for_nodes(planned, site) else None  # that may take long: its name is wanted now
         try:
             _await_nodes(planned, site, console)
-            planned = _for_nodes(planned, site.nodes, str(file), console)
+            planned = _for_nodes(planned, site.nodes, named, console)
             found = earlier({trial.cell for trial in planned.trials})
-            planned = _possible(planned, site, terms, str(file), console)
-            with contextlib.suppress(TimeoutError):
-                found.result(STORE_ANSWERS_WITHIN_S)
+            planned = _possible(planned, site, terms, named, console)
+            _await_earlier(found, console)
             book = book or begin()
             known = Cache(found.result())
         except BaseException:
@@ -288,10 +288,11 @@ def _budget(spec: SweepSpec, terms: Terms) -> float:
 
 def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.Format) -> int:
     """Show what a sweep would run, and what it would cost on the cluster named; the exit code."""
-    spec = parse(read(file), str(file), overrides)
+    named = caller.named(file)
+    spec = parse(read(file), named, overrides)
     is_named = bool(terms.simulate or terms.address)
     nodes = _nodes(spec, terms)
-    planned = plan.plan(spec, str(file), nodes if is_named else ())  # of no cluster, a placement is a word
+    planned = plan.plan(spec, named, nodes if is_named else ())  # of no cluster, a placement is a word
     varied = [*planned.axes] or ["batch_size", "gpus"]
     written = space.shown if form == "table" else lambda point: point
     rows = [
@@ -306,7 +307,7 @@ def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.F
     trials = planned.trials or _some(planned)
     refused = arrangements.check_capacity(trials, nodes, spec.max_nodes) if nodes else {}
     if is_named and refused and not terms.skips_impossible:
-        raise InputError(str(file), impossible(refused))
+        raise InputError(named, impossible(refused))
     tables.show_rows(rows, form)
     if form != "table":
         return errors.DONE
@@ -363,6 +364,16 @@ def _earlier(terms: Terms) -> Iterator[Callable[[Collection[str]], Future[list[d
         yield lambda cells: aside.submit(look, cells)
 
 
+def _await_earlier(found: Future[list[dict[str, Any]]], console: Console) -> None:
+    """Wait for what earlier sweeps have measured, but not for ever."""
+    with contextlib.suppress(TimeoutError):
+        found.result(SOON_S)
+        return
+    console.print("looking up what earlier sweeps have measured …", style="dim")
+    with contextlib.suppress(TimeoutError):
+        found.result(STORE_ANSWERS_WITHIN_S)
+
+
 @contextlib.contextmanager
 def _site(terms: Terms, console: Console) -> Iterator[Site]:
     """Where the trials run. Ray starts in any case: a simulated cluster's trials are Tune's as well."""
@@ -415,6 +426,8 @@ def _possible(planned: Plan, site: Site, terms: Terms, place: str, console: Cons
     data or a variable isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits
     for them."""
     refused = _refused(planned, site)
+    if needed := _needed(planned.spec):
+        console.print(f"asking every node for its {needed} …", style="dim")
     _check_data(planned.spec, site, place)
     _check_variables(planned.spec, site, place)
     if not refused:
@@ -655,6 +668,11 @@ def _missing_data(spec: SweepSpec, terms: Terms) -> Iterator[Mistake]:
             yield Mistake("data", rule, data)
 
 
+def _needed(spec: SweepSpec) -> str:
+    """What trials need of every node, in words."""
+    return " and ".join(["images"] * any(_images(spec)) + ["variables"] * bool(spec.env_from))
+
+
 def _check_data(spec: SweepSpec, site: Site, place: str) -> None:
     """Any node may be given any trial."""
     needed = {f"{data}/{split}{SHARDS}": data for data, split in _images(spec)}
@@ -721,7 +739,7 @@ def _conclude(
             refusals.append(refusal)
     situation = next_steps.Situation(
         caller=caller.current(),
-        file=str(file) if file.is_file() else "",  # else it was resumed by its name
+        file=caller.named(file) if file.is_file() else "",  # else it was resumed by its name
         is_on_cluster=bool(terms.address),
         is_stored=not refusals,
         stopped=stopped,

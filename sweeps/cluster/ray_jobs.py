@@ -56,6 +56,7 @@ TAKES_JOBS_WITHIN_S = 60.0  # a head that has just been started
 LOOK_EVERY_S, LOOK_SELDOM_S = 0.2, 1.0
 ON_HEAD = "sweeps.cli.on_head"
 NOT_THERE = re.compile(rf"(module specification for '|No module named '?){re.escape(ON_HEAD)}")  # Python's words
+NOT_KEPT = "no log of the sweep's driver is kept: `sweep gc` deletes it with the trials' logs"
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
@@ -202,14 +203,16 @@ def logs(name: str, is_followed: bool) -> int:
     if kept and not (is_followed and ledger.is_driven(name)):
         print(kept, end="")
         return errors.DONE
+    if is_followed and marked_output.leaves_job(job):
+        return errors.DONE
     with _client(HERE) as client:
         if not _knows(client, job):
-            print(f"no log of {name}'s driver is kept: `sweep gc` deletes it with the trials' logs", file=sys.stderr)
-        elif not is_followed:
-            print(_of_ours(client.get_job_logs(job)), end="")
-        elif not marked_output.leaves_job(job):
+            print(NOT_KEPT, file=sys.stderr)
+        elif is_followed:
             for line in _tailed(client, job):
                 print(line, flush=True)
+        else:
+            print(_of_ours(client.get_job_logs(job)), end="")
     return errors.DONE
 
 
@@ -272,8 +275,10 @@ def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tupl
                         yield told
             if told != again:
                 break
-        if log:
+        if log and _knows(client, log):
             yield from ((marked_output.OUT, line) for line in _tailed(client, log))
+        elif log:
+            yield marked_output.ERR, NOT_KEPT
         yield told
 
 

@@ -116,8 +116,8 @@ def elsewhere(variable: str, here: str) -> str:
     asked = current()
     if not asked.is_afar:
         return here
-    sets = f"{OF_CLUSTER[variable]} in the cluster's launcher file sets it"
-    return f"the head's {variable} counts, not yours: {sets}, and {asked.ray_up} takes it there (ends sweeps)"
+    cure = f"{OF_CLUSTER[variable]} in the cluster's launcher file, then {asked.ray_up} (ends sweeps)"
+    return f"the head's {variable} counts, not yours; for another one: {cure}"
 
 
 def me() -> str:

@@ -123,6 +123,9 @@ class Helpers:
         for line in self._logs[job]:
             yield f"{line}\n"
 
+    def list_jobs(self) -> list[Any]:
+        return [types.SimpleNamespace(submission_id=job) for job in self._logs]
+
     def get_job_status(self, _: str) -> str:
         return "SUCCEEDED"
 
@@ -173,6 +176,13 @@ def test_a_drivers_log_is_followed_without_a_command_on_the_head(
     assert helpers.deleted == [ask], "the driver's own job stays"
 
 
+def test_a_drivers_log_that_ray_has_forgotten_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert followed(Helpers(["sweep|j|drives", "sweep|x|0"]), monkeypatch, "logs", "x", "--follow") == 0
+    assert capsys.readouterr() == ("", f"{ray_jobs.NOT_KEPT}\n")
+
+
 def on_a_head(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[Any]:
     """What a command says there."""
     import sys
@@ -211,7 +221,6 @@ def test_a_head_names_the_drivers_job_to_whoever_can_follow_it_and_follows_it_fo
     if can_follow:
         monkeypatch.setenv(marked_output.FOLLOWED_S, "90")
     monkeypatch.setattr(ray_jobs, "_client", lambda _: contextlib.nullcontext(Helpers(drives=["one"])))
-    monkeypatch.setattr(ray_jobs, "_knows", lambda *_: True)
     with contextlib.closing(ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)):
         told = on_a_head(["logs", "end", "-f"], monkeypatch, capsys)
     assert told == [("j", "drives") if can_follow else ("o", "one"), ("x", "0")]
@@ -352,7 +361,7 @@ def test_a_cure_by_a_variable_is_for_who_can_set_it_and_others_are_told_what_set
     with pytest.raises((InputError, RefusedError)) as afar:
         fails(tmp_path)
     told = str(afar.value)
-    assert f"the head's {variable} counts, not yours: {sets}" in told
+    assert f"the head's {variable} counts, not yours; for another one: {sets} in " in told
     assert "ray up our.yaml" in told
     assert f"{variable}=" not in told
     assert f"with {variable}" not in told

@@ -1,8 +1,8 @@
 """How the user called this command, and the commands that its messages suggest, written so that they can be copied.
 
 A suggested command is called as this one was, and has the address that stood on its command line. An address that came
-from the environment is left out: the environment still holds. A head that answers for somebody elsewhere is told how
-they called it by a variable, `CALLED`.
+from the environment is left out: the environment still holds. What was simulated lies here, whatever that says: then
+the address is `local`. A head that answers for somebody elsewhere is told how they called it by a variable, `CALLED`.
 """
 
 from __future__ import annotations

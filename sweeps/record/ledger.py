@@ -204,8 +204,8 @@ class Ledger:
             if is_safe:
                 os.fsync(self._file.fileno())
         except OSError as error:
-            another = "or choose another disk (SWEEP_RESULTS=folder), then run again"
-            cure = f"free some of its disk\n  {caller.elsewhere('SWEEP_RESULTS', another)}"
+            other = caller.elsewhere("SWEEP_RESULTS", "or choose another disk (SWEEP_RESULTS=folder), then run again")
+            cure = f"free some of its disk\n  {other}"
             if not self.is_blank:
                 resumes = caller.command("resume", self.facts.name, is_submitted=JOB in os.environ)
                 cure = f"free some of its disk, then {resumes}"

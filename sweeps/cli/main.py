@@ -82,11 +82,19 @@ def _at_its_place(args: argparse.Namespace, given: Sequence[str]) -> int:
     may, default = _may(args)
     elsewhere = args.elsewhere(args) if hasattr(args, "elsewhere") else ""
     there = addresses.of(args.address, heeded, may, caller.me(), elsewhere=elsewhere, default=default)
-    with caller.known(args.address or "", there.kind, there.address):
+    with caller.known(*_said(args, there), there.address, str(getattr(args, "file", ""))):
         if there.kind in addresses.AFAR:
             return int(args.goes_afar(args, _without_address(given), there.address))
         args.address = there.address or None
         return int(args.call(args))
+
+
+def _said(args: argparse.Namespace, there: addresses.Place) -> tuple[str, addresses.Kind]:
+    """The address that suggested commands have, and its kind: the one that was given. What is simulated lies on this
+    machine, also where the environment leads others to a cluster."""
+    if getattr(args, "simulate", "") and there.kind not in addresses.AFAR and addresses.leads(os.environ):
+        return addresses.LOCAL, "here"
+    return args.address or "", there.kind
 
 
 def _may(args: argparse.Namespace) -> tuple[Sequence[addresses.Kind], str]:

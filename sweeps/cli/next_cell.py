@@ -26,10 +26,11 @@ def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format
     """The cells by how much one more trial of each would narrow what a sweep's trials predict of the rest."""
     from sweeps.store import query
 
-    spec = parse(read(file), str(file), overrides)
+    place = caller.named(file)
+    spec = parse(read(file), place, overrides)
     trials = plain(query.trials(sweep))
     nodes = query.sweep(sweep)["nodes"]
-    planned = plan.plan(spec, str(file), nodes)
+    planned = plan.plan(spec, place, nodes)
     configs = [*planned.cells.values()] or [*plan.grid(spec, nodes)]
     models = predict.fit(trials)
     if not models:
@@ -48,7 +49,7 @@ def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format
         tables.show(made, form)
         return errors.DONE
     if found.empty:
-        print(f"{sweep} has measured every cell of {file} that its trials can tell of: there is nothing to predict")
+        print(f"{sweep} has measured every cell of {place} that its trials can tell of: there is nothing to predict")
         return errors.DONE
     written = made.head(SHOWN).assign(**{axis: made[axis].head(SHOWN).map(space.shown) for axis in axes})
     for column in ("within", "then"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import itertools
 import json
 import logging
 import os
@@ -24,8 +25,9 @@ import tempfile
 import time
 import urllib.parse
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
@@ -47,12 +49,14 @@ HERE = "http://127.0.0.1:8265"  # on a head
 NAMED = re.compile(r"^results in .*/(?P<name>[^/\s]+)$", re.MULTILINE)
 MLFLOW_PORT, JOBS_PORT = 5000, 8265  # of the head
 STOPPED_WITHIN_S = 120  # before a driver that was told to stop is killed
-TOLD_WITHIN_S = 60.0  # the name of a sweep that was submitted
+QUIET_S = 15.0  # in which a driver mostly has named its sweep: then what it waits for is said
+FOLLOWED_S = 90.0  # without being asked again: then whoever follows may have gone
 ARRIVES_WITHIN_S = 5.0  # a job whose submission was interrupted, or never
 TAKES_JOBS_WITHIN_S = 60.0  # a head that has just been started
-LOOK_EVERY_S = 0.2
+LOOK_EVERY_S, LOOK_SELDOM_S = 0.2, 1.0
 ON_HEAD = "sweeps.cli.on_head"
 NOT_THERE = re.compile(rf"(module specification for '|No module named '?){re.escape(ON_HEAD)}")  # Python's words
+NOT_KEPT = "no log of the sweep's driver is kept: `sweep gc` deletes it with the trials' logs"
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
@@ -75,7 +79,7 @@ def drive(arguments: Sequence[str], name: str, url: str, sweep: Path | None = No
         console.print(f"packed {len(files)} files, {size_kb:.0f} KB: {_listed(files)}", style="dim")
         with _ended_by_ctrl_c(client, job, console):
             _start(client, job, ["python", "-m", "sweeps.cli", *arguments], _who(), folder)
-            found = _named(client, job)
+            found = _named(client, job, console)
             log = client.get_job_logs(job)
             if found and driver_log.NOTHING_TO_RUN in log:
                 return _said_to_its_end(client, job)
@@ -199,9 +203,11 @@ def logs(name: str, is_followed: bool) -> int:
     if kept and not (is_followed and ledger.is_driven(name)):
         print(kept, end="")
         return errors.DONE
+    if is_followed and marked_output.leaves_job(job):
+        return errors.DONE
     with _client(HERE) as client:
         if not _knows(client, job):
-            print(f"no log of {name}'s driver is kept: `sweep gc` deletes it with the trials' logs", file=sys.stderr)
+            print(NOT_KEPT, file=sys.stderr)
         elif is_followed:
             for line in _tailed(client, job):
                 print(line, flush=True)
@@ -255,31 +261,57 @@ def _stopped(name: str, is_submitted: bool = True) -> str:
 
 
 def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tuple[str, str]]:
-    """What a command says on the head, line by line, and its exit code as the last."""
-    job = f"ask-{uuid.uuid4().hex[:12]}"
+    """What a command says on the head, line by line, and its exit code as the last. One that is followed is asked
+    again and again; a driver's log that it names is followed here."""
+    again, log = (marked_output.CODE, str(marked_output.ASK_AGAIN)), ""
     with _client(url) as client:
-        _start(client, job, ["python", "-m", ON_HEAD, *arguments], {}, folder)
-        try:
-            is_followed = not {"-f", "--follow"}.isdisjoint(arguments)
-            for line in (_tailed if is_followed else _lines)(client, job):
-                if told := marked_output.told(line):
-                    yield told
-                    if told[0] == marked_output.CODE:
-                        return
-            raise RefusedError(_why(client, job))
-        finally:
-            _forget(client, job)
+        told = again
+        for n in itertools.count():
+            with contextlib.closing(_asked(client, arguments, folder)) as answer:
+                for told in answer:
+                    if told[0] == marked_output.JOB:
+                        log = told[1]
+                    elif told[0] != marked_output.CODE and not (n and told[1].startswith(versions.DIFFERS)):
+                        yield told
+            if told != again:
+                break
+        if log and _knows(client, log):
+            yield from ((marked_output.OUT, line) for line in _tailed(client, log))
+        elif log:
+            yield marked_output.ERR, NOT_KEPT
+        yield told
+
+
+def _asked(client: JobSubmissionClient, arguments: Sequence[str], folder: str) -> Generator[tuple[str, str]]:
+    """What a command says on the head, once; its exit code comes last."""
+    job = f"ask-{uuid.uuid4().hex[:12]}"
+    is_followed = not {"-f", "--follow"}.isdisjoint(arguments)
+    variables = {marked_output.FOLLOWED_S: f"{FOLLOWED_S:g}"} if is_followed else {}
+    _start(client, job, ["python", "-m", ON_HEAD, *arguments], {}, folder, variables)
+    try:
+        for line in (_tailed if is_followed else _lines)(client, job):
+            if told := marked_output.told(line):
+                yield told
+                if told[0] == marked_output.CODE:
+                    return
+        raise RefusedError(_why(client, job))
+    finally:
+        _forget(client, job)
 
 
 def _start(
-    client: JobSubmissionClient, job: str, command: Sequence[str], about: dict[str, str], folder: str = ""
+    client: JobSubmissionClient,
+    job: str,
+    command: Sequence[str],
+    about: dict[str, str],
+    folder: str = "",
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     if secret := next((part for part in command if masked(part) != part), ""):
         rule = "a command must hold no secret: Ray shows it to everyone; the head may hold it, in ~/.pgpass"
         raise InputError("--address", [Mistake("", rule, masked(secret))])
     environment = {ledger.JOB: job, private_ray.JOB_ENDS_WITHIN_S: str(STOPPED_WITHIN_S), "PYTHONUNBUFFERED": "1"}
-    environment[versions.ASKED_BY] = versions.here()
-    environment[caller.CALLED] = caller.told()
+    environment |= {versions.ASKED_BY: versions.here(), caller.CALLED: caller.told(), **variables}
     runtime: dict[str, Any] = {"env_vars": environment} | ({"working_dir": folder} if folder else {})
     give_up = time.monotonic() + TAKES_JOBS_WITHIN_S
     while True:
@@ -296,29 +328,29 @@ def _who() -> dict[str, str]:
     return {"user": getpass.getuser(), "host": os.uname().nodename}
 
 
-def _named(client: JobSubmissionClient, job: str) -> str | None:
-    """What the driver has called its sweep; nothing if it has ended without one."""
-    give_up = time.monotonic() + TOLD_WITHIN_S
-    while time.monotonic() < give_up:
+def _named(client: JobSubmissionClient, job: str, console: Console) -> str | None:
+    """What the driver has called its sweep; nothing if it has ended without one. However long that takes, for whoever
+    leaves before knows of no sweep that runs on: what it waits for is said."""
+    began, said = time.monotonic(), ""
+    while True:
         is_over = client.get_job_status(job) in ENDED
-        if found := NAMED.search(client.get_job_logs(job)):
+        log = client.get_job_logs(job)
+        if found := NAMED.search(log):
             return found["name"]
         if is_over:
             return None
-        time.sleep(LOOK_EVERY_S)
-    raise RefusedError(
-        f"a driver must begin within {TOLD_WITHIN_S:.0f} s, but {job} has not\n"
-        f"  it may still begin; on the head `{_ends(job)}` ends it, `{_on_head('logs', job)}` says why it waits"
-    )
+        if is_late := time.monotonic() - began >= QUIET_S:
+            if not said:
+                console.print(f"{job} has not begun yet; Ctrl-C ends it. From a shell on the head `{_ends(job)}` does")
+            if (last := _last_words(client, job, log)) != said:
+                console.print(f"  it says: {last}")
+                said = last
+        time.sleep(LOOK_SELDOM_S if is_late else LOOK_EVERY_S)
 
 
 def _ends(job: str) -> str:
-    return _on_head("stop", job)
-
-
-def _on_head(does: str, job: str) -> str:
     """The command for a shell on the head."""
-    return f"RAY_AUTH_MODE=token ray job {does} {job}"
+    return f"RAY_AUTH_MODE=token ray job stop {job}"
 
 
 def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> int:
@@ -380,10 +412,16 @@ def _why(client: JobSubmissionClient, job: str) -> str:
     log = client.get_job_logs(job)
     if NOT_THERE.search(log):
         return versions.said([versions.OTHER_CODE])
-    info = client.get_job_info(job)
+    return f"the cluster must run the command, but says: {_last_words(client, job, log)}"
+
+
+def _last_words(client: JobSubmissionClient, job: str, log: str) -> str:
+    """Of a job; what Ray says of one that has said nothing."""
     last = next(reversed(_of_ours(log).strip().split("\n")))
-    words = (marked_output.told(last) or ("", last))[1] or _first_line(info.message or info.status)
-    return f"the cluster must run the command, but says: {words}"
+    if words := (marked_output.told(last) or ("", last))[1]:
+        return words
+    info = client.get_job_info(job)
+    return _first_line(info.message or info.status)
 
 
 def _forget(client: JobSubmissionClient, job: str) -> None:

@@ -213,7 +213,8 @@ class Ledger:
             if is_safe:
                 os.fsync(self._file.fileno())
         except OSError as error:
-            cure = "free or choose another disk (SWEEP_RESULTS=folder), then run again"
+            other = caller.elsewhere("SWEEP_RESULTS", "or choose another disk (SWEEP_RESULTS=folder), then run again")
+            cure = f"free some of its disk\n  {other}"
             if not self.is_blank:
                 resumes = caller.command("resume", self.facts.name, is_submitted=JOB in os.environ)
                 cure = f"free some of its disk, then {resumes}"
@@ -275,7 +276,7 @@ def create(
     except OSError as error:
         raise RefusedError(
             f"the results folder must be writable, but the system says: {error.strerror}\n"
-            f"  {root}\n  choose another one with SWEEP_RESULTS=folder"
+            f"  {root}\n  {caller.elsewhere('SWEEP_RESULTS', 'choose another one with SWEEP_RESULTS=folder')}"
         ) from None
     raise RefusedError(f"{root} is full of sweeps named {study}")
 

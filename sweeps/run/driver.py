@@ -34,13 +34,14 @@ from sweeps.spec.keys import SweepSpec
 from sweeps.spec.plan import Plan
 from sweeps.spec.reading import read
 from sweeps.spec.sweep_file import parse
-from sweeps.text import screen
+from sweeps.text import caller, screen
 
 if TYPE_CHECKING:
     from sweeps.analysis.findings.next_steps import Stopped
     from sweeps.run.tracker import Tracker
 
 AGAIN = ("lost", "cancelled")  # outcomes that say nothing of the trial
+SOON_S = 2.0  # nobody asks what is waited for
 STORE_ANSWERS_WITHIN_S = 20.0  # what earlier sweeps have measured, or a sweep has its name before that is known
 
 
@@ -64,15 +65,15 @@ def drive(
     file: Path, overrides: tuple[str, ...], asked: Terms, begun: Callable[[str], object] = lambda name: None
 ) -> int:
     """Run a sweep and say what was found; the exit code. `begun` is told the name that the sweep has."""
-    text = read(file)
-    spec = parse(text, str(file), overrides)
-    planned = plan.plan(spec, str(file))
-    preflight.check(spec, str(file), asked)
+    text, named = read(file), caller.named(file)
+    spec = parse(text, named, overrides)
+    planned = plan.plan(spec, named)
+    preflight.check(spec, named, asked)
     asked.gpu_hours(spec)
     console = screen.beside()
     console.print(screen.named(spec.name, plan.summary(planned)))
     with _earlier(asked) as earlier, terms.at(asked, console) as site, contextlib.ExitStack() as stack:
-        setting = Setting(asked, site, console, str(file), str(file))
+        setting = Setting(asked, site, console, named, named)
 
         def begin() -> Ledger:
             new = ledger.create(
@@ -95,8 +96,7 @@ def drive(
             planned = _for_nodes(planned, setting)
             found = earlier({trial.cell for trial in planned.trials})
             planned = preflight.possible(planned, setting)
-            with contextlib.suppress(TimeoutError):
-                found.result(STORE_ANSWERS_WITHIN_S)
+            _await_earlier(found, console)
             book = book or begin()
             known = Cache(found.result())
         except BaseException:
@@ -121,6 +121,16 @@ def _earlier(asked: Terms) -> Iterator[Callable[[Collection[str]], Future[list[d
     with ThreadPoolExecutor(1) as aside:
         aside.submit(look, ())
         yield lambda cells: aside.submit(look, cells)
+
+
+def _await_earlier(found: Future[list[dict[str, Any]]], console: Console) -> None:
+    """Wait for what earlier sweeps have measured, but not for ever."""
+    with contextlib.suppress(TimeoutError):
+        found.result(SOON_S)
+        return
+    console.print("looking up what earlier sweeps have measured …", style="dim")
+    with contextlib.suppress(TimeoutError):
+        found.result(STORE_ANSWERS_WITHIN_S)
 
 
 def _named(book: Ledger, console: Console) -> None:
@@ -171,8 +181,7 @@ def _resume(book: Ledger, asked: Terms) -> int:
             planned = _for_nodes(planned, setting)
         found = earlier({trial.cell for trial in planned.trials})
         planned = preflight.possible(planned, setting, facts)
-        with contextlib.suppress(TimeoutError):
-            found.result(STORE_ANSWERS_WITHIN_S)
+        _await_earlier(found, console)
         if not does_wait:
             _named(book, console)
         known = Cache(found.result())

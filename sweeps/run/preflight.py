@@ -62,6 +62,8 @@ def possible(planned: Plan, setting: Setting, begun: SweepFacts | None = None) -
     data or a variable isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits
     for them, unless they are to be skipped now. What they could not hold either is skipped if it was to be at first."""
     refused = _refused(planned, setting)
+    if needed := _needed(planned.spec):
+        setting.console.print(f"asking every node for its {needed} …", style="dim")
     _check_data(planned.spec, setting)
     check_variables(planned.spec, setting)
     if not refused:
@@ -115,6 +117,11 @@ def _largest(trials: Sequence[TrialConfig]) -> list[dict[str, float]]:
     """What each rank of the largest of them needs."""
     config = max(trials, key=lambda config: config.gpus)
     return [{"GPU": 1.0} if config.device == "gpu" else {"CPU": float(config.cores_per_worker)}] * config.gpus
+
+
+def _needed(spec: SweepSpec) -> str:
+    """What trials need of every node, in words."""
+    return " and ".join(["images"] * any(_images(spec)) + ["variables"] * bool(spec.env_from))
 
 
 def _check_data(spec: SweepSpec, setting: Setting) -> None:

@@ -18,17 +18,18 @@ from sweeps.spec.keys import SweepSpec
 from sweeps.spec.plan import Plan
 from sweeps.spec.reading import read
 from sweeps.spec.sweep_file import parse
-from sweeps.text import screen, tables
+from sweeps.text import caller, screen, tables
 from workers.contract import messages, quota
 from workers.contract.messages import TrialConfig
 
 
 def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.Format) -> int:
     """Show what a sweep would run, and what it would cost on the cluster named; the exit code."""
-    spec = parse(read(file), str(file), overrides)
+    named = caller.named(file)
+    spec = parse(read(file), named, overrides)
     is_named = bool(terms.machine or terms.address)
     nodes = _nodes(spec, terms)
-    planned = plan.plan(spec, str(file), nodes if is_named else ())  # of no cluster, a placement is a word
+    planned = plan.plan(spec, named, nodes if is_named else ())  # of no cluster, a placement is a word
     varied = [*planned.axes] or ["batch_size", "gpus"]
     written = space.shown if form == "table" else lambda point: point
     rows = [
@@ -43,7 +44,7 @@ def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.F
     trials = planned.trials or preflight.some(planned)
     refused = arrangements.check_capacity(trials, nodes, spec.max_nodes) if nodes else {}
     if is_named and refused and not terms.skips_impossible:
-        raise InputError(str(file), preflight.impossible(refused))
+        raise InputError(named, preflight.impossible(refused))
     tables.show_rows(rows, form)
     if form != "table":
         return errors.DONE

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeps import errors
+from sweeps.cluster import marked_output
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepFacts, TrialRecord
 from sweeps.run import forecast
@@ -34,6 +36,7 @@ from workers.contract.paths import SweepPaths, written_whole
 EVERY_S = 1.0
 FORESEE_EVERY_S = 10.0
 FORESEEN = 5  # trials that wait, with their expected start
+LIVE = ("running", "starting")  # more is to come
 SILENT_S = 15.0  # a driver that has said nothing for so long has gone, or stands still
 Bulletin = dict[str, Any]
 
@@ -211,18 +214,19 @@ def _from_ledger(name: str) -> Bulletin:
 def show(name: str, is_followed: bool, form: str) -> int:
     """Print it, or follow it until the sweep ends; the exit code."""
     if form == "json":
-        for told in follow(lambda: look(name)) if is_followed else [look(name)]:
+        for told in follow(lambda: look(name), marked_output.followed_s()) if is_followed else [look(name)]:
             print(json.dumps(told), flush=True)
-        return errors.DONE
+        return marked_output.ASK_AGAIN if is_followed and told["state"] in LIVE else errors.DONE
     return render(follow(lambda: look(name)) if is_followed else iter([look(name)]))
 
 
-def follow(ask: Callable[[], Bulletin]) -> Iterator[Bulletin]:
-    """One bulletin after another, the last when there will be no more."""
+def follow(ask: Callable[[], Bulletin], for_s: float = math.inf) -> Iterator[Bulletin]:
+    """One bulletin after another, the last when there will be no more, or the time is over."""
+    until = time.monotonic() + for_s
     while True:
         told = ask()
         yield told
-        if told["state"] not in ("running", "starting"):
+        if told["state"] not in LIVE or time.monotonic() >= until:
             return
         time.sleep(EVERY_S)
 

@@ -350,10 +350,15 @@ def _is_absent(uri: str) -> bool:
     return uri.startswith(database.SQLITE) and not database.file_of(uri).exists()
 
 
+def _absent(uri: str) -> InputError:
+    names = caller.elsewhere("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_URI names another")
+    return InputError(uri, [Mistake("", f"must be a tracking store; {names}", "no file")])
+
+
 def _read(uri: str, names: Sequence[str], columns: Sequence[str] | None, rebuild: bool = False) -> pa.Table:
     """Return what a store holds of these sweeps, and perhaps of others; of all where none is named."""
     if _is_absent(uri):
-        raise InputError(uri, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
+        raise _absent(uri)
     if rebuild:
         mirror.forget(uri)
     named = [f"tags.`sweep.name` LIKE '{name.replace(chr(39), '_')}'" for name in names]
@@ -436,7 +441,7 @@ def _having(table: pa.Table, is_whole: Any, lacking: Sequence[str]) -> pa.Table:
 def _run_of(trial: str, sweep: str, uri: str) -> str:
     """The run of a trial."""
     if _is_absent(uri):
-        raise InputError(uri, [Mistake("", "must be a tracking store; MLFLOW_TRACKING_URI names another", "no file")])
+        raise _absent(uri)
     name = trial.replace("'", "_")
     table = _in_order(_ask(uri, OWN, [f"tags.`sweep.trial` LIKE '{name}'"]))
     is_it = arrays.texts(table, "tag:sweep.trial") == trial

@@ -30,6 +30,7 @@ from sweeps.spec.plan import is_varied, namer
 from sweeps.store import description, saved_views
 from sweeps.store.bulk import Bulk, BulkError, Entry
 from sweeps.store.description import Conclusion
+from sweeps.text import caller
 from workers.contract.redact import masked
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
@@ -463,15 +464,15 @@ def attach(facts: SweepFacts, file: Path, found: Conclusion) -> None:
 
 
 def refused(must: str, error: Exception | str) -> RefusedError:
+    another = caller.elsewhere("MLFLOW_TRACKING_URI", "choose another one with MLFLOW_TRACKING_URI")
     if any(said in str(error) for said in UNLIKE):
         return RefusedError(
             f"the tracking store must be of this MLflow's version, but it says: {first_line(error).split('. ')[0]}\n"
             f"  {store_name()}\n  an older store: back it up, then `mlflow db upgrade` and its address;"
-            " a newer one: install the MLflow that wrote it; or choose another with MLFLOW_TRACKING_URI"
+            f" a newer one: install the MLflow that wrote it\n  {another}"
         )
     return RefusedError(
-        f"the tracking store must {must}, but it says: {first_line(error)}\n"
-        f"  {store_name()}\n  choose another one with MLFLOW_TRACKING_URI"
+        f"the tracking store must {must}, but it says: {first_line(error)}\n  {store_name()}\n  {another}"
     )
 
 

@@ -16,6 +16,7 @@ from sweeps.errors import InputError, Mistake
 
 JOB_SERVER = "RAY_API_SERVER_ADDRESS"  # Ray's own names
 RAY = "RAY_ADDRESS"
+LOCAL = "local"
 LAUNCHER_FILE = (".yaml", ".yml")
 URL = ("http://", "https://")
 HEADS_PORT = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
@@ -46,13 +47,18 @@ def of(
         ((name, text) for name, text in _told(given, environment, may) if text),
         ("--address", default),
     )
-    found = Place(_kind(text, name), "" if text == "local" else text)
+    found = Place(_kind(text, name), "" if text == LOCAL else text)
     if found.kind not in may:
         raise InputError(name, [Mistake("", _rule(found.kind, may, name, me, elsewhere), text or None)])
     if found.kind == "http" and not text.startswith(URL):
         rule = f"must begin with http:// where its port is {JOBS_PORT[1:]}, which takes jobs: http://HEAD{JOBS_PORT}"
         raise InputError(name, [Mistake("", rule, text)])
     return found
+
+
+def leads(environment: Mapping[str, str]) -> bool:
+    """Say whether the environment leads any command away from this machine."""
+    return any(environment.get(name, "") not in ("", LOCAL) for name in (JOB_SERVER, RAY))
 
 
 def _told(given: str | None, environment: Mapping[str, str], may: Collection[Kind]) -> list[tuple[str, str]]:
@@ -68,7 +74,7 @@ def _told(given: str | None, environment: Mapping[str, str], may: Collection[Kin
 
 
 def _kind(text: str, name: str) -> Kind:
-    if text in ("", "local"):
+    if text in ("", LOCAL):
         return "here"
     if text.endswith(LAUNCHER_FILE) and not text.startswith(URL):
         return "ssh"

@@ -1,8 +1,8 @@
 """How the user called this command, and the commands that its messages suggest, written so that they can be copied.
 
 A suggested command is called as this one was, and has the address that stood on its command line. An address that came
-from the environment is left out: the environment still holds. A head that answers for somebody elsewhere is told how
-they called it by a variable, `CALLED`.
+from the environment is left out: the environment still holds. What was simulated lies here, whatever that says: then
+the address is `local`. A head that answers for somebody elsewhere is told how they called it by a variable, `CALLED`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ CALLED = "SWEEP_CALLED"
 IN_RAY = frozenset({"run", "plan", "resume", "retry", "reproduce", "doctor"})  # take HOST:6379 and auto
 NOT_AFAR = frozenset({"run", "reproduce", "backup", "restore", "data", "schema"})  # but `reproduce --measured`
 NEVER = frozenset({"data", "schema"})  # take no address
+OF_CLUSTER = {"SWEEP_RESULTS": "SWEEP_SHARED", "MLFLOW_TRACKING_URI": "MLFLOW_STORE"}
 FILE = "FILE"  # where nobody has said which: another cluster's would end its sweeps
 
 
@@ -32,6 +33,7 @@ class Caller:
     kind: addresses.Kind = "here"  # where it happens
     address: str = ""  # as it stood on the command line
     file: str = ""  # the launcher file that the command line or the environment names
+    sweep: str = ""  # the sweep file, as it stood on the command line
 
     @property
     def is_afar(self) -> bool:
@@ -72,10 +74,10 @@ _known: list[Caller] = []
 
 
 @contextlib.contextmanager
-def known(address: str, kind: addresses.Kind, place: str = "") -> Iterator[None]:
+def known(address: str, kind: addresses.Kind, place: str = "", sweep: str = "") -> Iterator[None]:
     """Within the block, `current` is who called this process, with what they said on the command line. `place` is the
     address that counts, whoever has named it."""
-    _known.append(Caller(me(), kind, address, place if kind == "ssh" else ""))
+    _known.append(Caller(me(), kind, address, place if kind == "ssh" else "", sweep))
     try:
         yield
     finally:
@@ -94,11 +96,28 @@ def current() -> Caller:
 
 def told() -> str:
     """The same as text, for the environment of a command on the head."""
-    return json.dumps(dataclasses.asdict(current()) | {"address": masked(current().address)})
+    hidden = {"address": masked(current().address), "sweep": masked(current().sweep)}
+    return json.dumps(dataclasses.asdict(current()) | hidden)
 
 
 def command(*words: str, is_submitted: bool = False) -> str:
     return current().command(*words, is_submitted=is_submitted)
+
+
+def named(file: Path) -> str:
+    """A sweep file as its user named it: one that was sent along has another place here."""
+    asked = current()
+    return asked.sweep if asked.is_afar and asked.sweep else str(file)
+
+
+def elsewhere(variable: str, here: str) -> str:
+    """How to have another folder of results, or another store: `here`, by the user's variable. For somebody elsewhere
+    the head's counts, and the cluster's launcher file sets it."""
+    asked = current()
+    if not asked.is_afar:
+        return here
+    cure = f"{OF_CLUSTER[variable]} in the cluster's launcher file, then {asked.ray_up} (ends sweeps)"
+    return f"the head's {variable} counts, not yours; for another one: {cure}"
 
 
 def me() -> str:

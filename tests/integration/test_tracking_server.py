@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from sweeps.cli import main
-from sweeps.cluster import ray_cluster
+from sweeps.cluster.site import Simulated
 from sweeps.record import ledger
-from sweeps.run import driver, ray_tune
-from sweeps.run.driver import Terms
+from sweeps.run import driver, executor, terms
+from sweeps.run.terms import Terms
 from sweeps.spec.arrangements import Node
 from sweeps.store import query
 from tests.integration.clusters import eventually, free_port
@@ -135,18 +135,18 @@ def test_a_sweep_that_was_discarded_while_the_server_was_away_has_no_run_once_gc
     server: Server, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextlib.contextmanager
-    def site(*_: object) -> Iterator[ray_cluster.Simulated]:
-        yield ray_cluster.Simulated([Node("here", 8, 0)])
+    def site(*_: object) -> Iterator[Simulated]:
+        yield Simulated([Node("here", 8, 0)])
 
     def run(*given: Any, **_: object) -> bool:
-        for observer in given[4]:
+        for observer in given[3]:
             observer.ready()
         server.kill()
         threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()  # while it waits for the server
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(driver, "_site", site)
-    monkeypatch.setattr(ray_tune, "run", run)
+    monkeypatch.setattr(terms, "at", site)
+    monkeypatch.setattr(executor, "carry_out", run)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
     Path("small.yaml").write_text(SMALL)

@@ -36,6 +36,7 @@ NO_MESSAGES = {  # texts for whoever reads them, wherever they sit
     "text/addresses.py",  # refuses the address that was given, and names forms of others
     "store/backup.py",  # is done where the store is
 }
+DONE_HERE = {"text/caller.py", "cluster/doctor.py", "run/reproduce.py", "store/backup.py"}  # by no head for others
 
 
 def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -63,6 +64,20 @@ def test_no_message_writes_a_command_by_itself() -> None:
         if A_COMMAND.search(text)
     ]
     assert not found, "sweeps.text.caller.command writes it as the user can copy it"
+
+
+def test_a_message_that_names_a_variable_asks_first_whose_counts() -> None:
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        asks = [call for call in calls if ast.unparse(call.func) == "caller.elsewhere"]
+        asked = {text for call in asks for _, text in texts(call)}
+        for line, text in texts(tree):
+            names = any(name in text and name != text for name in caller.OF_CLUSTER)
+            if names and text not in asked and str(path.relative_to(ROOT)) not in DONE_HERE:
+                found.append(f"{path.relative_to(ROOT)}:{line}: {text}")
+    assert not found, "sweeps.text.caller.elsewhere says what sets the head's"
 
 
 @pytest.mark.parametrize("text", ["to go on: {} resume {}", "mend it with `sweep sync {0}`", "sweep gc --yes"])

@@ -633,7 +633,8 @@ def test_what_was_submitted_is_followed_and_stopped_with_the_address_that_was_gi
         assert ["stop", "sweep", "stop", "study", *where] in lines
         (of,) = sent
         asked = json.loads(of["runtime_env"]["env_vars"][caller.CALLED])
-        assert asked == {"me": "sweep", "kind": "http", "address": given, "file": ""}
+        named = {"file": "", "sweep": str(tmp_path / "x.yaml")}
+        assert asked == {"me": "sweep", "kind": "http", "address": given, **named}
 
 
 def test_a_second_ctrl_c_leaves_the_job_and_says_how_to_end_it(
@@ -644,16 +645,6 @@ def test_a_second_ctrl_c_leaves_the_job_and_says_how_to_end_it(
         submitted(jobs, tmp_path, monkeypatch)
     assert jobs.is_running
     assert f"on the head RAY_AUTH_MODE=token ray job stop {jobs.job} ends it" in capsys.readouterr().err
-
-
-def test_of_a_driver_that_does_not_begin_both_commands_for_the_head_are_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ray_jobs, "TOLD_WITHIN_S", 0.0)
-    with pytest.raises(RefusedError) as refused:
-        ray_jobs._named(Jobs([], is_heard=True), "job-1")  # type: ignore[arg-type]
-    for does in ("stop", "logs"):
-        assert f"`RAY_AUTH_MODE=token ray job {does} job-1`" in str(refused.value)
 
 
 class Asked:

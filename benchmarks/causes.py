@@ -38,7 +38,7 @@ from tests.integration.gangs import KEY
 from tests.integration.late_ranks import DELAY_S
 from tests.unit.records import config
 from verdicts import conclude
-from workers.contract.paths import nursery_address
+from workers.contract.paths import fork_server_address
 from workers.inputs import dataset
 from workers.launch import verdict
 
@@ -164,9 +164,9 @@ def make_images(folder: Path) -> None:
 
 
 @contextmanager
-def nursery() -> Iterator[None]:
+def fork_server() -> Iterator[None]:
     """That forks the ranks."""
-    command = [sys.executable, "-m", "workers.launch.fork_server", nursery_address(KEY)[1:]]
+    command = [sys.executable, "-m", "workers.launch.fork_server", fork_server_address(KEY)[1:]]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         yield
@@ -178,7 +178,7 @@ def nursery() -> Iterator[None]:
 
 def main(runs: int, names: Sequence[str]) -> int:
     errors: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as at, nursery():
+    with tempfile.TemporaryDirectory() as at, fork_server():
         folder = Path(at)
         make_images(folder)
         for _ in range(runs):

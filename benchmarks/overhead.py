@@ -13,7 +13,7 @@ all the times.
   tracing, of the blocks' own steps too, is not, nor are launch and teardown. Of the blocks only steps that count are
   known, so the few that let each settle are left out as well.
 - *Measuring share*: the sum of that over the trials, over the time from the first trial's start to the end of the
-  command, table included. What is before is set-up, once a sweep: Ray, the store and the nursery's TensorFlow.
+  command, table included. What is before is set-up, once a sweep: Ray, the store and the fork server's TensorFlow.
 - *Window share*: the same of the windows alone, from which throughput comes.
 
 Trials that don't run on this machine, as bf16 where the processor does not compute it, measure nothing. What they take

@@ -7,8 +7,8 @@ read back and equal. Ours is a sweep in the default mode, which stops by its int
 apart      JPEG input, and both ranks of either side share the first core, all else has the second. What runs beside the
            ranks takes none of their time then, as on a node that has cores to spare. That each rank has a core of its
            own is not what is measured: a machine of two cores has none left for that.
-among      JPEG input, and everything may run on every core. Ranks fill them all: what the driver, Ray and the keepers
-           take is lost.
+among      JPEG input, and everything may run on every core. Ranks fill them all: what the driver, Ray and the
+           supervisors take is lost.
 computing  the same without an input: one batch in memory, over and over, so that a step is computing and reducing alone
            and no wait for images can hide what the sweep costs.
 
@@ -17,9 +17,9 @@ ratios may be by the way that they are taken.
 
 A virtual machine's speed may change by a fifth from one quarter of a minute to the next, without any stolen time to
 see. So both train in turns of a second: while one does, every process of the other is stopped (SIGSTOP); of ours the
-driver, Ray and the keepers too. A trial's window is as long by the wall as both together; its `images_per_s` is taken
-for the part of the window in which it ran, and held against what the plain loop did in the turns between. Beside each
-trial there is a plain gang of its own: how fast a gang trains has some of its launch in it, and one that trained
+driver, Ray and the supervisors too. A trial's window is as long by the wall as both together; its `images_per_s` is
+taken for the part of the window in which it ran, and held against what the plain loop did in the turns between. Beside
+each trial there is a plain gang of its own: how fast a gang trains has some of its launch in it, and one that trained
 throughout would lend its luck to every ratio. The figures are the median ratio, and the ratios' geometric mean with its
 95% interval.
 

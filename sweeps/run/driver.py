@@ -478,7 +478,7 @@ def _conduct(
     next driver would do the same beside them."""
     from sweeps.run import ray_tune
     from sweeps.run.metrics import Meter
-    from sweeps.run.status import Herald
+    from sweeps.run.status import StatusWriter
     from sweeps.run.tracker import Tracker
     from sweeps.store import tracking
 
@@ -498,7 +498,7 @@ def _conduct(
     engine.resumed(before.done, before.attempts, before.arrivals, before.spent, before.kept)
     progress = Progress(planned.most, plan.namer(spec), console, forecast.unit(spec), before.done)
     tracker = Tracker(book.facts)
-    herald = Herald(book.facts, book.paths, engine, before.done, before.kept)
+    status_writer = StatusWriter(book.facts, book.paths, engine, before.done, before.kept)
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
     meters = [Meter(book.facts, engine)] if terms.address and not terms.simulate else []
     for line in _evidence(planned.trials or _some(planned), terms):
@@ -507,7 +507,9 @@ def _conduct(
     is_over = is_complete = False
     try:
         with progress, site.guarded(functools.partial(_abandoned, tracker, console, book, terms)):
-            is_complete = ray_tune.run(engine, spec, book, site, [progress, tracker, herald, *meters], before=same)
+            is_complete = ray_tune.run(
+                engine, spec, book, site, [progress, tracker, status_writer, *meters], before=same
+            )
         is_over = True
     except RefusedError as refusal:
         refusals.append(refusal)
@@ -521,7 +523,7 @@ def _conduct(
             refusals += _ended(book, "complete" if is_whole else "stopped")
         elif not book.has_run:
             _given_up(book, console)
-        herald.close()  # from here on the ledger tells how it stands
+        status_writer.close()  # from here on the ledger tells how it stands
     if refusals and not progress.done:
         raise refusals[0]
     if left:

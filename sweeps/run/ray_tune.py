@@ -40,12 +40,12 @@ from sweeps.spec.keys import SweepSpec
 from workers.contract import datafiles, messages
 from workers.contract.messages import EpochRecord, TrialConfig, TrialOutcome
 from workers.contract.paths import SweepPaths
-from workers.launch.gang import ENTRY, Group, Nurses
+from workers.launch.gang import ENTRY, Group, NodeActors
 
 REPORT_EVERY_S = 5.0
 JUDGE_EVERY_S = 0.5  # where a search may stop a trial
 INTRODUCED_WITHIN_S = 60.0
-CUT_SHORT = ("killed", "exited", "stalled", "nursery gone")  # kinds of failure that say nothing against the trial
+CUT_SHORT = ("killed", "exited", "stalled", "fork server gone")  # kinds of failure that say nothing against the trial
 ONE_AT_A_TIME = '[{"CPU": 1.0}]'  # a simulated trial answers at once
 Away = dict[str, tuple[TrialConfig, list[str]]]
 
@@ -141,7 +141,7 @@ class _Feed(SearchAlgorithm):
         conductor: Conductor,
         site: Site,
         ask: Ask | None,
-        nurses: Nurses | None,
+        node_actors: NodeActors | None,
         same: dict[str, Any],
         made: Mapping[str, Made],
     ) -> None:
@@ -149,7 +149,7 @@ class _Feed(SearchAlgorithm):
         self._ask = ask
         self._has_waited = False
         self._site = site
-        self._nurses = nurses
+        self._node_actors = node_actors
         self._same = same  # for all trials
         self.is_judged = bool(same["is_judged"])
         self._spec: Mapping[str, Any] = {}  # Tune's, of what all trials have in common
@@ -188,7 +188,9 @@ class _Feed(SearchAlgorithm):
     def look(self) -> None:
         """Which nodes are there, which may be used, and what are they made of?"""
         self._look_at_others()
-        for facts in self._nurses.introduced([self._site.id(node) for node in self.taken]) if self._nurses else []:
+        for facts in (
+            self._node_actors.introduced([self._site.id(node) for node in self.taken]) if self._node_actors else []
+        ):
             self._conductor.met(facts)
             self._made_of[self._site.name(facts["id"])] = cache.made(facts)
         self._conductor.engine.nodes_are(self._site.nodes, self._made_of)
@@ -361,7 +363,7 @@ def run(
     facts, paths = ledger.facts, ledger.paths
     conductor = Conductor(engine, ledger, observers, is_virtual=bool(facts.simulated), before=before)
     folders = _folders(spec)
-    nurses = None if facts.simulated else Nurses(paths, spec.sample_every_s, folders)
+    node_actors = None if facts.simulated else NodeActors(paths, spec.sample_every_s, folders)
     made = simulated.made(simulated.parse(facts.simulated), folders) if facts.simulated else {}
     same = {
         "sweep": facts.name,
@@ -372,7 +374,9 @@ def run(
         "is_judged": engine.is_judging,
     }
     with site.shared(Terms(spec.priority, spec.max_nodes)) as ask:
-        _tune(_Feed(conductor, site, ask, nurses, same, made), spec, conductor, site, observers, paths, nurses)
+        _tune(
+            _Feed(conductor, site, ask, node_actors, same, made), spec, conductor, site, observers, paths, node_actors
+        )
     if conductor.error:
         raise conductor.error
     return engine.is_over and not engine.beyond
@@ -391,7 +395,7 @@ def _tune(
     site: Site,
     observers: Sequence[Observer],
     paths: SweepPaths,
-    nurses: Nurses | None,
+    node_actors: NodeActors | None,
 ) -> None:
     watcher = _Watcher(conductor, site, feed.away)
     scheduler = _Scheduler(conductor, watcher, feed, site)
@@ -422,8 +426,8 @@ def _tune(
             tuner.fit()
         feed.look()
     finally:
-        if nurses:
-            nurses.dismiss()
+        if node_actors:
+            node_actors.dismiss()
 
 
 @contextlib.contextmanager

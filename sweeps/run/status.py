@@ -38,7 +38,7 @@ SILENT_S = 15.0  # a driver that has said nothing for so long has gone, or stand
 Bulletin = dict[str, Any]
 
 
-class Herald(Observer):
+class StatusWriter(Observer):
     """Writes the bulletin."""
 
     def __init__(

@@ -66,7 +66,7 @@ class _Sweep:
         return self.terms.most - len(self.charged)
 
 
-class Commons:
+class Leases:
     """The leases of a cluster's nodes."""
 
     def __init__(self, opens_at: float = -math.inf) -> None:
@@ -79,7 +79,7 @@ class Commons:
         self._charged_at = 0.0
 
     @property
-    def leases(self) -> dict[str, frozenset[str]]:
+    def by_sweep(self) -> dict[str, frozenset[str]]:
         """Nodes, by sweep."""
         return {name: frozenset(sweep.leased) for name, sweep in self._sweeps.items()}
 

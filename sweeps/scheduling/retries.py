@@ -21,8 +21,8 @@ UNKNOWN = (
     "exited",
     "stalled",
     "ring broken",  # of every rank, and none has a reason of its own: what lies between them did it
-    "nursery gone",
-    "no nursery",
+    "fork server gone",
+    "no fork server",
     "no rendezvous",
     "trial actor lost",
 )

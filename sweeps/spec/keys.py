@@ -160,7 +160,7 @@ class Target(_Section):
 class Deadlines(_Section):
     """How long a trial's ranks may stand still before the trial is given up."""
 
-    nursery_s: Seconds = messages.Deadlines.nursery_s
+    fork_server_s: Seconds = messages.Deadlines.fork_server_s
     ring_s: Seconds = messages.Deadlines.ring_s
     build_s: Seconds = messages.Deadlines.build_s
     step_s: Seconds = messages.Deadlines.step_s

@@ -305,7 +305,7 @@ def test_a_stranger_gets_nothing_from_any_port_of_any_host_in_mid_trial(laptop: 
     assert not {5000, 8265} & doors[laptop.head].keys()  # MLflow and the dashboard: whoever wants them comes by SSH
     assert all(doors.values())
     ranks = {(host.name, port): by for host in hosts for port, by in doors[host].items() if "workers." in by}
-    assert not ranks  # nor their nursery, nor the sampler
+    assert not ranks  # nor their fork server, nor the sampler
     assert not opened, {f"{place}": said for place, said in opened.items()}
     assert [one["trial"] for one in after["running"]] == [one["trial"] for one in before["running"]]
 

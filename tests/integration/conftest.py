@@ -11,14 +11,14 @@ import pytest
 
 from tests.integration.gangs import KEY
 from tests.integration.input_sets import Elsewhere
-from workers.contract.paths import nursery_address
+from workers.contract.paths import fork_server_address
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def nursery(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "workers.launch.fork_server", nursery_address(KEY)[1:]]
+def fork_server(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "workers.launch.fork_server", fork_server_address(KEY)[1:]]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     yield process
     assert process.stdin

@@ -237,11 +237,13 @@ def test_where_the_quota_is_less_than_the_cores_none_is_a_rank_s_own() -> None:
 
 
 def test_ranks_on_one_machine_s_several_ray_nodes_do_not_take_the_same_cores_for_their_own() -> None:
-    """Each of Ray's nodes has a nursery of its own, which knows its own ranks."""
-    here = [Bench(node="a", address="10.0.0.1", interface="eth0", gpu="", nursery=name) for name in ("n1", "n1", "n2")]
+    """Each of Ray's nodes has a fork server of its own, which knows its own ranks."""
+    here = [
+        Bench(node="a", address="10.0.0.1", interface="eth0", gpu="", fork_server=name) for name in ("n1", "n1", "n2")
+    ]
     why = "another of Ray's nodes is on the same machine: its ranks may run on these cores"
     assert [pinning.of_rank(config(), one, flat(8), 0) for one in seated(here)] == [Decision(None, why)] * 3
-    two = [dataclasses.replace(bench, address=f"10.0.0.{bench.nursery}") for bench in here]
+    two = [dataclasses.replace(bench, address=f"10.0.0.{bench.fork_server}") for bench in here]
     assert all(pinning.of_rank(config(), one, flat(8), 0).pins for one in seated(two))
     alone = dataclasses.replace(here[0], shares_machine=True)  # with the ranks of another trial
     assert pinning.of_rank(config(), seated([alone])[0], flat(8), 0) == Decision(None, why)

@@ -149,7 +149,7 @@ def at_once(module: str) -> set[str]:
     return found
 
 
-def test_a_nursery_has_loaded_all_of_the_project_that_its_ranks_may_import() -> None:
+def test_a_fork_server_has_loaded_all_of_the_project_that_its_ranks_may_import() -> None:
     """Else an edit in the middle of a sweep would change what runs, and the fingerprint would not tell."""
     assert closure(("workers.launch.rank", "workers.workloads.images.train"), imports) <= closure(
         preload.MODULES, at_once
@@ -182,7 +182,7 @@ def begun(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def from_source(checkout: Path, *arguments: str) -> list[str]:
-    """The command that starts a process there as a nursery's is started."""
+    """The command that starts a process there as a fork server's is started."""
     script = start_from_source.SCRIPT
     there = checkout / script.relative_to(start_from_source.PACKAGE.parent)
     return [str(there) if part == str(script) else part for part in start_from_source.command(*arguments)]
@@ -237,16 +237,16 @@ EDITS_FIRST = """
 """.strip()
 
 
-def test_a_nursery_and_a_rank_of_its_own_start_from_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_and_a_rank_of_its_own_start_from_source(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, command: called.append(command))
     monkeypatch.setattr(os, "execve", lambda _, command, environment: called.append(command))
-    monkeypatch.setattr(sys, "argv", ["nursery", "address"])
+    monkeypatch.setattr(sys, "argv", ["fork_server", "address"])
     runpy.run_path(str(ROOT / "workers" / "launch" / "fork_server.py"), run_name="__main__")
     channel, beat = os.pipe()
     rank.start_from_nothing({"software": {}, "config": {"env": {}}}, channel, beat)
-    nursery, own = called
-    assert nursery == start_from_source.command("workers.launch.fork_server", "main", "address")
+    fork_server, own = called
+    assert fork_server == start_from_source.command("workers.launch.fork_server", "main", "address")
     assert own[:-3] == start_from_source.command("workers.launch.rank", "begin")
     for fd in (channel, beat, int(own[-3].rpartition("/")[2])):
         os.close(fd)

@@ -201,7 +201,7 @@ def test_a_cluster_in_words() -> None:
 
 
 def bench(node: str) -> Bench:
-    return Bench(node=node, address=f"10.0.0.{node}", interface="eth0", gpu="", nursery=node)
+    return Bench(node=node, address=f"10.0.0.{node}", interface="eth0", gpu="", fork_server=node)
 
 
 def test_seats_of_uneven_nodes() -> None:

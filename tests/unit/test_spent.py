@@ -609,16 +609,16 @@ def test_a_bulletin_counts_each_trial_once_with_those_of_earlier_drivers() -> No
     first, second, _ = book.facts.trials
     before = held(first, 0.0, 60.0, "pruned")
     made = engine([second], dict.fromkeys((first.cell, second.cell), 0.1), budget=10.0)
-    herald = status.Herald(book.facts, book.paths, made, [before])
-    herald.spent(Spent(0.0, 0.0, 3))
+    status_writer = status.StatusWriter(book.facts, book.paths, made, [before])
+    status_writer.spent(Spent(0.0, 0.0, 3))
 
     def told() -> tuple[dict[str, int], int]:
-        found = herald._bulletin(0.0)
+        found = status_writer._bulletin(0.0)
         return found["ended"], found["waiting"]
 
     assert told() == ({"pruned": 1}, 2)
-    herald.started(first)
+    status_writer.started(first)
     assert told() == ({}, 2)
-    herald.ended(held(first, 60.0, 90.0))
+    status_writer.ended(held(first, 60.0, 90.0))
     assert told() == ({"completed": 1}, 2)
     book.close()

@@ -82,7 +82,8 @@ def _secrets(named: Iterable[str]) -> list[str]:
 
 
 def _software(facts: Mapping[str, Any]) -> str:
-    """The fingerprint of what this process has loaded: what its nursery had, or, started by itself, what lies there."""
+    """The fingerprint of what this process has loaded: what its fork server had, or, started by itself, what is
+    there."""
     return fingerprint.digest(facts if facts.get("code") else preload.loaded(facts))
 
 
@@ -143,7 +144,7 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def _redirect(log: Path, keep: tuple[int, ...]) -> None:
-    """Everything the rank prints goes to its log; every descriptor of the nursery's is closed."""
+    """Everything the rank prints goes to its log; every descriptor of the fork server's is closed."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         os.dup2(out.fileno(), 1)

@@ -20,8 +20,8 @@ GRAVITY = (
     "killed",
     "exited",
     "raised",
-    "nursery gone",
-    "no nursery",
+    "fork server gone",
+    "no fork server",
     "no rendezvous",
     "stalled",
 )

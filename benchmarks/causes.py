@@ -65,7 +65,7 @@ class Cause:
     having: Callable[[Path, Cause, float], dict[str, object]]  # the trial's fields, by its step without the cause
     is_joined: bool = True  # without the cause, too, ranks reduce their gradients
 
-    def told(self, found: Shares) -> Share:
+    def share_of_part(self, found: Shares) -> Share:
         """What the trial says of the part."""
         if self.part == "waits":
             return Share(1 - found.compute.value, found.compute.half_width)
@@ -155,7 +155,7 @@ def found(cause: Cause, folder: Path) -> Found:
     shares = bottleneck.shares(outcome.measurement, trial)
     assert shares
     planted = str(having.get("env") or having.get("cycle_ms"))
-    return Found(planted, cause.told(shares), bottleneck.verdict(shares), with_ms, without_ms)
+    return Found(planted, cause.share_of_part(shares), bottleneck.verdict(shares), with_ms, without_ms)
 
 
 def make_images(folder: Path) -> None:

@@ -55,7 +55,7 @@ class Clock:
         if self.every and len(self.ends) % self.every == 0:
             self.held_kb.append(held_kb())
 
-    def told(self) -> dict[str, Any]:
+    def readings(self) -> dict[str, Any]:
         done = time.perf_counter()
         return {"ends": self.ends, "done": done, "held_kb": self.held_kb, "waited_s": self.waited_s}
 
@@ -118,11 +118,11 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
         site = ray_cluster.Simulated(machine.nodes)
         assert ray_tune.run(engine, planned.spec, book, site, [progress, tracker, Watch()])
         assert not tracker.close(is_complete=True)
-        told = clock.told()
+        found = clock.readings()
         with contextlib.closing(sqlite3.connect(store_file())) as database:
             ((stored,),) = database.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'")
         assert stored == trials + 1, f"the store has {stored} runs of {trials} trials and their sweep"
-        return told
+        return found
 
 
 def plain(trials: int, clock: Clock) -> dict[str, Any]:
@@ -156,15 +156,15 @@ def plain(trials: int, clock: Clock) -> dict[str, Any]:
             ),
         )
         tuner.fit()
-        return clock.told()
+        return clock.readings()
 
 
 def main(which: str, trials: int, every: int = 0) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ |= {"SWEEP_RESULTS": folder, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/store.db"}
-        told = {"ours": ours, "plain": plain}[which](trials, Clock(every))
-        print(json.dumps(told), flush=True)
+        result = {"ours": ours, "plain": plain}[which](trials, Clock(every))
+        print(json.dumps(result), flush=True)
         os.chdir(Path(__file__).parent)
 
 

@@ -66,14 +66,14 @@ def removed(throttled: Trial, free: Trial) -> float:
     return 1 - free.step_s / throttled.step_s
 
 
-def told(throttled: Trial, free: Trial) -> float:
+def attributed(throttled: Trial, free: Trial) -> float:
     """The part of a step that the throttle takes, by the shares of both."""
     return throttled.comm_share - free.comm_share * free.step_s / throttled.step_s
 
 
 def off(throttled: Trial, free: Trial) -> float:
     """How far the one is from the other, of a step."""
-    return abs(told(throttled, free) - removed(throttled, free))
+    return abs(attributed(throttled, free) - removed(throttled, free))
 
 
 def of_row(row: Mapping[str, Any]) -> Trial:
@@ -101,7 +101,7 @@ def main(runs: int) -> int:
             slow, free = found[mbit], found[0]
             errors.append(off(slow, free))
             shares = f"communication {slow.comm_share:.1%}, {free.comm_share:.1%} without the throttle"
-            of_link = f"the throttle {told(slow, free):.1%}, removing it {removed(slow, free):.1%}"
+            of_link = f"the throttle {attributed(slow, free):.1%}, removing it {removed(slow, free):.1%}"
             print(f"{mbit} Mbit/s: {1e3 * slow.step_s:.0f} ms a step; {shares}; {of_link}", flush=True)
     figures = {
         "runs": runs,

@@ -126,9 +126,9 @@ def instant(which: str, trials: int, every: int = 0) -> dict[str, Any]:
     return dict(json.loads(ran.stdout.splitlines()[-1]))
 
 
-def pace(told: dict[str, Any], until: float) -> float:
+def pace(run: dict[str, Any], until: float) -> float:
     """Trials a second, without the first ones."""
-    return float((len(told["ends"]) - WARM) / (until - told["ends"][WARM - 1]))
+    return float((len(run["ends"]) - WARM) / (until - run["ends"][WARM - 1]))
 
 
 def median_of(turns: Sequence[Spent], follows_alike: bool) -> float:
@@ -151,8 +151,8 @@ def main(turns: int) -> int:
     print(f"\n{'instant trials a second':<28}{'ours':>8}{'Tune':>8}{'ratio':>8}")
     for turn in range(turns):
         order = ("ours", "plain") if turn % 2 == 0 else ("plain", "ours")
-        told = {which: instant(which, TRIALS) for which in order}
-        ours, tunes = (pace(told[which], told[which]["ends"][-1]) for which in ("ours", "plain"))
+        runs = {which: instant(which, TRIALS) for which in order}
+        ours, tunes = (pace(runs[which], runs[which]["ends"][-1]) for which in ("ours", "plain"))
         ratios.append(ours / tunes)
         paces.append((ours, tunes))
         print(f"  turn {turn + 1:<22}{ours:>8.1f}{tunes:>8.1f}{ratios[-1]:>8.2f}", flush=True)

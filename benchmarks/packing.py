@@ -230,10 +230,10 @@ def agreement() -> tuple[float, float]:
     drawn = random.Random(1)
     gangs = [(drawn.randint(1, 8), round(drawn.uniform(1, 6), 1)) for _ in range(16)]
     called = [sys.executable, str(HERE / "tune_order.py"), json.dumps(gangs)]
-    told = subprocess.run(called, capture_output=True, text=True, check=False)
-    if told.returncode:
-        sys.exit(f"Tune did not run:\n{told.stderr[-2000:]}")
-    real = [began for began, _ in json.loads(told.stdout.splitlines()[-1])]
+    ran = subprocess.run(called, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        sys.exit(f"Tune did not run:\n{ran.stderr[-2000:]}")
+    real = [began for began, _ in json.loads(ran.stdout.splitlines()[-1])]
     fields = {"isolation": "shared", "placement": "pack"}
     works = [
         Work(dataclasses.replace(TEMPLATE, gpus=gpus, seed=n, **fields), n, seconds)  # type: ignore[arg-type]
@@ -277,7 +277,9 @@ def main(seeds: int) -> int:
         grids = [grid(seed, gpus, isolation) for seed in range(seeds)]
         bounds = [least(nodes, works) for works in grids]
 
-        def told(ratios: list[float], sweeps: Sequence[Sequence[Ran]], bounds: Sequence[float] = bounds) -> list[str]:
+        def ratio_texts(
+            ratios: list[float], sweeps: Sequence[Sequence[Ran]], bounds: Sequence[float] = bounds
+        ) -> list[str]:
             these = [makespan(ran) / bound for ran, bound in zip(sweeps, bounds, strict=True)]
             ratios += these
             return [f"{statistics.median(these):.3f}", f"{max(these):.3f}"]
@@ -286,11 +288,11 @@ def main(seeds: int) -> int:
         other = [packed(nodes, in_blocks(works, seed), LargestFirst(nodes)) for seed, works in enumerate(grids)]
         tune = [tuned(nodes, works) for works in grids]
         sizes.append(size_and_start(mine, nodes))
-        of_ours = told(ours, mine)
+        of_ours = ratio_texts(ours, mine)
         by_cluster[gpus] += ours[-seeds:]
         texts = [*of_ours, _first_rounds(mine), f"{sizes[-1]:+.2f}"]
-        texts += [*told(largest, other), f"{size_and_start(other, nodes):+.2f}"]
-        texts += [*told(tunes, tune), _first_rounds(tune)]
+        texts += [*ratio_texts(largest, other), f"{size_and_start(other, nodes):+.2f}"]
+        texts += [*ratio_texts(tunes, tune), _first_rounds(tune)]
         line = "".join(f"{text:>{width}}" for text, width in zip(texts, WIDTHS, strict=True))
         print(f"{gpus:>2} GPUs {isolation:<10}{line}", flush=True)
     cost = statistics.median(one / other for one, other in zip(ours, largest, strict=True)) - 1

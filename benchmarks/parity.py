@@ -391,8 +391,8 @@ def main(trials: int, hows: Sequence[str]) -> int:
             print(f"{how:<12}{'ours':>8}{'plain':>10}{'ratio':>9}{'beside':>9}  images/s; ended by")
             for pair in bench.of_itself() if how == "itself" else bench.of_ours():
                 pairs.append(pair)
-                told = f"{pair.ours:>8,.0f}{pair.plain:>10,.0f}{pair.ratio:>9.3f}{pair.beside:>9.1%}  {pair.why}"
-                print(f"{'trial ' + str(len(pairs)):<12}{told}", flush=True)
+                line = f"{pair.ours:>8,.0f}{pair.plain:>10,.0f}{pair.ratio:>9.3f}{pair.beside:>9.1%}  {pair.why}"
+                print(f"{'trial ' + str(len(pairs)):<12}{line}", flush=True)
             of = figures(pairs)
             print(
                 f"median {of.median:.3f}; mean {of.ratio:.3f}, 95% interval {of.low:.3f} to {of.high:.3f}", flush=True

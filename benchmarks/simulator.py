@@ -172,8 +172,8 @@ def show(title: str, found: Sequence[Judged], key: Callable[[Row], str]) -> None
     for name in dict.fromkeys(key(one.row) for one in found):
         those = [one for one in found if key(one.row) == name]
         fitted, left = [one.fitted for one in those], [one.left_out for one in those]
-        told = f"{median(fitted):9.1%} {worst(fitted):8.1%} {median(left):15.1%} {worst(left):8.1%}"
-        print(f"{name:<26} {len(those):4} {told}")
+        figures = f"{median(fitted):9.1%} {worst(fitted):8.1%} {median(left):15.1%} {worst(left):8.1%}"
+        print(f"{name:<26} {len(those):4} {figures}")
 
 
 def main() -> int:

@@ -65,15 +65,15 @@ def _by_fingerprint(
 ) -> Aspect:
     theirs = sorted({getattr(row, what) for row in table.rows} - {""})
     ours = sorted({digest for one in done if one.cell for digest in getattr(one.cell, what)})
-    told = ", ".join(dict.fromkeys([*filter(None, names), *theirs]))
+    stated = ", ".join(dict.fromkeys([*filter(None, names), *theirs]))
     likeness: Likeness = "by name only"
-    if not told:
+    if not stated:
         likeness = "not stated"
     elif theirs and ours:
         likeness = "same" if theirs == ours else "differs"
     elif here.startswith("SIMULATED"):
         likeness = "differs"
-    return Aspect(what, told or "not stated", _joined(here, ours), likeness)
+    return Aspect(what, stated or "not stated", _joined(here, ours), likeness)
 
 
 def _joined(words: str, digests: Sequence[str]) -> str:
@@ -166,9 +166,9 @@ class Silent:
 def _silent(table: Table, row: Row, config: TrialConfig) -> Iterator[Silent]:
     """What no other line tells."""
     usual = _usual(config)
-    told = {*HAVE_A_LINE, "env", *({*row.settings, *table.settings} - table.unstated.keys())}
+    covered = {*HAVE_A_LINE, "env", *({*row.settings, *table.settings} - table.unstated.keys())}
     for name in [*(field.name for field in dataclasses.fields(config)), *(f"env.{name}" for name in config.env)]:
-        if name not in told and _bears(config, name):
+        if name not in covered and _bears(config, name):
             here = plan.value(config, name)
             yield Silent(name, here, here == plan.value(usual, name))
 
@@ -235,8 +235,8 @@ def _of_the_file(table: Table, spec: SweepSpec) -> Iterator[Aspect]:
         else:
             yield Aspect(key, "not stated", _words(ours), "not stated")
     counts = sorted({row.repeats for row in table.rows} - {1})
-    told = ", ".join(map(str, counts)) or "not stated"
-    yield Aspect("repeats", told, str(spec.repeats), _likeness(counts == [spec.repeats]) if counts else "not stated")
+    repeats = ", ".join(map(str, counts)) or "not stated"
+    yield Aspect("repeats", repeats, str(spec.repeats), _likeness(counts == [spec.repeats]) if counts else "not stated")
 
 
 def _likeness(is_same: bool) -> Likeness:

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if ledger.JOB in os.environ:
             with driver_log.kept():
-                if differs := versions.told():
+                if differs := versions.difference_from_caller():
                     print(differs, file=sys.stderr)
                 return _done(args, given)
     return _done(args, given)
@@ -160,11 +160,11 @@ def _parser() -> argparse.ArgumentParser:
             "ray": "HOST:6379 or auto: the cluster that this machine is in",
             "ssh": "cluster.yaml: a cluster elsewhere, through SSH",
         }
-        told = "; or ".join(form for kind, form in forms.items() if kind in may) or "local, the only one it takes"
+        allowed = "; or ".join(form for kind, form in forms.items() if kind in may) or "local, the only one it takes"
         over_http = " (http://HEAD:8265: without SSH)" if "http" in may else ""
         otherwise = ", else this machine" if "here" in may else ""
         silent = f"not given: {addresses.JOB_SERVER} or {addresses.RAY} says it{otherwise}"
-        to.add_argument("--address", help=f"{told}{over_http}; {silent}")
+        to.add_argument("--address", help=f"{allowed}{over_http}; {silent}")
         to.set_defaults(may=may, goes_afar=afar)
 
     def simulated(to: argparse.ArgumentParser) -> None:
@@ -473,7 +473,7 @@ def _report(args: argparse.Namespace) -> int:
     from sweeps.record import ledger
 
     if args.out == Path("-"):
-        sys.stdout.write(report.told(args.name, args.store))
+        sys.stdout.write(report.as_text(args.name, args.store))
         return errors.DONE
     made = report.write(args.name, args.out, args.format, args.store)
     print(made)

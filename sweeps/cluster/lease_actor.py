@@ -24,7 +24,7 @@ NAME, NAMESPACE = "commons", "sweeps"  # as drivers of other versions look for i
 ON_THE_HEAD = {private_ray.HEAD: 0.001}
 ANSWERS_WITHIN_S = 60.0
 REVIEW_EVERY_S = 5.0
-TOLD_WITHIN_S = 10.0  # by every driver what it uses, once the actor is lost and back
+REPORTED_WITHIN_S = 10.0  # by every driver what it uses, once the actor is lost and back
 
 
 class LeaseActorOverError(Exception):
@@ -35,7 +35,7 @@ class LeaseActor:
     def __init__(self) -> None:
         self._is_over = False
         is_back = ray.get_runtime_context().was_current_actor_reconstructed
-        self._opens_at = time.monotonic() + TOLD_WITHIN_S if is_back else 0.0
+        self._opens_at = time.monotonic() + REPORTED_WITHIN_S if is_back else 0.0
         self._leases = Leases(self._opens_at)
         self._wanted: dict[str, list[dict[str, float]]] = {}  # by job
         self._asked_for: list[dict[str, float]] | None = None  # of the autoscaler; what others have asked is not known

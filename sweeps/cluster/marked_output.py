@@ -14,7 +14,7 @@ ESCAPE = "\x10"  # which no text has, and would come through if one had
 LINE = re.compile(rf"sweep\|([{OUT}{ERR}{CODE}])\|(.*)")
 
 
-def told(line: str) -> tuple[str, str] | None:
+def parsed(line: str) -> tuple[str, str] | None:
     """Which stream it was of, and what was said; nothing for what is no line of ours: Ray's own, say."""
     found = LINE.fullmatch(line)
     return (found[1], _unescaped(found[2])) if found else None

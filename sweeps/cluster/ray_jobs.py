@@ -47,7 +47,7 @@ HERE = "http://127.0.0.1:8265"  # on a head
 NAMED = re.compile(r"^results in .*/(?P<name>[^/\s]+)$", re.MULTILINE)
 MLFLOW_PORT, JOBS_PORT = 5000, 8265  # of the head
 STOPPED_WITHIN_S = 120  # before a driver that was told to stop is killed
-TOLD_WITHIN_S = 60.0  # the name of a sweep that was submitted
+NAMED_WITHIN_S = 60.0  # the name of a sweep that was submitted
 ARRIVES_WITHIN_S = 5.0  # a job whose submission was interrupted, or never
 TAKES_JOBS_WITHIN_S = 60.0  # a head that has just been started
 LOOK_EVERY_S = 0.2
@@ -138,17 +138,17 @@ def relay(arguments: Sequence[str], url: str, sends: Path | None = None) -> int:
     """Run a command on the head; what it says there is said here, and its exit code is ours. With a sweep file that it
     names, where there is one."""
     if not sends:
-        return _relayed(_told(arguments, url))
+        return _relayed(_streamed(arguments, url))
     text, there = reading.read(sends), upload.place(sends)
     with tempfile.TemporaryDirectory(prefix="sweep-file-") as folder:
         upload.put(Path(folder), there, text)
         named = [str(there) if Path(part) == sends else part for part in arguments]
-        return _relayed(_told(named, url, folder))
+        return _relayed(_streamed(named, url, folder))
 
 
-def _relayed(told: Iterable[tuple[str, str]]) -> int:
+def _relayed(lines: Iterable[tuple[str, str]]) -> int:
     code = None
-    for which, said in told:
+    for which, said in lines:
         if which == marked_output.CODE:
             code = int(said)
         else:
@@ -163,7 +163,7 @@ def report(name: str, out: Path, form: str, store: str, url: str) -> int:
         rule = "must be html for a sweep on a cluster; run this on its head for the others"
         raise InputError("--format", [Mistake("", rule, form)])
     code, lines = 0, []
-    for which, said in _told(["report", name, "--out", "-", *(["--store", store] if store else [])], url):
+    for which, said in _streamed(["report", name, "--out", "-", *(["--store", store] if store else [])], url):
         if which == marked_output.CODE:
             code = int(said)
         elif which == marked_output.OUT:
@@ -180,7 +180,7 @@ def report(name: str, out: Path, form: str, store: str, url: str) -> int:
 def bulletins(name: str, is_followed: bool, url: str) -> Iterator[dict[str, Any]]:
     """What a driver on the cluster says of its sweep, as it says it."""
     follow = ["--follow"] if is_followed else []
-    for which, said in _told(["status", name, "--format", "json", *follow], url):
+    for which, said in _streamed(["status", name, "--format", "json", *follow], url):
         if which == marked_output.OUT:
             yield json.loads(said)
         elif which == marked_output.ERR:
@@ -254,7 +254,7 @@ def _stopped(name: str, is_submitted: bool = True) -> str:
     return f"{name} is stopped; to go on: {caller.command('resume', name, is_submitted=is_submitted)}"
 
 
-def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tuple[str, str]]:
+def _streamed(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tuple[str, str]]:
     """What a command says on the head, line by line, and its exit code as the last."""
     job = f"ask-{uuid.uuid4().hex[:12]}"
     with _client(url) as client:
@@ -262,9 +262,9 @@ def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tupl
         try:
             is_followed = not {"-f", "--follow"}.isdisjoint(arguments)
             for line in (_tailed if is_followed else _lines)(client, job):
-                if told := marked_output.told(line):
-                    yield told
-                    if told[0] == marked_output.CODE:
+                if parsed := marked_output.parsed(line):
+                    yield parsed
+                    if parsed[0] == marked_output.CODE:
                         return
             raise RefusedError(_why(client, job))
         finally:
@@ -279,7 +279,7 @@ def _start(
         raise InputError("--address", [Mistake("", rule, masked(secret))])
     environment = {ledger.JOB: job, private_ray.JOB_ENDS_WITHIN_S: str(STOPPED_WITHIN_S), "PYTHONUNBUFFERED": "1"}
     environment[versions.ASKED_BY] = versions.here()
-    environment[caller.CALLED] = caller.told()
+    environment[caller.CALLED] = caller.as_json()
     runtime: dict[str, Any] = {"env_vars": environment} | ({"working_dir": folder} if folder else {})
     give_up = time.monotonic() + TAKES_JOBS_WITHIN_S
     while True:
@@ -298,7 +298,7 @@ def _who() -> dict[str, str]:
 
 def _named(client: JobSubmissionClient, job: str) -> str | None:
     """What the driver has called its sweep; nothing if it has ended without one."""
-    give_up = time.monotonic() + TOLD_WITHIN_S
+    give_up = time.monotonic() + NAMED_WITHIN_S
     while time.monotonic() < give_up:
         is_over = client.get_job_status(job) in ENDED
         if found := NAMED.search(client.get_job_logs(job)):
@@ -307,7 +307,7 @@ def _named(client: JobSubmissionClient, job: str) -> str | None:
             return None
         time.sleep(LOOK_EVERY_S)
     raise RefusedError(
-        f"a driver must begin within {TOLD_WITHIN_S:.0f} s, but {job} has not\n"
+        f"a driver must begin within {NAMED_WITHIN_S:.0f} s, but {job} has not\n"
         f"  it may still begin; on the head `{_ends(job)}` ends it, `{_on_head('logs', job)}` says why it waits"
     )
 
@@ -322,9 +322,9 @@ def _on_head(does: str, job: str) -> str:
 
 
 def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> int:
-    told = _of_ours(client.get_job_logs(job)).strip()
+    log = _of_ours(client.get_job_logs(job)).strip()
     info = client.get_job_info(job)
-    console.print(told or info.message)
+    console.print(log or info.message)
     code = info.driver_exit_code
     return code if code in (errors.WRONG_INPUT, errors.SOME_FAILED) else errors.REFUSED
 
@@ -365,12 +365,12 @@ def _lines(client: JobSubmissionClient, job: str) -> Iterator[str]:
     said = 0
     while True:
         is_over = client.get_job_status(job) in ENDED
-        told = _of_ours(client.get_job_logs(job))
-        end = told.rfind("\n") + 1
-        yield from told[said:end].split("\n")[:-1]  # `splitlines` would split at more
+        log = _of_ours(client.get_job_logs(job))
+        end = log.rfind("\n") + 1
+        yield from log[said:end].split("\n")[:-1]  # `splitlines` would split at more
         said = max(said, end)
         if is_over:
-            yield from filter(None, [told[said:]])
+            yield from filter(None, [log[said:]])
             return
         time.sleep(LOOK_EVERY_S)
 
@@ -382,7 +382,7 @@ def _why(client: JobSubmissionClient, job: str) -> str:
         return versions.said([versions.OTHER_CODE])
     info = client.get_job_info(job)
     last = next(reversed(_of_ours(log).strip().split("\n")))
-    words = (marked_output.told(last) or ("", last))[1] or _first_line(info.message or info.status)
+    words = (marked_output.parsed(last) or ("", last))[1] or _first_line(info.message or info.status)
     return f"the cluster must run the command, but says: {words}"
 
 

@@ -185,8 +185,8 @@ def verdict(found: Shares) -> Verdict:
 
 def in_short(found: Verdict) -> str:
     """For a cell of a table: `input 41% ± 3%`, `open: input 11% ± 11%, communication 8% ± 9%`."""
-    told = ", ".join(f"{NAMES[part]} {_shown(share)}" for part, share in found.shares)
-    return told if found.part else f"open: {told}"
+    words = ", ".join(f"{NAMES[part]} {_shown(share)}" for part, share in found.shares)
+    return words if found.part else f"open: {words}"
 
 
 def sentence(found: Verdict, ranks: int, decode_threads: int = 0) -> str:

@@ -38,7 +38,7 @@ def write(name: str, out: Path | None = None, form: Format = "html", store: str 
     return written(found, out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '_', name).lstrip('.')}-{file}"), form)
 
 
-def told(name: str, store: str = "") -> str:
+def as_text(name: str, store: str = "") -> str:
     """The report as one text."""
     return html(_study(name, store))
 
@@ -55,7 +55,7 @@ def _study(name: str, store: str) -> Study:
     return stored.of(name, store)
 
 
-def attach(name: str, file: Path, told: Conclusion | None = None) -> None:
+def attach(name: str, file: Path, summary: Conclusion | None = None) -> None:
     """Log a report to the sweep's run in MLflow, with its first screen as the run's note (`told`, where it is known);
     raises where the store does not take them.
 
@@ -65,7 +65,7 @@ def attach(name: str, file: Path, told: Conclusion | None = None) -> None:
     from sweeps.store import tracking
 
     if name in ledger.names():
-        tracking.attach(ledger.facts(name), file, told or conclusion(name))
+        tracking.attach(ledger.facts(name), file, summary or conclusion(name))
 
 
 def conclusion(name: str) -> Conclusion:

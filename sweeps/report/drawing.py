@@ -133,7 +133,7 @@ class _Drawing:
         return f"M{x:.1f} {top:.1f}V{foot:.1f}M{x - 4:.1f} {top:.1f}h8M{x - 4:.1f} {foot:.1f}h8"
 
     def _mark(self, series: Series, mark: Mark, is_small: bool) -> str:
-        says = escape("|".join([*self._told(mark), mark.says.replace("|", "/")]).rstrip("|"))
+        says = escape("|".join([*self._coordinates(mark), mark.says.replace("|", "/")]).rstrip("|"))
         if mark.is_missing:
             x, y = self._at(mark.x, self._y[0])
             y -= 9
@@ -144,7 +144,7 @@ class _Drawing:
             return f'<path class="mark dot" d="M{x:.1f} {y:.1f}h0" data-t="{says}"/>'
         return f'<path class="mark" d="{_sign(sign(self._chart, series.name), x, y)}" data-t="{says}"/>'
 
-    def _told(self, mark: Mark) -> tuple[str, str]:
+    def _coordinates(self, mark: Mark) -> tuple[str, str]:
         """Where it stands, along and up; the page's script puts the words around it."""
         across = _named(self._chart.x, mark.x, is_whole=True)
         if mark.is_missing:

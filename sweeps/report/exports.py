@@ -12,10 +12,10 @@ from sweeps.report import drawing, page
 from sweeps.report.chart import Bars, Chart, Section, Table, widths, written
 
 INK, MUTED, RULE = "#16191d", "#59636e", "#dfe3e8"
-TOLD_APART = ("#0072b2", "#d55e00", "#00805c", "#b3528a", "#b07d00", "#3d9bd1", "#4a4a4a", "#8f3b1b")
+DISTINCT = ("#0072b2", "#d55e00", "#00805c", "#b3528a", "#b07d00", "#3d9bd1", "#4a4a4a", "#8f3b1b")
 RAMP = ("#35115c", "#46327e", "#365c8d", "#277f8e", "#1c9480", "#379f53", "#7a9a12", "#a89100")
 COLOURS = {  # those of the page by day
-    **{f"--c{n}": colour for n, colour in enumerate(TOLD_APART)},
+    **{f"--c{n}": colour for n, colour in enumerate(DISTINCT)},
     **{f"--s{n}": colour for n, colour in enumerate(RAMP)},
     "--muted": MUTED,
 }

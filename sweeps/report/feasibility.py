@@ -27,9 +27,9 @@ def section(study: Study) -> Section | None:
         rows = []
         for key, alike in table.groupby(down, sort=False, dropna=False) if down else [((), table)]:
             by = {row[across]: row for _, row in alike.iterrows()}
-            told = [_told(by[value]) if value in by else "" for value in values]
-            if any(word.startswith(("too", "infeasible", "failed")) for word in told):
-                rows.append((*map(space.shown, key), *told))
+            cells = [_cell_text(by[value]) if value in by else "" for value in values]
+            if any(word.startswith(("too", "infeasible", "failed")) for word in cells):
+                rows.append((*map(space.shown, key), *cells))
         columns = (*map(study.word, down), *(study.said(across, value) for value in values))
         note = "A row for each combination in which something did not fit. An empty field is no cell of the sweep."
         blocks.append(Table("feasibility-map", "What fits", columns, tuple(rows), note=note, is_tinted=True))
@@ -43,7 +43,7 @@ def section(study: Study) -> Section | None:
     return Section("feasibility", "What fits", lead, tuple(blocks))
 
 
-def _told(row: pd.Series) -> str:
+def _cell_text(row: pd.Series) -> str:
     if row["n"]:
         return "fits"
     if "infeasible" in row["outcomes"]:

@@ -84,8 +84,8 @@ def ends(study: Study) -> Section | None:
     blocks += effects.strays(study)
     if not blocks:
         return None
-    told = ", ".join(f"{n} {name}" for name, n in frame["outcome"].value_counts().items())
-    return Section("ends", "What stands out", f"{len(frame)} trials: {told}.", tuple(blocks))
+    counted = ", ".join(f"{n} {name}" for name, n in frame["outcome"].value_counts().items())
+    return Section("ends", "What stands out", f"{len(frame)} trials: {counted}.", tuple(blocks))
 
 
 def _incomplete(frame: pd.DataFrame) -> list[Block]:

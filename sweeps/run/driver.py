@@ -166,7 +166,7 @@ def _resume(book: ledger.Ledger, terms: Terms) -> int:
         refusals = _brought(record)
         if not record.is_complete:  # its driver was killed before it could say so
             book.end("complete")
-        return _told(planned, book, refusals, file, "", console, terms)
+        return _summarize(planned, book, refusals, file, "", console, terms)
     with _site(terms, console) as site:
         if does_wait := _waits_for_nodes(planned, site):
             _named(book, console)
@@ -337,14 +337,16 @@ def _cost(planned: Plan, nodes: Sequence[Node], refused: dict[str, list[TrialCon
         yield f"a search chooses its trials as it goes: at most {planned.most}"
         return
     machine = simulated.parse(terms.simulate) if terms.simulate else simulated.like(nodes)
-    yield from forecast.told(planned.spec, planned.trials, nodes, forecast.learned(machine, is_real=not terms.simulate))
+    yield from forecast.summary_lines(
+        planned.spec, planned.trials, nodes, forecast.learned(machine, is_real=not terms.simulate)
+    )
     yield from _evidence(planned.trials, terms)
 
 
 def _evidence(trials: Sequence[TrialConfig], terms: Terms) -> Iterator[str]:
     """Where published figures bear out what is simulated."""
     if terms.simulate:
-        yield from evidence.told(trials, simulated.parse(terms.simulate).gpu, evidence.rows())
+        yield from evidence.summary_lines(trials, simulated.parse(terms.simulate).gpu, evidence.rows())
 
 
 @contextlib.contextmanager
@@ -540,7 +542,7 @@ def _conduct(
             console.print(f"! {line}", style="yellow")
     if before.leaves:
         console.print(f"others of its trials have not run yet: {_resumes(book.facts.name)}")
-    return _told(planned, book, refusals, file, why, console, terms, spent.expected)
+    return _summarize(planned, book, refusals, file, why, console, terms, spent.expected)
 
 
 def _resumes(name: str) -> str:
@@ -579,7 +581,7 @@ def _are_bases_left(spec: SweepSpec, records: Sequence[TrialRecord]) -> bool:
     """Every trial has ended, but a search has stopped one that another needs as its base."""
     bases = _bases(spec)
     for record in records:
-        bases.told(record)
+        bases.tell(record)
     return _rungs(spec) is not None and bool(bases.again())
 
 
@@ -605,7 +607,7 @@ def _abandoned(tracker: Tracker, console: Console, book: ledger.Ledger, terms: T
     os._exit(errors.REFUSED)
 
 
-def _told(
+def _summarize(
     planned: Plan,
     book: ledger.Ledger,
     refusals: list[RefusedError],
@@ -710,15 +712,15 @@ def _conclude(
         tables.show(overview.frontier(trials, planned), "table", "\nthe largest batch that fits")
     for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
         print(explained(record))
-    told = study.of(facts.name)
-    found = findings.of(told)
+    done = study.of(facts.name)
+    found = findings.of(done)
     print()
     for line in [*found.lines(), *overview.front(trials, planned)]:
         print(line)
-    page = report.written(told, ledger.paths(facts.name).folder / "report.html", found=found)
+    page = report.written(done, ledger.paths(facts.name).folder / "report.html", found=found)
     if not refusals:
         try:
-            report.attach(facts.name, page, report.concluded(told, found))
+            report.attach(facts.name, page, report.concluded(done, found))
         except RefusedError as refusal:
             refusals.append(refusal)
     situation = next_steps.Situation(
@@ -730,7 +732,7 @@ def _conclude(
         expected=expected,
         report=str(_here(page)),
     )
-    print("\n" + "\n".join(next_steps.lines(next_steps.of(told, found, situation))) + "\n")
+    print("\n" + "\n".join(next_steps.lines(next_steps.of(done, found, situation))) + "\n")
 
 
 def _here(path: Path) -> Path:

@@ -62,7 +62,7 @@ def unit(spec: SweepSpec) -> str:
     return "GPU-hours" if spec.device == "gpu" else "rank-hours"
 
 
-def told(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], known: Durations) -> list[str]:
+def summary_lines(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], known: Durations) -> list[str]:
     """Hours, GPU-hours, from what they are predicted, and when each trial would run where."""
     name = plan.namer(spec)
     made = forecast(trials, nodes, lambda config: known.predict(config).seconds, spec.max_nodes)

@@ -104,7 +104,7 @@ class Gang(tune.Trainable):
         if outcome and self._goes_on(outcome):
             self._is_running = False
         if not self._is_running or outcome is None:
-            return self._told()
+            return self._progress()
         return {"outcome": json.dumps(messages.to_json(outcome)), **self._clock(), "done": True}
 
     def _clock(self) -> dict[str, Any]:
@@ -112,17 +112,17 @@ class Gang(tune.Trainable):
         if not isinstance(self._group, SimulatedGroup):
             return {}
         timeline = self._group.timeline if self._is_judged else ()
-        told = [(after_s, messages.to_json(epoch)) for after_s, epoch in timeline]
-        return {"took_s": self._group.took_s, "timeline": json.dumps(told)}
+        reached = [(after_s, messages.to_json(epoch)) for after_s, epoch in timeline]
+        return {"took_s": self._group.took_s, "timeline": json.dumps(reached)}
 
-    def _told(self) -> dict[str, Any]:
+    def _progress(self) -> dict[str, Any]:
         """How far it has come; where trials are judged, with the epochs that it has finished since it was last told."""
-        told = {"progress": json.dumps(messages.to_json(self._group.progress))}
+        report = {"progress": json.dumps(messages.to_json(self._group.progress))}
         finished = self._group.epochs[self._finished :] if self._is_judged else ()
         if finished:
             self._finished += len(finished)
-            told["finished"] = json.dumps([messages.to_json(epoch) for epoch in finished])
-        return told
+            report["finished"] = json.dumps([messages.to_json(epoch) for epoch in finished])
+        return report
 
     def _goes_on(self, outcome: TrialOutcome) -> bool:
         """A trial that was cut short goes on from its checkpoint, if it has come further than the one that it found:
@@ -255,8 +255,8 @@ class _Watcher(private_tune.Events):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         config = self._config(trial)
-        if told := result.pop("outcome", None):  # Tune would keep it
-            outcome = messages.trial_outcome(json.loads(told))
+        if ended := result.pop("outcome", None):  # Tune would keep it
+            outcome = messages.trial_outcome(json.loads(ended))
             if outcome.status == "lost":
                 self._site.look_again()
             timeline = json.loads(result.pop("timeline", "[]"))

@@ -105,8 +105,8 @@ def _require(text: str, overrides: Sequence[str], place: str) -> None:
     except InputError as error:
         if not error.mistakes or (overrides and any(not one.key for one in error.mistakes)):
             raise  # an override that can't be read says so itself
-        told = (_in_words_of_a_table(one, bool(overrides)) for one in error.mistakes)
-        raise InputError(place, list(dict.fromkeys(told))) from None
+        mistakes = (_in_words_of_a_table(one, bool(overrides)) for one in error.mistakes)
+        raise InputError(place, list(dict.fromkeys(mistakes))) from None
 
 
 def _in_words_of_a_table(mistake: Mistake, is_set: bool) -> Mistake:
@@ -334,13 +334,13 @@ def _show(
     print(f"{table.name} against {name}{marked}")
     named = _names(table)
     for word, claims in (("images/s", [one.rate for one in held]), (_word(held), [one.relative for one in held])):
-        if told := reproduction.counted(claims):
+        if counted := reproduction.counted(claims):
             shown = [
                 named[one.row.line] | ({} if claim is one.rate else {"over": one.over}) | _claimed(claim)
                 for one, claim in zip(held, claims, strict=True)
                 if claim
             ]
-            tables.show_rows(shown, "table", f"\n{word}: {told}")
+            tables.show_rows(shown, "table", f"\n{word}: {counted}")
     print(
         "\n"
         f"a row holds if its ratio's whole 95% interval lies within 1 ± {100 * within:.3g}% and half of the last"

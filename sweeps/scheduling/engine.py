@@ -127,7 +127,7 @@ class Engine:
 
     def _may_be_base(self, record: TrialRecord) -> None:
         """One that was stopped may be run again, as another attempt."""
-        self._bases.told(record)
+        self._bases.tell(record)
         if record.outcome.status == "pruned":
             self.attempts[record.config.trial] = record.attempts
 
@@ -184,7 +184,7 @@ class Engine:
         blamed = self.to_blame(record)
         record = dataclasses.replace(record, outcome=self._signed(record))
         config = self._over(record, now)
-        is_again = self._faults.told(record, blamed)
+        is_again = self._faults.tell(record, blamed)
         if is_again:
             self._wait(config)
         self._set_bad_nodes_aside()
@@ -344,10 +344,10 @@ class Engine:
 
     def _learn(self, record: TrialRecord) -> None:
         """From an end that counts."""
-        self._strategy.told(record)
+        self._strategy.tell(record)
         self._durations.learn(record)
-        self._feasible.told(record)
-        self._bases.told(record)
+        self._feasible.tell(record)
+        self._bases.tell(record)
         for config in self._feasible.freed():  # ruled out by what has turned out to be wrong
             self._wait(config)
         for config in self._bases.again() if self._rungs else ():

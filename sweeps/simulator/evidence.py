@@ -72,7 +72,7 @@ def fitted_to(system: str, framework: str, settings: Mapping[str, Any], unit: st
     return None
 
 
-def told(trials: Sequence[TrialConfig], kind: str, rows: Sequence[Row]) -> Iterator[str]:
+def summary_lines(trials: Sequence[TrialConfig], kind: str, rows: Sequence[Row]) -> Iterator[str]:
     """How near the model comes to the published figures of the trials' networks; where it misses; what none judges."""
     networks = {trial.model for trial in trials}
     ours = [row for row in rows if row.model in networks and model.KINDS[kind].gpus]

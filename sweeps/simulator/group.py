@@ -119,13 +119,13 @@ def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: floa
         report, ended_at, epochs = measuring.convergence()
     else:
         report, ended_at = measuring.throughput(_earlier(config, cluster, bench))
-    after_s, told = ended_at - at, tuple((then - at, epoch) for then, epoch in epochs)
+    after_s, passed = ended_at - at, tuple((then - at, epoch) for then, epoch in epochs)
     if fate.random() < cluster.loss:
         lost_s = fate.uniform(launch_s, after_s)
-        return Ended(_lost(granted, fate), lost_s, tuple(one for one in told if one[0] < lost_s))
+        return Ended(_lost(granted, fate), lost_s, tuple(one for one in passed if one[0] < lost_s))
     reports = tuple(dataclasses.replace(report, rank=place.rank) for place in granted)
     return Ended(
-        TrialOutcome(status="completed", measurement=Measurement(ranks=reports), granted=granted), after_s, told
+        TrialOutcome(status="completed", measurement=Measurement(ranks=reports), granted=granted), after_s, passed
     )
 
 

@@ -80,7 +80,7 @@ class Measuring:
         """The same, and each epoch with the time at which it was over."""
         config, (train, _) = self._config, learning.images(self._config)
         began_at = clock = self._entered_at + self._build_s
-        told: list[tuple[float, EpochRecord]] = []
+        finished: list[tuple[float, EpochRecord]] = []
         is_reached = False
         step_ms = self._level(self._step.step_ms)
         for number in range(1, config.epochs + 1):
@@ -99,10 +99,10 @@ class Measuring:
                 record = dataclasses.replace(record, evaluate_s=evaluate_s, top1=top1, top5=learning.top5(top1))
                 is_reached = learning.is_reached(config, top1)
                 clock += evaluate_s
-            told.append((clock, record))
+            finished.append((clock, record))
             if is_reached:
                 break
-        epochs = tuple(record for _, record in told)
+        epochs = tuple(record for _, record in finished)
         report = self._report(
             images=len(epochs) * train // config.gpus,
             window_s=sum(epoch.train_s for epoch in epochs),
@@ -110,7 +110,7 @@ class Measuring:
             epochs=epochs,
             reached_target=is_reached,
         )
-        return report, clock + trial_time.REPORT_S, told
+        return report, clock + trial_time.REPORT_S, finished
 
     def _trace(self) -> list[float]:
         """As many steps as there may be, in milliseconds; the first builds the step."""

@@ -207,18 +207,18 @@ class Store:
             "sweep.outcome": outcome.status,
         }
         why = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
-        told = {"sweep.kind": outcome.kind, "sweep.message": outcome.message, NOTE: why}
-        told |= {
+        texts = {"sweep.kind": outcome.kind, "sweep.message": outcome.message, NOTE: why}
+        texts |= {
             "sweep.limited_by": rows.limited_by(record),
             "sweep.why_withheld": rows.why_withheld(record),
             "sweep.pinned": rows.pinned(record),
         }
-        tags |= {name: text[: description.LONGEST] for name, text in told.items() if text}
+        tags |= {name: text[: description.LONGEST] for name, text in texts.items() if text}
         tags |= {f"sweep.{name}": where for name, where in rows.where(record).items() if where}
         if outcome.measurement:
             first = outcome.measurement.ranks[0]
-            tags |= {f"{rows.VARIABLE}{name}": told for name, told in first.in_force.items()}
-            tags |= {f"{rows.READ_BACK}{name}": told for name, told in first.runs.items()}
+            tags |= {f"{rows.VARIABLE}{name}": value for name, value in first.in_force.items()}
+            tags |= {f"{rows.READ_BACK}{name}": value for name, value in first.runs.items()}
         return Entry(
             trial=config.trial,
             name=f"{self._name(config)} #{config.repeat}",
@@ -291,8 +291,8 @@ class Store:
 
     def _nodes(self) -> dict[str, str]:
         """What the sweep was planned for, if its ledger tells and a tag can hold it."""
-        told = arrangements.written(self._facts.nodes) if self._facts.nodes else ""
-        return {NODES: told} if told and len(told) <= description.LONGEST else {}
+        written = arrangements.written(self._facts.nodes) if self._facts.nodes else ""
+        return {NODES: written} if written and len(written) <= description.LONGEST else {}
 
     def _experiment_id(self) -> str:
         from mlflow.exceptions import MlflowException

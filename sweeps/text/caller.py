@@ -92,7 +92,7 @@ def current() -> Caller:
     return _known[-1] if _known else Caller(me())
 
 
-def told() -> str:
+def as_json() -> str:
     """The same as text, for the environment of a command on the head."""
     return json.dumps(dataclasses.asdict(current()) | {"address": masked(current().address)})
 

@@ -257,7 +257,7 @@ def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Lapto
     assert efficiency[200] > efficiency[20], (share, speed)
     slow, free = (link.Trial(speed[mbit, 2], share[mbit, 2], 0) for mbit in (20, 0))
     # How near it comes, and how often, says `make bench ONE=link`.
-    assert link.told(slow, free) == pytest.approx(link.removed(slow, free), abs=0.1), (share, speed)
+    assert link.attributed(slow, free) == pytest.approx(link.removed(slow, free), abs=0.1), (share, speed)
 
 
 def test_mlflow_is_seen_through_a_tunnel(laptop: Laptop) -> None:

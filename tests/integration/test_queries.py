@@ -87,16 +87,16 @@ def test_what_is_read_is_what_the_ledger_holds_and_what_mlflow_says(store: str) 
 
 
 def test_what_the_store_holds_whole_is_told_by_sweep(store: str) -> None:
-    assert query.told(["small"]) == {}
+    assert query.stored_trials(["small"]) == {}
     small = record()
     tracking.sync(small)
     everything = {trial.config.trial for trial in small.trials}
-    assert query.told(["small", "unknown"]) == {"id of small": everything}
+    assert query.stored_trials(["small", "unknown"]) == {"id of small": everything}
     gone, half, *_ = sorted(everything)
     MlflowClient().delete_run(run_of(gone))
     MlflowClient().update_run(run_of(half), status="RUNNING")
-    assert query.told(["small"]) == {"id of small": everything - {gone, half}}
-    assert query.told([]) == {}
+    assert query.stored_trials(["small"]) == {"id of small": everything - {gone, half}}
+    assert query.stored_trials([]) == {}
 
 
 def test_no_copy_hides_what_was_done_in_mlflow(store: str) -> None:

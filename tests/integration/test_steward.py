@@ -81,10 +81,10 @@ def test_one_that_was_lost_leaves_the_request_as_it_is_until_the_living_have_tol
     first.want("gone", TWO)
     back = ray.lease_actor(is_back=True)
     assert back.review(), "whoever is there has not spoken yet"
-    ray.now += lease_actor.TOLD_WITHIN_S / 2
+    ray.now += lease_actor.REPORTED_WITHIN_S / 2
     back.want("a", ONE)
     assert ray.request == ONE + TWO, "others may want them still: no node goes for a lease actor that was lost"
-    ray.now += lease_actor.TOLD_WITHIN_S
+    ray.now += lease_actor.REPORTED_WITHIN_S
     assert back.review()
     assert ray.request == ONE, "the one that died meanwhile has not told it"
     ray.ended = {"a"}

@@ -147,7 +147,7 @@ def test_ray_up_is_suggested_with_the_launcher_file_that_was_named_and_with_no_o
 
     def relay(arguments: object, url: str, sends: object = None) -> int:
         heard.append(versions.said(["x"]))
-        monkeypatch.setenv(caller.CALLED, caller.told())
+        monkeypatch.setenv(caller.CALLED, caller.as_json())
         heard.append(versions.said(["x"]))
         return 0
 
@@ -164,7 +164,7 @@ def test_a_head_answers_one_whose_newer_command_tells_it_more(monkeypatch: pytes
 
 def test_a_secret_in_an_address_is_not_passed_on() -> None:
     with caller.known("http://me:secret-of-mine@head:8265", "http"):
-        assert "secret-of-mine" not in caller.told()
+        assert "secret-of-mine" not in caller.as_json()
 
 
 def test_a_command_that_is_refused_says_it_with_the_address_that_counts(capsys: pytest.CaptureFixture[str]) -> None:

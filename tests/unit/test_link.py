@@ -26,7 +26,7 @@ def test_shares_that_are_right_say_what_removing_the_throttle_gives(
     """Though ranks wait for each other without a throttle too."""
     slow, free = trial(computing_ms, waiting_ms + throttle_ms), trial(computing_ms, waiting_ms)
     assert link.removed(slow, free) == pytest.approx(throttle_ms / (computing_ms + waiting_ms + throttle_ms))
-    assert link.told(slow, free) == pytest.approx(link.removed(slow, free))
+    assert link.attributed(slow, free) == pytest.approx(link.removed(slow, free))
 
 
 @pytest.mark.parametrize(("off", "is_near"), [(0.04, True), (-0.04, True), (0.06, False), (-0.06, False)])

@@ -324,9 +324,9 @@ def test_data_that_changes_while_a_trial_reads_it_is_like_no_other(images: Path)
     trial = reading(str(images))
     rank = Made("sw", datafiles.of_trial(trial))
     report = record(trial).outcome.measurement.ranks[0]  # type: ignore[union-attr]
-    assert rank.told(report, trial).data_files == rank.data_files
+    assert rank.stamp(report, trial).data_files == rank.data_files
     (images / "train-00000-of-00002").write_bytes(b"new")
-    assert rank.told(report, trial).data_files not in (rank.data_files, datafiles.of_trial(trial))
+    assert rank.stamp(report, trial).data_files not in (rank.data_files, datafiles.of_trial(trial))
 
 
 # the arrangement
@@ -400,7 +400,7 @@ def test_every_search_runs_cells_of_the_plan_s_nodes(method: str) -> None:
     while proposed := strategy.propose():
         ran += proposed
         for trial in proposed:
-            strategy.told(record(trial))
+            strategy.tell(record(trial))
     assert ran
     assert all(sum(trial.arrangement) == trial.gpus for trial in ran)
     assert not [trial for trial in ran if (trial.gpus, trial.placement) == (8, "spread")], "which is pack here"

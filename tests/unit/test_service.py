@@ -88,7 +88,7 @@ def test_what_was_said_on_two_streams_is_told_apart_again() -> None:
     out.write("o | 2\nrest")
     out.close()
     lines = [*log.getvalue().splitlines(), "2026 INFO Ray's own line", f"sweep|{marked_output.CODE}|3"]
-    assert [marked_output.told(line) for line in lines] == [
+    assert [marked_output.parsed(line) for line in lines] == [
         ("o", "one"),
         ("e", "oh"),
         ("o", "two | 2"),
@@ -125,7 +125,7 @@ def test_no_character_of_what_a_relayed_command_says_is_lost() -> None:
     log = io.StringIO()
     marked_output.Marked(marked_output.OUT, log).write(f"{ODD}\n\nlast\n")
     client: Any = Failed(log.getvalue())
-    said = [marked_output.told(line) for line in ray_jobs._lines(client, "x")]
+    said = [marked_output.parsed(line) for line in ray_jobs._lines(client, "x")]
     assert said == [("o", ODD), ("o", ""), ("o", "last")]
     client = Failed("one\nwithout an end")
     assert [*ray_jobs._lines(client, "x")] == ["one", "without an end"]
@@ -161,8 +161,8 @@ def test_a_relayed_command_ends_with_its_exit_code(capsys: pytest.CaptureFixture
     finally:
         sys.stdout, sys.stderr = out, err
     lines = capsys.readouterr().out.splitlines()
-    assert marked_output.told(lines[-1]) == (marked_output.CODE, "2")
-    assert any((marked_output.told(line) or "")[0:1] == ("e",) for line in lines)
+    assert marked_output.parsed(lines[-1]) == (marked_output.CODE, "2")
+    assert any((marked_output.parsed(line) or "")[0:1] == ("e",) for line in lines)
 
 
 def _drawn(told: dict[str, Any]) -> str:

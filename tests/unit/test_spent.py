@@ -579,7 +579,7 @@ def test_status_report_and_mlflow_tell_the_same_figure_as_the_ledger() -> None:
     of = stopped()
     assert ledger.read("study").spent == of.spent == 8
     assert status.look("study")["spent"] == 8
-    assert "8 rank-hours spent" in report.told("study")
+    assert "8 rank-hours spent" in report.as_text("study")
     conclusion = report.conclusion("study")
     assert conclusion.gpu_hours == 8
     assert "8 rank-hours spent" in conclusion.markdown
@@ -598,7 +598,7 @@ def test_a_plan_says_what_its_budget_can_never_hold() -> None:
     trials = plan.plan(sweep_file.parse(text, "x")).trials
     hours = dict(zip((trial.cell for trial in trials), (0.5, 1.0, 2.0), strict=True))
     known = Durations(lambda config: HOUR * hours[config.cell])
-    lines = forecast.told(sweep_file.parse(text, "x"), trials, FOUR, known)
+    lines = forecast.summary_lines(sweep_file.parse(text, "x"), trials, FOUR, known)
     refused = "! 2 trials need more than the whole budget, the cheapest of them about 4 rank-hours: they won't run"
     assert refused in lines
 

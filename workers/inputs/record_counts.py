@@ -93,9 +93,9 @@ def of_ranks(parts: Sequence[shards.Part], folder: str, ring: Ring, beat: Beat) 
             if time.perf_counter() >= until:
                 is_done = False
                 break
-        told = np.zeros(ring.size + 1, np.int64)
-        told[ring.rank], told[-1] = own, not is_done
-        *counts, counting = ring.total(told).tolist()
+        shared = np.zeros(ring.size + 1, np.int64)
+        shared[ring.rank], shared[-1] = own, not is_done
+        *counts, counting = ring.total(shared).tolist()
         others = sum(counts) - own
         beat("count", others + own)
         if not counting:

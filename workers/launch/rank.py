@@ -33,7 +33,7 @@ class Made:
     software: str = ""  # fingerprints: of what its process has loaded,
     data_files: str = ""  # and of the files that it reads
 
-    def told(self, report: messages.RankReport, config: messages.TrialConfig) -> messages.RankReport:
+    def stamp(self, report: messages.RankReport, config: messages.TrialConfig) -> messages.RankReport:
         """Return the report with these; data that changed while it was read has two, and is like no other."""
         now = datafiles.of_trial(config)
         files = self.data_files if now == self.data_files else f"{self.data_files}>{now}"
@@ -54,7 +54,7 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
         os.environ.update(order["env"] | environment.environment(config))
         _check_variables(config)
         made = Made(_software(order["software"]), datafiles.of_trial(config))
-        voice.sign = lambda report: made.told(report, config)
+        voice.sign = lambda report: made.stamp(report, config)
         module, function = order["entry"].split(":")
         entry = getattr(importlib.import_module(module), function)
         entry(config, _remembering(Seat(**order["seat"]), made), voice)

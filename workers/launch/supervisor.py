@@ -96,7 +96,7 @@ def supervise(order: Order, fork_server: str, is_called_off: Callable[[], bool])
                     else:
                         ended = seen
         phase, step = beat.read()
-        told = _usage(order, ended.get("report"))
+        used = _usage(order, ended.get("report"))
         yield RankEnd(
             rank=order.seat.rank,
             phase=phase,
@@ -104,7 +104,7 @@ def supervise(order: Order, fork_server: str, is_called_off: Callable[[], bool])
             at=time.time(),
             log=order.log,
             host=order.seat.host,
-            usage=told,
+            usage=used,
             **ended,
         )
     finally:

@@ -66,7 +66,7 @@ class Findings:
 def of(study: Study) -> Findings:
     """What a sweep found."""
     top = best.of(study)
-    first = [*best.told(study, top)] if top else [*outcomes.nothing_measured(study)]
+    first = [*best.findings(study, top)] if top else [*outcomes.nothing_measured(study)]
     return Findings(
         (*first, *outcomes.cached(study), *outcomes.begun_anew(study), *outcomes.incomplete(study), *_doubts(study)),
         top,

@@ -123,7 +123,7 @@ def _short_of_an_end(study: Study) -> pd.DataFrame:
     return trials[~trials["outcome"].isin(["completed", "cancelled"])]
 
 
-def told(study: Study, best: Best) -> Iterator[Finding]:
+def findings(study: Study, best: Best) -> Iterator[Finding]:
     """The answer, then its notes."""
     yield _answer(study, best)
     if not best.is_alone:

@@ -147,8 +147,8 @@ def _more(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
         if "hardware" not in best.unlike:  # else it would run on unlike nodes again
             yield from _again(study, at, "", f"measures all cells alike: these have {best.measured_with}")
     elif best.repeats:
-        told = "its intervals need repeats" if best.pick.singles else "would tell the best from the nearest"
-        yield from _again(study, at, f"repeats={max(best.repeats, study.facts.spec.repeats + 1)}", told)
+        reason = "its intervals need repeats" if best.pick.singles else "would tell the best from the nearest"
+        yield from _again(study, at, f"repeats={max(best.repeats, study.facts.spec.repeats + 1)}", reason)
     elif best.is_alone and int(best.top["n"]) == 1:
         yield from _again(study, at, "repeats=3", "a single repeat has no interval")
     elif best.is_shown and not study.is_convergence:

@@ -87,7 +87,7 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
 
     from sweeps.record import ledger
     from sweeps.run import forecast, ray_tune
-    from sweeps.run.progress import Progress
+    from sweeps.run.progress import SweepProgress
     from sweeps.run.tracker import Tracker
     from sweeps.scheduling.cache import Cache
     from sweeps.scheduling.engine import Engine
@@ -97,7 +97,7 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
     from sweeps.simulator import cluster as simulated
     from sweeps.spec import plan, sweep_file
 
-    class Watch(Observer):
+    class EndClock(Observer):
         def ready(self) -> None:
             if clock.every:
                 threading.Thread(target=clock.watch, args=[store_file()], daemon=True).start()
@@ -113,10 +113,10 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
         book = ledger.create(planned, text, simulated=SHAPE)
         durations = forecast.learned(machine, is_real=False)
         engine = Engine(lambda _: Listed(planned.trials), durations, Feasibility(), Cache())
-        progress = Progress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
+        progress = SweepProgress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
         tracker = Tracker(book.facts)
         site = ray_cluster.Simulated(machine.nodes)
-        assert ray_tune.run(engine, planned.spec, book, site, [progress, tracker, Watch()])
+        assert ray_tune.run(engine, planned.spec, book, site, [progress, tracker, EndClock()])
         assert not tracker.close(is_complete=True)
         found = clock.readings()
         with contextlib.closing(sqlite3.connect(store_file())) as database:
@@ -137,7 +137,7 @@ def plain(trials: int, clock: Clock) -> dict[str, Any]:
         def step(self) -> dict[str, Any]:
             return {"images_per_s": 1.0, "done": True}
 
-    class Watch(tune.Callback):
+    class TuneEndClock(tune.Callback):
         def on_trial_complete(self, *_: Any, **__: Any) -> None:
             clock.tick()
 
@@ -151,7 +151,7 @@ def plain(trials: int, clock: Clock) -> dict[str, Any]:
             run_config=tune.RunConfig(
                 storage_path=os.getcwd(),
                 verbose=0,
-                callbacks=[Watch()],
+                callbacks=[TuneEndClock()],
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )

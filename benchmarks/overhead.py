@@ -59,7 +59,7 @@ FROM, MANY = 1000, 10_000  # of the memory
 
 
 @dataclasses.dataclass(frozen=True)
-class Spent:
+class TrialSeconds:
     """Seconds of a trial, and of the gap before it."""
 
     record: TrialRecord
@@ -69,7 +69,7 @@ class Spent:
     measuring_s: float
 
 
-def demo() -> tuple[list[Spent], float]:
+def demo() -> tuple[list[TrialSeconds], float]:
     """Its trials, and the seconds from the start of the first to the end of the command."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"SWEEP_RESULTS": f"{folder}/results", "PYTHONPATH": str(HERE.parent)}
@@ -90,7 +90,7 @@ def demo() -> tuple[list[Spent], float]:
     return spent(records), ended_at - records[0].started_at
 
 
-def spent(records: Sequence[TrialRecord]) -> list[Spent]:
+def spent(records: Sequence[TrialRecord]) -> list[TrialSeconds]:
     """Of the trials that measured. Those that a gang found infeasible come before the next one all the same."""
     found = []
     ran = [record for record in records if record.outcome.granted]
@@ -102,7 +102,7 @@ def spent(records: Sequence[TrialRecord]) -> list[Spent]:
         built_at = max(rank.entered_at + rank.build_s for rank in ranks)
         ends_at = max(rank.window_at[1] for rank in ranks)
         found.append(
-            Spent(
+            TrialSeconds(
                 record=record,
                 turnaround_s=built_at - before.ended_at if before else None,
                 follows_alike=before is not None and before.config.gpus == record.config.gpus,
@@ -131,7 +131,7 @@ def pace(run: dict[str, Any], until: float) -> float:
     return float((len(run["ends"]) - WARM) / (until - run["ends"][WARM - 1]))
 
 
-def median_of(turns: Sequence[Spent], follows_alike: bool) -> float:
+def median_of(turns: Sequence[TrialSeconds], follows_alike: bool) -> float:
     found = [one.turnaround_s for one in turns if one.turnaround_s and one.follows_alike == follows_alike]
     return statistics.median(found)
 

@@ -84,7 +84,7 @@ def as_an_ordinary_user() -> None:
     ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)
 
 
-class Cores(NamedTuple):
+class CoreSplit(NamedTuple):
     """Where the ranks of a side run, and all else of it."""
 
     ranks: set[int]
@@ -92,11 +92,11 @@ class Cores(NamedTuple):
 
 
 class Arrangement(NamedTuple):
-    cores: Cores
+    cores: CoreSplit
     has_images: bool = True
 
 
-APART, AMONG = Cores({FIRST_CORE}, {*OTHER_CORES}), Cores(EVERY_CORE, EVERY_CORE)
+APART, AMONG = CoreSplit({FIRST_CORE}, {*OTHER_CORES}), CoreSplit(EVERY_CORE, EVERY_CORE)
 ARRANGEMENTS = {
     "apart": Arrangement(APART),
     "among": Arrangement(AMONG),
@@ -128,7 +128,7 @@ def hold(process: psutil.Process, cores: set[int]) -> None:
 class Side:
     """One of the two gangs, with all its processes."""
 
-    def __init__(self, folder: Path, cores: Cores, command: list[object], **variables: str) -> None:
+    def __init__(self, folder: Path, cores: CoreSplit, command: list[object], **variables: str) -> None:
         self.folder = folder
         self.cores = cores
         self.niceness: set[int] = set()
@@ -209,7 +209,7 @@ class Side:
 class Ours(Side):
     """A sweep in the default mode."""
 
-    def __init__(self, folder: Path, cores: Cores, file: Path) -> None:
+    def __init__(self, folder: Path, cores: CoreSplit, file: Path) -> None:
         super().__init__(folder, cores, [sys.executable, __file__, "sweep", file])
         self._ended = 0
 
@@ -235,7 +235,7 @@ class Ours(Side):
 class Plain(Side):
     """The plain loop, which trains and notes each step until it is ended."""
 
-    def __init__(self, folder: Path, cores: Cores, config: Path) -> None:
+    def __init__(self, folder: Path, cores: CoreSplit, config: Path) -> None:
         launch = [BIN / "horovodrun", "-np", 2, sys.executable, HERE / "plain.py", config, folder]
         super().__init__(folder, cores, launch, TMPDIR=str(folder))  # TensorFlow leaves files there
 
@@ -305,7 +305,7 @@ def _seconds(turns: Sequence[Turn]) -> float:
     return sum(turn.ended - turn.began for turn in turns)
 
 
-class Bench:
+class TrialSeries:
     """Trials of one arrangement, in a folder for what they leave."""
 
     def __init__(self, folder: Path, trials: int, arrangement: Arrangement) -> None:
@@ -386,7 +386,7 @@ def main(trials: int, hows: Sequence[str]) -> int:
     found: dict[str, float] = {"trials": trials}
     with tempfile.TemporaryDirectory() as name:
         for how in hows:
-            bench = Bench(Path(name) / how, trials, ARRANGEMENTS[how])
+            bench = TrialSeries(Path(name) / how, trials, ARRANGEMENTS[how])
             pairs: list[Pair] = []
             print(f"{how:<12}{'ours':>8}{'plain':>10}{'ratio':>9}{'beside':>9}  images/s; ended by")
             for pair in bench.of_itself() if how == "itself" else bench.of_ours():

@@ -52,7 +52,7 @@ def main(asked: Sequence[str], claims: Sequence[Claim] = CLAIMS, root: Path = RO
     if not chosen:
         print("nothing is left")
         return 0
-    run = Run(root=root, began=began, commit=commit_at(root), machine=machine_here())
+    run = BenchmarkRun(root=root, began=began, commit=commit_at(root), machine=machine_here())
     failed, skipped = [], []
     for claim in chosen:
         print(f"\n{claim.benchmark}", flush=True)
@@ -92,7 +92,7 @@ class SkippedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class BenchmarkRun:
     """What the benchmarks that run together share."""
 
     root: Path

@@ -18,7 +18,7 @@ from ray.autoscaler import sdk
 
 from sweeps.cluster import private_ray
 from sweeps.errors import RefusedError
-from sweeps.scheduling.leases import Leases, Need, Terms
+from sweeps.scheduling.leases import Leases, LeaseTerms, Need
 
 NAME, NAMESPACE = "commons", "sweeps"  # as drivers of other versions look for it too
 ON_THE_HEAD = {private_ray.HEAD: 0.001}
@@ -51,7 +51,7 @@ class LeaseActor:
     ) -> dict[str, float]:
         self._stay()
         wanted = [tuple(frozenset(part) for part in need) for need in needs]
-        return self._leases.ask(job, Terms(*terms), busy, wanted, nodes, time.monotonic())
+        return self._leases.ask(job, LeaseTerms(*terms), busy, wanted, nodes, time.monotonic())
 
     def want(self, job: str, bundles: list[dict[str, float]]) -> None:
         """A cluster that grows by itself holds the sum of what its sweeps want, as long as they live."""
@@ -110,7 +110,7 @@ class Member:
         self._last: Mapping[str, float] | None = None  # that was answered
 
     def ask(
-        self, terms: Terms, busy: Mapping[str, float], needs: Sequence[Need], nodes: Mapping[str, int]
+        self, terms: LeaseTerms, busy: Mapping[str, float], needs: Sequence[Need], nodes: Mapping[str, int]
     ) -> Mapping[str, float]:
         """The nodes that others have, and in how many seconds each is expected to be free; asked with those that the
         sweep uses, likewise, what its next starts need, and the GPUs of each node that is there. Raises `RefusedError`

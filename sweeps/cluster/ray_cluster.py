@@ -18,7 +18,7 @@ from sweeps.cluster import cleanup, head_watch, lease_actor, private_ray
 from sweeps.cluster.environment import variable
 from sweeps.errors import RefusedError
 from sweeps.record import ledger
-from sweeps.scheduling.leases import Need, Terms
+from sweeps.scheduling.leases import LeaseTerms, Need
 from sweeps.spec.arrangements import Node
 from sweeps.text import addresses, caller
 from workers.checks import node_checkup
@@ -68,7 +68,7 @@ class Site(Protocol):
     def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
         """Of these variables, by node, those that the processes of Ray don't have there."""
 
-    def shared(self, terms: Terms) -> contextlib.AbstractContextManager[Ask | None]:
+    def shared(self, terms: LeaseTerms) -> contextlib.AbstractContextManager[Ask | None]:
         """With other sweeps that run here; None where there can be none."""
 
     def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
@@ -98,7 +98,7 @@ class Simulated:
     def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
         return {}
 
-    def shared(self, terms: Terms) -> contextlib.AbstractContextManager[None]:
+    def shared(self, terms: LeaseTerms) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
@@ -170,7 +170,7 @@ class Cluster:
             raise RefusedError(f"every node must answer, but: {str(error).splitlines()[0]}\n{_which()}") from None
 
     @contextlib.contextmanager
-    def shared(self, terms: Terms) -> Iterator[Ask | None]:
+    def shared(self, terms: LeaseTerms) -> Iterator[Ask | None]:
         if self._is_our_own:
             yield None
             return

@@ -22,7 +22,7 @@ from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.run import forecast
-from sweeps.run.progress import Progress, explained
+from sweeps.run.progress import SweepProgress, explained
 from sweeps.scheduling import asha, search
 from sweeps.scheduling.asha import Arrival, Rungs
 from sweeps.scheduling.baselines import Bases
@@ -498,7 +498,7 @@ def _conduct(
         bases=_bases(spec),
     )
     engine.resumed(before.done, before.attempts, before.arrivals, before.spent, before.kept)
-    progress = Progress(planned.most, plan.namer(spec), console, forecast.unit(spec), before.done)
+    progress = SweepProgress(planned.most, plan.namer(spec), console, forecast.unit(spec), before.done)
     tracker = Tracker(book.facts)
     status_writer = StatusWriter(book.facts, book.paths, engine, before.done, before.kept)
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.

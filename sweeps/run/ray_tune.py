@@ -27,10 +27,10 @@ from sweeps.run import private_tune
 from sweeps.run.conductor import Conductor
 from sweeps.run.private_tune import PlacedTrial
 from sweeps.scheduling import cache
-from sweeps.scheduling.cache import Made
+from sweeps.scheduling.cache import NodeContents
 from sweeps.scheduling.changes import Sameness
 from sweeps.scheduling.engine import Engine
-from sweeps.scheduling.leases import Terms
+from sweeps.scheduling.leases import LeaseTerms
 from sweeps.scheduling.observer import Observer
 from sweeps.scheduling.packing import Start
 from sweeps.simulator import cluster as simulated
@@ -143,7 +143,7 @@ class _Feed(SearchAlgorithm):
         ask: Ask | None,
         node_actors: NodeActors | None,
         same: dict[str, Any],
-        made: Mapping[str, Made],
+        made: Mapping[str, NodeContents],
     ) -> None:
         self._conductor = conductor
         self._ask = ask
@@ -373,7 +373,7 @@ def run(
         "probe_every_s": 0.0 if facts.simulated else 60 * spec.probe_every_min,
         "is_judged": engine.is_judging,
     }
-    with site.shared(Terms(spec.priority, spec.max_nodes)) as ask:
+    with site.shared(LeaseTerms(spec.priority, spec.max_nodes)) as ask:
         _tune(
             _Feed(conductor, site, ask, node_actors, same, made), spec, conductor, site, observers, paths, node_actors
         )

@@ -57,7 +57,7 @@ class StatusWriter(Observer):
         self._said_at = self._foresaw_at = 0.0
         self._ended: dict[str, str] = {}  # trial to how it ended last
         self._kept = len(kept)
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningStatus] = {}
         self._queue: list[dict[str, Any]] = []
         self._best: TrialRecord | None = None
         for record in (*earlier, *kept):
@@ -65,7 +65,7 @@ class StatusWriter(Observer):
         self._spent = dataclasses.replace(engine.spent(), expected=0.0)  # nothing is foretold before it has begun
 
     def started(self, config: TrialConfig) -> None:
-        self._running[config.trial] = _Running(config)
+        self._running[config.trial] = _RunningStatus(config)
         self._ended.pop(config.trial, None)  # it runs again
 
     def progressed(self, config: TrialConfig, progress: Progress) -> None:
@@ -155,7 +155,7 @@ class StatusWriter(Observer):
         return f"{self._name(config)} #{config.repeat}"
 
 
-class _Running:
+class _RunningStatus:
     """A trial, how far it has come, and how fast it goes between two things that it has said."""
 
     def __init__(self, config: TrialConfig) -> None:

@@ -18,7 +18,7 @@ Fingerprints = tuple[str, str, str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class NodeContents:
     """What a node is made of, and what data it has."""
 
     hardware: str = ""
@@ -30,9 +30,9 @@ class Made:
         return self.hardware, self.software, self.data.get(config.data, "")
 
 
-def made(node: Mapping[str, Any]) -> Made:
+def made(node: Mapping[str, Any]) -> NodeContents:
     """As a node says of itself."""
-    return Made(node["hardware"]["digest"], node["software"]["digest"], node.get("data", {}))
+    return NodeContents(node["hardware"]["digest"], node["software"]["digest"], node.get("data", {}))
 
 
 def joined(nodes: Sequence[tuple[Fingerprints, int]]) -> Fingerprints:

@@ -177,7 +177,7 @@ def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
     return table.sort_values("started_at", kind="stable", na_position="first", ignore_index=True)
 
 
-class Place(NamedTuple):
+class SweepInStore(NamedTuple):
     """Return where a sweep is in a tracking store."""
 
     experiment: str  # its id
@@ -186,7 +186,7 @@ class Place(NamedTuple):
     tags: frozenset[str]  # names of those of the experiment
 
 
-def place(name: str) -> Place:
+def place(name: str) -> SweepInStore:
     """Return the last of several sweeps of a name."""
     uri = tracking.store_name()
     table = _read(uri, [name], OWN)
@@ -198,7 +198,7 @@ def place(name: str) -> Place:
         experiment, tags = remote.experiment(uri, last["experiment"][-1].as_py())
     except Exception as error:  # whatever the store's driver or HTTP library raises
         raise tracking.refused("answer", error) from None
-    return Place(experiment, sweep, own["run"][-1].as_py() if len(own) else "", tags)
+    return SweepInStore(experiment, sweep, own["run"][-1].as_py() if len(own) else "", tags)
 
 
 def stored_trials(names: Collection[str]) -> dict[str, set[str]]:

@@ -255,7 +255,7 @@ def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Lapto
     efficiency = {mbit: speed[mbit, 2] / (2 * speed[0, 1]) for mbit in (0, 200, 20)}
     assert share[0, 2] < share[200, 2] < share[20, 2], (share, speed)
     assert efficiency[200] > efficiency[20], (share, speed)
-    slow, free = (link.Trial(speed[mbit, 2], share[mbit, 2], 0) for mbit in (20, 0))
+    slow, free = (link.LinkTrial(speed[mbit, 2], share[mbit, 2], 0) for mbit in (20, 0))
     # How near it comes, and how often, says `make bench ONE=link`.
     assert link.attributed(slow, free) == pytest.approx(link.removed(slow, free), abs=0.1), (share, speed)
 

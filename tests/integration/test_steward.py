@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sweeps.cluster import lease_actor
-from sweeps.scheduling.leases import Terms
+from sweeps.scheduling.leases import LeaseTerms
 
 ONE, TWO = [{"GPU": 1.0}], [{"GPU": 1.0}] * 2
 
@@ -173,7 +173,7 @@ NODES = {"n0": 4, "n1": 4}
 
 
 def holds(one: lease_actor.Member, node: str) -> Mapping[str, float]:
-    return one.ask(Terms(), {node: 60.0}, [], NODES)
+    return one.ask(LeaseTerms(), {node: 60.0}, [], NODES)
 
 
 def test_a_sweep_that_joins_as_the_last_other_leaves_keeps_its_nodes_and_what_it_wants(ray: Ray, head: Head) -> None:
@@ -183,7 +183,7 @@ def test_a_sweep_that_joins_as_the_last_other_leaves_keeps_its_nodes_and_what_it
     head.before_a_kill.append(lambda: (joins.want(ONE), holds(joins, "n0")))
     last.leave()
     assert not head.before_a_kill, "it has joined in between"
-    assert "n0" in later.ask(Terms(), {}, [(frozenset(["n0"]),)], NODES), "another sweep's trial runs there"
+    assert "n0" in later.ask(LeaseTerms(), {}, [(frozenset(["n0"]),)], NODES), "another sweep's trial runs there"
     assert ray.request == ONE
 
 

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import link
-from link import BATCH, RANKS, Trial
+from link import BATCH, RANKS, LinkTrial
 from sweeps.spec import plan, sweep_file
 
 MS = st.floats(1, 1000)
 
 
-def trial(computing_ms: float, waiting_ms: float, off: float = 0.0) -> Trial:
+def trial(computing_ms: float, waiting_ms: float, off: float = 0.0) -> LinkTrial:
     """Of a step with these parts, whose share of waiting is told with an error."""
     step_ms = computing_ms + waiting_ms
-    return Trial(1e3 * RANKS * BATCH / step_ms, waiting_ms / step_ms + off, parameters=1e5)
+    return LinkTrial(1e3 * RANKS * BATCH / step_ms, waiting_ms / step_ms + off, parameters=1e5)
 
 
 @given(MS, st.floats(0, 100), st.floats(0, 1000))

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.analysis import publication, recipe, reproduction, setups
-from sweeps.analysis.publication import Table
+from sweeps.analysis.publication import PublishedTable
 from sweeps.analysis.reproduction import Held
 from sweeps.cli import main
 from sweeps.errors import InputError
@@ -43,11 +43,11 @@ mine,tiny,cpu,16,1,fp32,1200,12,5
 """
 
 
-def table(text: str = OWN) -> Table:
+def table(text: str = OWN) -> PublishedTable:
     return publication.parse(text, "own.csv", "own")
 
 
-def sweep_of(found: Table, *overrides: str) -> keys.SweepSpec:
+def sweep_of(found: PublishedTable, *overrides: str) -> keys.SweepSpec:
     return sweep_file.parse(recipe.text(found, 3), "recipe", overrides)
 
 
@@ -56,7 +56,9 @@ def planted(config: TrialConfig, rates: list[float], **columns: Any) -> list[dic
     return [{**row, **columns} for row in made]
 
 
-def held(found: Table, factors: Mapping[int, float], tolerance: float = 0.05, noise: float = 0.01) -> tuple[Held, ...]:
+def held(
+    found: PublishedTable, factors: Mapping[int, float], tolerance: float = 0.05, noise: float = 0.01
+) -> tuple[Held, ...]:
     """Each row of a table measured three times, at so many times its figure; those without a factor not at all."""
     asked = sweep_of(found)
     trials = []
@@ -336,7 +338,7 @@ tiny,cpu,16,2,1990,on
 """
 
 
-def met(found: Table, *overrides: str, **facts: Any) -> tuple[keys.SweepSpec, tuple[Held, ...]]:
+def met(found: PublishedTable, *overrides: str, **facts: Any) -> tuple[keys.SweepSpec, tuple[Held, ...]]:
     """Each row measured at its figure, by a sweep with these overrides."""
     asked = sweep_of(found, *overrides)
     trials = []
@@ -347,7 +349,7 @@ def met(found: Table, *overrides: str, **facts: Any) -> tuple[keys.SweepSpec, tu
     return asked, reproduction.reproduce(found, asked, trials, set(), 0.05, NODES)
 
 
-def lines(found: Table, *overrides: str) -> dict[str, tuple[str, str, str]]:
+def lines(found: PublishedTable, *overrides: str) -> dict[str, tuple[str, str, str]]:
     asked, judged = met(found, *overrides)
     told = [dataclasses.astuple(one) for one in setups.aspects(found, judged, asked, (), None)]
     assert len({what for what, *_ in told}) == len(told) or "xla" in {what for what, *_ in told}
@@ -476,7 +478,7 @@ def test_how_far_the_simulator_misses_a_row_is_told_of_the_program_that_was_fitt
     assert any(error is not None for _, error in reproduce._fit(judged, departed, where)) is counts
 
 
-def simulated(found: Table, where: str, *overrides: str) -> tuple[keys.SweepSpec, list[TrialRecord]]:
+def simulated(found: PublishedTable, where: str, *overrides: str) -> tuple[keys.SweepSpec, list[TrialRecord]]:
     """What there is room for, as the simulator answers."""
     asked, cluster = sweep_of(found, *overrides), parse(where)
     done = []

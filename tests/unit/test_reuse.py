@@ -43,7 +43,7 @@ from tests.unit.test_layers import imports, modules
 from workers.contract import datafiles, messages, paths
 from workers.contract.messages import Cached, Granted, TrialConfig, TrialOutcome
 from workers.launch import preload, rank, verdict
-from workers.launch.rank import Made
+from workers.launch.rank import Provenance
 from workers.launch.supervisor import RankEnd
 from workers.node import fingerprint, start_from_source
 
@@ -322,7 +322,7 @@ def test_what_a_trial_does_not_read_is_no_part_of_its_data(images: Path) -> None
 
 def test_data_that_changes_while_a_trial_reads_it_is_like_no_other(images: Path) -> None:
     trial = reading(str(images))
-    rank = Made("sw", datafiles.of_trial(trial))
+    rank = Provenance("sw", datafiles.of_trial(trial))
     report = record(trial).outcome.measurement.ranks[0]  # type: ignore[union-attr]
     assert rank.stamp(report, trial).data_files == rank.data_files
     (images / "train-00000-of-00002").write_bytes(b"new")
@@ -641,7 +641,7 @@ def test_a_sweep_that_goes_on_with_other_code_says_of_what_else_decides_nothing_
         ended(reading("/images", batch_size=512), "failed", "killed", **made),
     ]
     trial = reading("/images")
-    equal = asha.equals(trial, (("a", 1),), {"a": cache.Made("hw", "sw", {"/images": "ff"})})
+    equal = asha.equals(trial, (("a", 1),), {"a": cache.NodeContents("hw", "sw", {"/images": "ff"})})
     stood = {"trial": trial.trial, "cell": trial.cell, "equals": equal, "top1": 0.5, "taken_s": 1.0}
     arrivals = [
         *(asha.Arrival(**stood, epoch=n, is_at_rung=True, is_at_target=False) for n in range(4)),

@@ -29,7 +29,7 @@ from sweeps.run import driver, forecast, metrics, status
 from sweeps.run.conductor import Conductor
 from sweeps.scheduling import search
 from sweeps.scheduling.asha import Rungs
-from sweeps.scheduling.cache import Cache, Made
+from sweeps.scheduling.cache import Cache, NodeContents
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.feasibility import Feasibility
@@ -300,7 +300,7 @@ def known(trial: TrialConfig, hardware: str = "hw") -> dict[str, object]:
     return row | {"arrangement": "", "data_files": "", "trial": trial.trial, "figures": {"images_per_s": 123.0}}
 
 
-UNLIKE = {"n0": Made("hw", "sw"), **{node.name: Made("other", "sw") for node in FOUR[1:]}}
+UNLIKE = {"n0": NodeContents("hw", "sw"), **{node.name: NodeContents("other", "sw") for node in FOUR[1:]}}
 
 
 @pytest.mark.parametrize("spent", [0.0, 1.0, 50.0])
@@ -337,7 +337,7 @@ def test_what_the_budget_does_not_hold_is_used_again_from_whichever_nodes_of_the
     running, trial = config(batch_size=16, gpus=16), config(batch_size=8, gpus=4)
     hours = {running.cell: 0.1, trial.cell: 9.0}
     made = engine([running, trial], hours, budget=2.0, cache=Cache([known(trial)]))
-    made.nodes_are(FOUR, {node.name: Made("hw" if node.name == place else "other", "sw") for node in FOUR})
+    made.nodes_are(FOUR, {node.name: NodeContents("hw" if node.name == place else "other", "sw") for node in FOUR})
     first = made.next(0.0)
     while not isinstance(first, Start):  # the result may come first
         assert isinstance(first, TrialRecord)
@@ -377,7 +377,7 @@ def test_a_base_that_is_run_again_fits_in_a_budget_by_all_that_the_sweep_had_mea
     made = Engine(
         lambda _: Listed([base, again, many]), Durations(lambda _: HOUR), Feasibility(), Cache(), 20.0, rungs=rungs
     )
-    made.nodes_are(FOUR, {node.name: Made("hw", "sw") for node in FOUR})
+    made.nodes_are(FOUR, {node.name: NodeContents("hw", "sw") for node in FOUR})
     made.resumed([pruned, held(many, 0.0, 4 * HOUR), held(again, 0.0, 60.0)], spent=17.0)
     start = made.next(0.0)
     assert isinstance(start, Start)

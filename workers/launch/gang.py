@@ -28,7 +28,7 @@ from workers.contract import datafiles, messages
 from workers.contract.messages import Progress
 from workers.contract.paths import SweepPaths, fork_server_address
 from workers.launch import verdict
-from workers.launch.seats import Bench, seated
+from workers.launch.seats import Location, seated
 from workers.launch.supervisor import Order, RankEnd, is_answering, supervise
 from workers.node import fingerprint, gpus
 from workers.strategies.rendezvous import Rendezvous
@@ -170,12 +170,12 @@ def own_machine() -> tuple[str, bool]:
 class Supervisor:
     """Sits in a bundle, and supervises one rank at a time."""
 
-    def where(self) -> Bench:
+    def where(self) -> Location:
         address, shares_machine = own_machine()
         interfaces = [
             name for name, addresses in psutil.net_if_addrs().items() if any(a.address == address for a in addresses)
         ]
-        return Bench(
+        return Location(
             node=os.uname().nodename,
             node_id=ray.get_runtime_context().get_node_id(),
             address=address,
@@ -238,9 +238,11 @@ class Group:
         self.seats = seats  # of the next trial
         self._placement = placement
         self._node_ids = node_ids
-        self._pools: list[list[tuple[Any, Bench]]] = [[] for _ in seats]  # by bundle: supervisors, and where they sit
+        self._pools: list[list[tuple[Any, Location]]] = [
+            [] for _ in seats
+        ]  # by bundle: supervisors, and where they sit
         self._supervisors: list[Any] = []  # by rank, of the latest trial
-        self._benches: list[Bench] = []  # likewise
+        self._locations: list[Location] = []  # likewise
         self._running: dict[Any, int] = {}  # what a supervisor's run yields: its rank
         self._granted: list[messages.Granted] = []
         self._ends: list[RankEnd] = []
@@ -260,7 +262,7 @@ class Group:
                 str(paths.last_probe(pool[0][1].fork_server)),
                 every_s,
                 config.deadlines.fork_server_s,
-                [bench.gpu for _, bench in pool if bench.gpu],
+                [location.gpu for _, location in pool if location.gpu],
             )
             for pool in self._pools
         ]
@@ -281,42 +283,42 @@ class Group:
             self._granted = []
             self._ends = [RankEnd(rank=gone.rank, what="lost", kind="node lost", message=str(gone), at=time.time())]
             return
-        seats = seated(self._benches)
+        seats = seated(self._locations)
         if config.gpus > 1:
-            alone = len({bench.fork_server for bench in self._benches} | {fork_server_key()}) == 1
+            alone = len({location.fork_server for location in self._locations} | {fork_server_key()}) == 1
             self._rendezvous = Rendezvous(seats, "127.0.0.1" if alone else own_address())
             seats = [dataclasses.replace(seat, rendezvous=self._rendezvous.address) for seat in seats]
         self._saved = paths.checkpoint(config.trial) if config.checkpoint_every else None
         self._kept_before = self._kept()
         made = {
-            "hardware": checkpoint.joined((bench.fork_server, bench.hardware) for bench in self._benches),
+            "hardware": checkpoint.joined((location.fork_server, location.hardware) for location in self._locations),
             "arrangement": messages.arranged(self.seats),
         }
-        places = [f"{bench.node} {bench.hardware} {bench.software}" for bench in self._benches]
+        places = [f"{location.node} {location.hardware} {location.software}" for location in self._locations]
         history = str(paths.history(config.cell, places))
         self._granted = [
             messages.Granted(
                 rank=rank,
-                node=bench.node,
-                gpu=bench.gpu,
-                node_id=bench.node_id,
-                hardware=bench.hardware,
-                software=bench.software,
+                node=location.node,
+                gpu=location.gpu,
+                node_id=location.node_id,
+                hardware=location.hardware,
+                software=location.software,
             )
-            for rank, bench in enumerate(self._benches)
+            for rank, location in enumerate(self._locations)
         ]
-        for supervisor, bench, seat in zip(self._supervisors, self._benches, seats, strict=True):
+        for supervisor, location, seat in zip(self._supervisors, self._locations, seats, strict=True):
             order = Order(
                 config=config,
                 seat=dataclasses.replace(
                     seat, checkpoint=str(paths.checkpoint(config.trial)), made=made, history=history
                 ),
                 entry=entry,
-                env=gpus.environment([bench.gpu] if bench.gpu else []),
+                env=gpus.environment([location.gpu] if location.gpu else []),
                 log=str(paths.rank_log(config.trial, seat.rank)),
-                samples=str(paths.samples(bench.fork_server)),
+                samples=str(paths.samples(location.fork_server)),
                 gpus=tuple(
-                    other.gpu for other in self._benches if other.fork_server == bench.fork_server and other.gpu
+                    other.gpu for other in self._locations if other.fork_server == location.fork_server and other.gpu
                 ),
             )
             self._running[supervisor.run.remote(order)] = seat.rank
@@ -369,13 +371,13 @@ class Group:
         calls = [supervisor.where.remote() for _, supervisor in missing]
         while calls and ray.wait(calls, num_returns=len(calls), timeout=LOOK_EVERY_S)[1]:
             self._check_nodes([supervisor for _, supervisor in missing])
-        benches = ray.get(calls)
-        for (bundle, supervisor), bench in zip(missing, benches, strict=True):
-            self._check(bench, bundle)
-            self._pools[bundle].append((supervisor, bench))
+        locations = ray.get(calls)
+        for (bundle, supervisor), location in zip(missing, locations, strict=True):
+            self._check(location, bundle)
+            self._pools[bundle].append((supervisor, location))
             self._pools[bundle].sort(key=lambda one: (len(one[1].gpu), one[1].gpu))  # a gang has its node's first
         seated = [one for pool, ranks in zip(self._pools, self.seats, strict=True) for one in pool[:ranks]]
-        self._benches = [bench for _, bench in seated]
+        self._locations = [location for _, location in seated]
         return [supervisor for supervisor, _ in seated]
 
     def _supervisor(self, config: messages.TrialConfig, bundle: int) -> Any:
@@ -397,10 +399,12 @@ class Group:
                     ray.kill(supervisor)
                 raise NodeGoneError(sum(self.seats[:bundle]), node)
 
-    def _check(self, bench: Bench, bundle: int) -> None:
-        wanted = self._node_ids[bundle] if self._node_ids else bench.node_id
-        if bench.node_id != wanted:
-            raise RuntimeError(f"a rank was to sit on node {wanted[:8]}, but sits on {bench.node} {bench.node_id[:8]}")
+    def _check(self, location: Location, bundle: int) -> None:
+        wanted = self._node_ids[bundle] if self._node_ids else location.node_id
+        if location.node_id != wanted:
+            raise RuntimeError(
+                f"a rank was to sit on node {wanted[:8]}, but sits on {location.node} {location.node_id[:8]}"
+            )
 
     def _hear(self, run: Any) -> None:
         """What a supervisor yields next: progress, or the end of its rank."""

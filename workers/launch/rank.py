@@ -27,7 +27,7 @@ RING_BROKEN = ("HorovodInternalError", "Horovod has been shut down", "/gloo/", "
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class Provenance:
     """What a rank measures with."""
 
     software: str = ""  # fingerprints: of what its process has loaded,
@@ -48,12 +48,12 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
     _redirect(Path(order["log"]), keep=(channel_fd, beat_fd))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     voice = Voice(socket.socket(fileno=channel_fd), Beat(beat_fd))
-    code, made = 0, Made()
+    code, made = 0, Provenance()
     try:
         config = messages.trial_config(order["config"])
         os.environ.update(order["env"] | environment.environment(config))
         _check_variables(config)
-        made = Made(_software(order["software"]), datafiles.of_trial(config))
+        made = Provenance(_software(order["software"]), datafiles.of_trial(config))
         voice.sign = lambda report: made.stamp(report, config)
         module, function = order["entry"].split(":")
         entry = getattr(importlib.import_module(module), function)
@@ -87,7 +87,7 @@ def _software(facts: Mapping[str, Any]) -> str:
     return fingerprint.digest(facts if facts.get("code") else preload.loaded(facts))
 
 
-def _remembering(seat: Seat, made: Made) -> Seat:
+def _remembering(seat: Seat, made: Provenance) -> Seat:
     """Windows that other code or other data have shown say nothing of these; nor do their checkpoints."""
     history = seat.history and str(paths.history_of(Path(seat.history), made.software, made.data_files))
     return dataclasses.replace(seat, history=history, made={**seat.made, **dataclasses.asdict(made)})

@@ -130,7 +130,7 @@ class Stretch(NamedTuple):
         return (self.end - self.begin) * (self.after.monotonic - self.before.monotonic)
 
 
-class Seen(NamedTuple):
+class PartInWindow(NamedTuple):
     """One part of a quantity over a window: the mean of its readings or of its growth a second."""
 
     mean: float
@@ -245,9 +245,9 @@ def _stretches(known: Sequence[Sample], start_at: float, end_at: float) -> list[
     return found
 
 
-def _seen(stretches: Sequence[Stretch], quantity: str, counts_up: bool) -> dict[str, Seen]:
+def _seen(stretches: Sequence[Stretch], quantity: str, counts_up: bool) -> dict[str, PartInWindow]:
     """By part. A counter that has fallen began anew in between, and that stretch tells nothing of it."""
-    seen: dict[str, Seen] = {}
+    seen: dict[str, PartInWindow] = {}
     for stretch in stretches:
         before, after = (sample.values.get(quantity, {}) for sample in (stretch.before, stretch.after))
         between_s = stretch.after.monotonic - stretch.before.monotonic
@@ -260,5 +260,5 @@ def _seen(stretches: Sequence[Stretch], quantity: str, counts_up: bool) -> dict[
                 first = last = growth / between_s
             total, largest, seconds = seen.get(part, (0.0, first, 0.0))
             total += (first + last) / 2 * stretch.seconds
-            seen[part] = Seen(total, max(largest, first, last), seconds + stretch.seconds)
-    return {part: Seen(total / seconds, largest, seconds) for part, (total, largest, seconds) in seen.items()}
+            seen[part] = PartInWindow(total, max(largest, first, last), seconds + stretch.seconds)
+    return {part: PartInWindow(total / seconds, largest, seconds) for part, (total, largest, seconds) in seen.items()}

@@ -52,7 +52,7 @@ def _effects(study: Study, found: object) -> Table:
     return Table("effects-axes", "Each axis, all else equal", columns, tuple(rows), frozenset(columns[2:]), note)
 
 
-def strays(study: Study) -> list[Block]:
+def outliers(study: Study) -> list[Block]:
     """Repeats far from the others of their cell, and ranks that hold up theirs."""
     if study.measured.empty or study.is_convergence:
         return []

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def section(study: Study) -> Section | None:
     table = study.cells
-    unfit = table[table["outcomes"].str.contains("infeasible")]
-    if unfit.empty:
+    infeasible = table[table["outcomes"].str.contains("infeasible")]
+    if infeasible.empty:
         return None
     across = "batch_size" if "batch_size" in study.axes else ("global_batch" if study.is_strong else "")
     down = [axis for axis in study.axes if axis != across]
@@ -37,9 +37,9 @@ def section(study: Study) -> Section | None:
         found = overview.frontier(study.trials, study.plan)
         rows = [tuple(map(str, row)) for row in found.itertuples(index=False)]
         blocks.append(Table("frontier", "The largest batch that fits", tuple(map(str, found.columns)), tuple(rows)))
-    kinds = unfit["kind"].value_counts()
+    kinds = infeasible["kind"].value_counts()
     reasons = ", ".join(f"{n} for {kind}" for kind, n in kinds.items())
-    lead = f"{len(unfit)} of {len(table)} cells can't run here, which is a finding, not a failure: {reasons}."
+    lead = f"{len(infeasible)} of {len(table)} cells can't run here, which is a finding, not a failure: {reasons}."
     return Section("feasibility", "What fits", lead, tuple(blocks))
 
 

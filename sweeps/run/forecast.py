@@ -11,7 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from sweeps.scheduling import durations, gantt
+from sweeps.scheduling import durations
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.packing import Packing
 from sweeps.simulator import trial_time
@@ -19,6 +19,7 @@ from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.spec import arrangements, plan
 from sweeps.spec.arrangements import Node, Seats
 from sweeps.spec.keys import SweepSpec
+from sweeps.text import gantt
 from workers.contract.messages import TrialConfig
 
 

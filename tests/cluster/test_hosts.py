@@ -210,8 +210,8 @@ def test_hosts_are_served_nothing_that_other_code_has_measured(
     for name in ("sweeps", "workers", "references"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setitem(laptop.environment, "PYTHONPATH", str(tmp_path))
-    (tmp_path / "sweeps/scheduling/gantt.py").write_text(
-        (tmp_path / "sweeps/scheduling/gantt.py").read_text() + "# it runs in no rank\n"
+    (tmp_path / "sweeps/text/gantt.py").write_text(
+        (tmp_path / "sweeps/text/gantt.py").read_text() + "# it runs in no rank\n"
     )
     assert kinds(laptop, file) == {"cached": 4}
     loop = tmp_path / "workers/workloads/images/throughput.py"

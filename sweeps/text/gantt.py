@@ -11,8 +11,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from sweeps.spec.arrangements import Seats
-
 FEW = 16  # slots that have a row each
 MOST_ROWS = 40
 LEGIBLE = 4  # columns that a trial should have on average
@@ -27,7 +25,7 @@ class Bar:
     """A trial as planned or as it ran; times in seconds."""
 
     label: str
-    seats: Seats
+    seats: Sequence[tuple[str, int]]  # node and ranks there
     start: float
     end: float
 

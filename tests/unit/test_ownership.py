@@ -130,7 +130,7 @@ def together(*calls: Callable[[int], int], rounds: int = ROUNDS) -> list[tuple[i
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_site", soon)
     monkeypatch.setattr(driver, "_conduct", measured)
-    monkeypatch.setattr(driver, "_told", lambda *_: 0)
+    monkeypatch.setattr(driver, "_summarize", lambda *_: 0)
     monkeypatch.setattr(tracking, "sync", lambda *_, **__: None)
 
 

@@ -244,7 +244,7 @@ def test_a_second_ctrl_c_leaves_the_job_and_says_how_to_end_it(
 def test_of_a_driver_that_does_not_begin_both_commands_for_the_head_are_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ray_jobs, "TOLD_WITHIN_S", 0.0)
+    monkeypatch.setattr(ray_jobs, "NAMED_WITHIN_S", 0.0)
     with pytest.raises(RefusedError) as refused:
         ray_jobs._named(Jobs([], is_heard=True), "job-1")  # type: ignore[arg-type]
     for does in ("stop", "logs"):

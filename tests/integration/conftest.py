@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.clusters import Cluster
 from tests.integration.gangs import KEY
 from tests.integration.input_sets import Elsewhere
 from workers.contract.paths import fork_server_address
@@ -32,3 +33,11 @@ def elsewhere() -> Iterator[Elsewhere]:
     process = Elsewhere()
     yield process
     process.close()
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Cluster]:
+    """A cluster of a head on which no rank may run."""
+    made = Cluster(cpus=0)
+    yield made
+    made.close()

@@ -30,14 +30,6 @@ LONG = SWEEP + "steps: {warmup: 1, measured: 1000}\n"
 SHORT = SWEEP + "steps: {warmup: 1, measured: 3}\n"
 
 
-@pytest.fixture(scope="module")
-def head() -> Iterator[Cluster]:
-    """A cluster of a head on which no rank may run."""
-    made = Cluster(cpus=0)
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def cluster(head: Cluster, workplace: Path) -> Iterator[Cluster]:
     yield head

@@ -57,7 +57,7 @@ def main(asked: Sequence[str], claims: Sequence[Claim] = CLAIMS, root: Path = RO
     for claim in chosen:
         print(f"\n{claim.benchmark}", flush=True)
         try:
-            result = run.of(claim, arguments)
+            result = run.result(claim, arguments)
         except SkippedError as why:
             skipped.append(f"{claim.benchmark}: skipped, its earlier result stays: {why}")
             continue
@@ -100,7 +100,7 @@ class BenchmarkRun:
     commit: str
     machine: str
 
-    def of(self, claim: Claim, arguments: tuple[str, ...]) -> Result:
+    def result(self, claim: Claim, arguments: tuple[str, ...]) -> Result:
         """Run a benchmark, show what it prints, and return its verdict with the circumstances."""
         code = results.digests(claim, self.root)
         busy = psutil.cpu_percent(LISTENING_S) / 100

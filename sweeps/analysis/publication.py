@@ -102,7 +102,7 @@ class PublishedTable:
     def systems(self) -> list[str]:
         return list(dict.fromkeys(row.system for row in self.rows))
 
-    def of(self, beginning: str) -> PublishedTable:
+    def system(self, beginning: str) -> PublishedTable:
         """The rows of one system alone."""
         found = [name for name in self.systems if name == beginning]
         found = found or [name for name in self.systems if name.startswith(beginning)]

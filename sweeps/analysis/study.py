@@ -204,7 +204,7 @@ def _of_store(stored: pd.DataFrame, named: Callable[[TrialConfig], str]) -> pd.D
     )
 
 
-def of(name: str) -> Study:
+def read(name: str) -> Study:
     """The study of a sweep whose ledger lies here, with its twin."""
     found = _alone(name)
     twin = _twin(found.facts)

@@ -81,7 +81,7 @@ def _at_its_place(args: argparse.Namespace, given: Sequence[str]) -> int:
     heeded: Mapping[str, str] = {} if _asks_no_cluster(args) else os.environ
     may, default = _may(args)
     elsewhere = args.elsewhere(args) if hasattr(args, "elsewhere") else ""
-    there = addresses.of(args.address, heeded, may, caller.me(), elsewhere=elsewhere, default=default)
+    there = addresses.choose(args.address, heeded, may, caller.program(), elsewhere=elsewhere, default=default)
     with caller.known(args.address or "", there.kind, there.address):
         if there.kind in addresses.AFAR:
             return int(args.goes_afar(args, _without_address(given), there.address))
@@ -544,7 +544,7 @@ def _how_to_run_afar(args: argparse.Namespace) -> str:
     """The command that runs the same sweep on a cluster that this machine is no part of."""
     put = ["--set", *args.set] if args.set else []
     options = [*(["--fresh"] if args.fresh else []), *(["--skip-impossible"] if args.skip_impossible else [])]
-    return shlex.join([caller.me(), "submit", str(args.file), *put, *options, *_afar(args)])
+    return shlex.join([caller.program(), "submit", str(args.file), *put, *options, *_afar(args)])
 
 
 def _afar(args: argparse.Namespace) -> list[str]:
@@ -559,10 +559,10 @@ def _how_to_reproduce_afar(args: argparse.Namespace) -> str:
     system = ["--system", args.system] if args.system else []
     put = ["--set", *args.set] if args.set else []
     where = _afar(args)
-    table = shlex.join([caller.me(), "reproduce", args.table or "TABLE", *system])
+    table = shlex.join([caller.program(), "reproduce", args.table or "TABLE", *system])
     repeats = f" --repeats {args.repeats}" if args.repeats != REPEATS else ""
     within = f" --tolerance {args.tolerance}" if args.tolerance != TOLERANCE else ""
-    submits = shlex.join([caller.me(), "submit", "table.yaml", *put, *where])
+    submits = shlex.join([caller.program(), "submit", "table.yaml", *put, *where])
     compares = f"{table}{within} {shlex.join(['--measured', 'NAME', *where])}"
     return f"{table}{repeats} --plan > table.yaml, {submits}, and {compares}"
 

@@ -51,8 +51,8 @@ def _study(name: str, store: str) -> Study:
     from sweeps.store import query
 
     if not store and (name in ledger.names() or not query.is_there()):
-        return study.of(name)
-    return stored.of(name, store)
+        return study.read(name)
+    return stored.read(name, store)
 
 
 def attach(name: str, file: Path, summary: Conclusion | None = None) -> None:
@@ -72,7 +72,7 @@ def conclusion(name: str) -> Conclusion:
     """What was found, for the sweep's own run: the report's first screen, and its findings."""
     from sweeps.analysis import study
 
-    return concluded(study.of(name))
+    return concluded(study.read(name))
 
 
 def concluded(study: Study, found: Findings | None = None) -> Conclusion:
@@ -81,7 +81,7 @@ def concluded(study: Study, found: Findings | None = None) -> Conclusion:
     from sweeps.report import answer
     from sweeps.store import description
 
-    found = found or findings.of(study)
+    found = found or findings.find(study)
     return description.Conclusion(
         answer.markdown(answer.around(study, found)), found.tag(description.LONGEST), study.spent
     )
@@ -106,7 +106,7 @@ def html(study: Study, found: Findings | None = None) -> str:
     source = f"results/{study.name}/ledger.jsonl" if study.stored is None else "the tracking store"
     made = f"Written {now} from {source}. This file needs no network."
     return page.html(
-        study.name, answer.around(study, found or findings.of(study)), sections(study), study.facts.simulated, made
+        study.name, answer.around(study, found or findings.find(study)), sections(study), study.facts.simulated, made
     )
 
 

@@ -17,7 +17,7 @@ from sweeps.store import description, query
 NOTE = re.compile(r"```yaml\n(.*)\n```(?:\nwith `(.*)`)?\s*$", re.DOTALL)
 
 
-def of(name: str, store: str = "") -> Study:
+def read(name: str, store: str = "") -> Study:
     """The latest sweep of that name; raises where the store has none, or not its whole file."""
     trials = query.trials(name, store=store)
     own = query.sweep(name, store=store)

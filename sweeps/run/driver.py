@@ -712,8 +712,8 @@ def _conclude(
         tables.show(overview.frontier(trials, planned), "table", "\nthe largest batch that fits")
     for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
         print(explained(record))
-    done = study.of(facts.name)
-    found = findings.of(done)
+    done = study.read(facts.name)
+    found = findings.find(done)
     print()
     for line in [*found.lines(), *overview.front(trials, planned)]:
         print(line)
@@ -732,7 +732,7 @@ def _conclude(
         expected=expected,
         report=str(_here(page)),
     )
-    print("\n" + "\n".join(next_steps.lines(next_steps.of(done, found, situation))) + "\n")
+    print("\n" + "\n".join(next_steps.lines(next_steps.suggest(done, found, situation))) + "\n")
 
 
 def _here(path: Path) -> Path:

@@ -73,7 +73,7 @@ def answer(ask: Ask, terms: Terms) -> int:
         return _list(ask.form)
     table = find(ask.table)
     if ask.system:
-        table = table.of(ask.system)
+        table = table.system(ask.system)
     if ask.export:
         return _export(table, ask.export)
     if ask.measured:
@@ -165,7 +165,7 @@ def _list(form: tables.Format) -> int:
             continue
         whole = publication.published(one.name)
         for system in whole.systems:
-            table = whole.of(system)
+            table = whole.system(system)
             rows.append(_line(one.name, system, str(len(table.rows)), _room(table, here), _shape(table)))
     tables.show_rows(rows, form)
     if form == "table":

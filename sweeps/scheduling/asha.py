@@ -47,7 +47,7 @@ class Equals:
     data_files: str = ""
     is_known: bool = False  # every node has said what it is made of; else nothing can be compared
 
-    def of(self, name: str) -> str:
+    def asked_for(self, name: str) -> str:
         """What was asked for by one of `ALIKE`."""
         return self.asked[ALIKE.index(name)].removeprefix(f"{name} ")
 
@@ -55,7 +55,7 @@ class Equals:
 def equals(config: TrialConfig, seats: Seats, made: Mapping[str, NodeContents]) -> Equals:
     """Return what tells a trial's equals; `made`: what nodes are made of, by name."""
     asked = tuple(f"{name} {getattr(config, name)}" for name in ALIKE)
-    places = [(made.get(name, NodeContents()).of(config), ranks) for name, ranks in seats]
+    places = [(made.get(name, NodeContents()).fingerprints(config), ranks) for name, ranks in seats]
     found = cache.known(config, places)
     if not found:
         return Equals(asked)

@@ -25,7 +25,7 @@ class NodeContents:
     software: str = ""
     data: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by folder
 
-    def of(self, config: TrialConfig) -> Fingerprints:
+    def fingerprints(self, config: TrialConfig) -> Fingerprints:
         """As far as a trial is concerned."""
         return self.hardware, self.software, self.data.get(config.data, "")
 

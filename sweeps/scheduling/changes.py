@@ -86,7 +86,7 @@ class Sameness:
                 self._add(kind, known, status)
 
     def _count_arrival(self, arrival: Arrival) -> None:
-        made, folder = arrival.equals, arrival.equals.of("data")
+        made, folder = arrival.equals, arrival.equals.asked_for("data")
         if arrival.is_at_rung:
             self._add("", {*rows.digests(made.software)} - {""}, AT_RUNG)
             self._add(folder, {*rows.digests(made.data_files)} - {""}, AT_RUNG)

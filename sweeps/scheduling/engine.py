@@ -306,7 +306,7 @@ class Engine:
         whatever runs there: a result takes no seat."""
         kinds: dict[Fingerprints, list[Node]] = {}
         for node in self._packing.nodes if self._cache.has(config) else ():
-            kinds.setdefault(self._made.get(node.name, NodeContents()).of(config), []).append(node)
+            kinds.setdefault(self._made.get(node.name, NodeContents()).fingerprints(config), []).append(node)
         fitting = (arrangements.place(config, nodes, arrangements.idle(nodes)) for nodes in kinds.values())
         found = (self._cache.outcome(config, self._made_of(config, seats)) for seats in fitting if seats)
         return next(filter(None, found), None)
@@ -323,7 +323,7 @@ class Engine:
 
     def _everywhere(self, config: TrialConfig) -> list[tuple[Fingerprints, int]]:
         """What a trial's ranks find on every node, where all are alike; else nothing that is certain."""
-        unlike = {self._made.get(node.name, NodeContents()).of(config) for node in self._nodes}
+        unlike = {self._made.get(node.name, NodeContents()).fingerprints(config) for node in self._nodes}
         return [(one, config.gpus) for one in unlike] if len(unlike) == 1 else []
 
     def _wait(self, config: TrialConfig) -> None:
@@ -366,12 +366,12 @@ class Engine:
             return outcome
         names = [node for node, ranks in running.seats for _ in range(ranks)]
         places = outcome.granted or [Granted(rank=rank, node=name) for rank, name in enumerate(names)]
-        made = [self._made.get(name, NodeContents()).of(running.config) for name in names]
+        made = [self._made.get(name, NodeContents()).fingerprints(running.config) for name in names]
         return dataclasses.replace(outcome, granted=tuple(_as_made(place, made[place.rank]) for place in places))
 
     def _made_of(self, config: TrialConfig, seats: Seats) -> list[tuple[Fingerprints, int]]:
         """Of all nodes that it would run on, with its ranks there; of none where one has not said."""
-        known = [(self._made[node].of(config), ranks) for node, ranks in seats if node in self._made]
+        known = [(self._made[node].fingerprints(config), ranks) for node, ranks in seats if node in self._made]
         return known if len(known) == len(seats) else []
 
     def to_blame(self, record: TrialRecord) -> set[str]:

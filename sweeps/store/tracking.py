@@ -261,7 +261,7 @@ class Store:
 
     def conclude(self, found: Conclusion) -> None:
         """Say what was found at the sweep's own run, as its note and as JSON, and what it has spent."""
-        tags = {NOTE: description.of(self._facts, found.markdown), FINDINGS: found.findings, **self._nodes()}
+        tags = {NOTE: description.write(self._facts, found.markdown), FINDINGS: found.findings, **self._nodes()}
         if found.gpu_hours is not None:
             tags[SPENT] = repr(found.gpu_hours)
         for name, text in tags.items():
@@ -308,7 +308,7 @@ class Store:
     def _own_run(self) -> str:
         self._runs = self._existing_runs()
         facts = self._facts
-        tags = {**self._common, NOTE: description.of(facts), **self._nodes()}
+        tags = {**self._common, NOTE: description.write(facts), **self._nodes()}
         self.is_new |= "" not in self._runs
         return self._runs.get("") or self._made("", facts.name, _ms(facts.created_at), tags)
 

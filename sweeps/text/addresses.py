@@ -30,7 +30,7 @@ class Place(NamedTuple):
     address: str = ""
 
 
-def of(
+def choose(
     given: str | None,
     environment: Mapping[str, str],
     may: Collection[Kind],

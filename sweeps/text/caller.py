@@ -75,7 +75,7 @@ _known: list[Caller] = []
 def known(address: str, kind: addresses.Kind, place: str = "") -> Iterator[None]:
     """Within the block, `current` is who called this process, with what they said on the command line. `place` is the
     address that counts, whoever has named it."""
-    _known.append(Caller(me(), kind, address, place if kind == "ssh" else ""))
+    _known.append(Caller(program(), kind, address, place if kind == "ssh" else ""))
     try:
         yield
     finally:
@@ -89,7 +89,7 @@ def current() -> Caller:
         return Caller(
             **{name: value for name, value in json.loads(asked).items() if name in fields}
         )  # newer ones ask too
-    return _known[-1] if _known else Caller(me())
+    return _known[-1] if _known else Caller(program())
 
 
 def as_json() -> str:
@@ -101,7 +101,7 @@ def command(*words: str, is_submitted: bool = False) -> str:
     return current().command(*words, is_submitted=is_submitted)
 
 
-def me() -> str:
+def program() -> str:
     """How the user called this command."""
     called = Path(sys.argv[0])
     on_path = any(Path(folder) / "sweep" == called for folder in os.environ.get("PATH", "").split(os.pathsep))

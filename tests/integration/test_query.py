@@ -297,12 +297,12 @@ def test_a_sweep_that_only_the_store_knows_has_the_cells_that_it_was_planned_wit
     facts = dataclasses.replace(record().facts, file=file, trials=planned.trials, nodes=tuple(nodes))
     ended = tuple(records.record(config, 100.0) for config in planned.trials)
     tracking.sync(SweepRecord(facts, ended, is_complete=True))
-    found = stored.of("small")
+    found = stored.read("small")
     assert found.facts.trials == planned.trials
     assert {trial.trial for trial in found.facts.trials} == {*query.trials("small")["trial"]}
     assert plan.places_alike(found.plan, 4, "pack") == plan.places_alike(planned, 4, "pack") == ["pack"]
     assert arrangements.described(found.facts.nodes) == arrangements.described(nodes)
-    assert "Planned for no nodes" not in " ".join(findings.of(found).lines())
+    assert "Planned for no nodes" not in " ".join(findings.find(found).lines())
 
 
 def test_another_store_is_compared_and_reported_where_it_is_named(
@@ -400,9 +400,9 @@ def test_a_sweep_that_is_discarded_leaves_no_run_in_the_store_and_takes_no_other
 def test_of_a_store_that_does_not_tell_the_nodes_that_is_said_and_a_sync_tells_them(store: str) -> None:
     older = record()
     tracking.sync(older)
-    found = stored.of("small")
+    found = stored.read("small")
     assert found.facts.nodes == ()
-    assert "Planned for no nodes: an earlier version stored it" in " ".join(findings.of(found).lines())
+    assert "Planned for no nodes: an earlier version stored it" in " ".join(findings.find(found).lines())
     facts = dataclasses.replace(older.facts, nodes=(Node("a", 4, 0),))
     tracking.sync(dataclasses.replace(older, facts=facts), description.Conclusion("## Found", "[]"))
     assert query.sweep("small")["nodes"] == (Node("node-0", 4, 0),)

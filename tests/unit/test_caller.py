@@ -90,7 +90,7 @@ def test_whoever_submitted_a_sweep_can_copy_each_step_after_it(
 ) -> None:
     of = ends.ended(**how)
     at = next_steps.Situation(caller=Caller(kind=kind, address=address), file="a b.yaml", stopped=stopped)
-    steps = [step for step in next_steps.of(of, findings.of(of), at) if step.word != "log"]
+    steps = [step for step in next_steps.suggest(of, findings.find(of), at) if step.word != "log"]
     assert steps
     for step in steps:
         words = shlex.split(step.what)
@@ -102,7 +102,7 @@ def test_whoever_submitted_a_sweep_can_copy_each_step_after_it(
 def test_a_log_that_lies_on_the_head_is_said_to() -> None:
     of = ends.ended(failed=1)
     at = next_steps.Situation(caller=Caller(kind="ssh", address="c.yaml"))
-    (why,) = [step.why for step in next_steps.of(of, findings.of(of), at) if step.word == "log"]
+    (why,) = [step.why for step in next_steps.suggest(of, findings.find(of), at) if step.word == "log"]
     assert why == "on the head"
 
 

@@ -556,7 +556,7 @@ def stopped() -> Study:
     book.write(held(second, 1000.0, 1000.0 + HOUR, "failed"))
     book.end("stopped")
     book.close()
-    return study.of("study")
+    return study.read("study")
 
 
 def test_a_resume_and_a_retry_go_on_from_what_was_spent(spending: list[float]) -> None:

@@ -180,8 +180,8 @@ def test_a_line_that_is_no_count_is_passed_over(tmp_path: Path, own_cache: Path,
     record_counts.StoredCounts(str(folder)).keep(record_counts.Stamp("other", 1, 2), 3)  # behind a torn line
     kept = record_counts.StoredCounts(str(folder))
     found = json.loads(entry)
-    assert kept.of(record_counts.Stamp("other", 1, 2)) == 3
-    assert kept.of(record_counts.Stamp(found["file"], found["size_bytes"], found["mtime_ns"])) == 30
+    assert kept.get(record_counts.Stamp("other", 1, 2)) == 3
+    assert kept.get(record_counts.Stamp(found["file"], found["size_bytes"], found["mtime_ns"])) == 30
 
 
 def _keep(folder: str, writer: int) -> None:
@@ -198,7 +198,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     for writer in writers:
         writer.join()
     kept = record_counts.StoredCounts(folder)
-    found = [kept.of(record_counts.Stamp(f"file-{writer}-{n}", writer, n)) for writer in range(6) for n in range(100)]
+    found = [kept.get(record_counts.Stamp(f"file-{writer}-{n}", writer, n)) for writer in range(6) for n in range(100)]
     assert found == [1000 * writer + n for writer in range(6) for n in range(100)]
 
 

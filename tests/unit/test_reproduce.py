@@ -469,7 +469,7 @@ def test_a_device_that_a_table_does_not_state_is_not_said_to_be_the_same() -> No
 def test_how_far_the_simulator_misses_a_row_is_told_of_the_program_that_was_fitted_alone(
     override: str, counts: bool
 ) -> None:
-    where, found = "nodes=2,gpu=v100-k", publication.published("a-table-5").of("C4140-K")
+    where, found = "nodes=2,gpu=v100-k", publication.published("a-table-5").system("C4140-K")
     asked, done = simulated(found, where, override)
     trials = [rows.row(one) for one in done]
     judged = reproduction.reproduce(found, asked, trials, {one.config.cell for one in done}, 0.05)
@@ -931,7 +931,7 @@ def test_cells_measured_on_two_machines_are_two_systems_of_the_table(
     book.end("complete")
     found = earlier_table.table("small")
     assert found.systems == ["bbbb", "aaaa"]
-    assert [row.repeats for row in found.of("aaaa").rows] == [2] * 6
+    assert [row.repeats for row in found.system("aaaa").rows] == [2] * 6
     assert len(plan.plan(sweep_of(found)).cells) == 6, "both are answered by the same cells"
 
 

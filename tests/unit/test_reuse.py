@@ -119,13 +119,13 @@ def test_an_edited_copy_is_served_nothing_that_was_measured_before(copy: Path) -
     row = {"trial": trial.trial, "arrangement": "", "hardware": "hw", "software": software(copy), "data_files": ""}
     row |= {"sweep": "earlier", "started_at": 1.7e9, "limited_by": "", "figures": {}}
     known = Cache([row])
-    assert known.outcome(trial, [(made(node).of(trial), 1)])
+    assert known.outcome(trial, [(made(node).fingerprints(trial), 1)])
     (copy / "docs" / "axes.md").unlink()
-    assert known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).of(trial), 1)])
+    assert known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).fingerprints(trial), 1)])
     (copy / "workers" / "frameworks" / "tensorflow" / "learner.py").write_text(
         (copy / "workers" / "frameworks" / "tensorflow" / "learner.py").read_text() + "# edited\n"
     )
-    assert not known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).of(trial), 1)])
+    assert not known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).fingerprints(trial), 1)])
 
 
 def closure(start: tuple[str, ...], of: Any) -> set[str]:

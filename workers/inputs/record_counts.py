@@ -47,7 +47,7 @@ class StoredCounts:
         self._folder = kept_counts() / digest
         self._records = dict(self._read())
 
-    def of(self, stamp: Stamp) -> int | None:
+    def get(self, stamp: Stamp) -> int | None:
         return self._records.get(stamp)
 
     def keep(self, stamp: Stamp, records: int) -> None:
@@ -115,7 +115,7 @@ def so_far(parts: Sequence[shards.Part], kept: StoredCounts) -> Iterator[int]:
 
 def _in_file(path: str, kept: StoredCounts) -> Iterator[int]:
     stamp = _stamp(path)
-    if (known := kept.of(stamp)) is not None:
+    if (known := kept.get(stamp)) is not None:
         yield known
         return
     records = 0

@@ -90,7 +90,7 @@ class Best:
         return math.ceil(self.pick.enough) if self.pick.enough <= MOST_REPEATS else 0
 
 
-def of(study: Study) -> Best | None:
+def find(study: Study) -> Best | None:
     """The sweep's best cell; None where nothing was measured."""
     if study.measured.empty:
         return None

@@ -56,7 +56,7 @@ def lines(steps: list[NextStep]) -> list[str]:
     return [f"  {step.word:<7} {step.what}{f'   ({step.why})' if step.why else ''}" for step in steps]
 
 
-def of(study: Study, found: Findings, at: Situation) -> list[NextStep]:
+def suggest(study: Study, found: Findings, at: Situation) -> list[NextStep]:
     """The steps that fit how the sweep ended, in the order to take them."""
     return [*_looks(study, found, at), *_after(study, found, at)]
 

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 def shortest(nodes: int, slots: int, seconds: Mapping[Gang, float]) -> float:
     """For gangs of these kinds, with the sum of their seconds, on so many nodes of so many slots."""
     gangs = tuple(sorted(seconds))
-    search = Search(nodes, slots, gangs)
+    search = PatternSearch(nodes, slots, gangs)
     needed = np.array([seconds[gang] for gang in gangs])
     patterns = [search.best(np.eye(len(gangs))[kind])[1] for kind in range(len(gangs))]
     bound = 0.0
@@ -43,7 +43,7 @@ def shortest(nodes: int, slots: int, seconds: Mapping[Gang, float]) -> float:
         patterns.append(pattern)
 
 
-class Search:
+class PatternSearch:
     """The most valuable pattern, over every state that the nodes can be in; states with less free are solved first."""
 
     def __init__(self, nodes: int, slots: int, gangs: tuple[Gang, ...]) -> None:

@@ -38,7 +38,7 @@ from tests.integration.gangs import KEY
 from tests.integration.late_ranks import DELAY_S
 from tests.unit.records import config
 from verdicts import conclude
-from workers.contract.paths import nursery_address
+from workers.contract.paths import fork_server_address
 from workers.inputs import dataset
 from workers.launch import verdict
 
@@ -65,7 +65,7 @@ class Cause:
     having: Callable[[Path, Cause, float], dict[str, object]]  # the trial's fields, by its step without the cause
     is_joined: bool = True  # without the cause, too, ranks reduce their gradients
 
-    def told(self, found: Shares) -> Share:
+    def share_of_part(self, found: Shares) -> Share:
         """What the trial says of the part."""
         if self.part == "waits":
             return Share(1 - found.compute.value, found.compute.half_width)
@@ -155,7 +155,7 @@ def found(cause: Cause, folder: Path) -> Found:
     shares = bottleneck.shares(outcome.measurement, trial)
     assert shares
     planted = str(having.get("env") or having.get("cycle_ms"))
-    return Found(planted, cause.told(shares), bottleneck.verdict(shares), with_ms, without_ms)
+    return Found(planted, cause.share_of_part(shares), bottleneck.verdict(shares), with_ms, without_ms)
 
 
 def make_images(folder: Path) -> None:
@@ -164,9 +164,9 @@ def make_images(folder: Path) -> None:
 
 
 @contextmanager
-def nursery() -> Iterator[None]:
+def fork_server() -> Iterator[None]:
     """That forks the ranks."""
-    command = [sys.executable, "-m", "workers.launch.fork_server", nursery_address(KEY)[1:]]
+    command = [sys.executable, "-m", "workers.launch.fork_server", fork_server_address(KEY)[1:]]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         yield
@@ -178,7 +178,7 @@ def nursery() -> Iterator[None]:
 
 def main(runs: int, names: Sequence[str]) -> int:
     errors: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as at, nursery():
+    with tempfile.TemporaryDirectory() as at, fork_server():
         folder = Path(at)
         make_images(folder)
         for _ in range(runs):

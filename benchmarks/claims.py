@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ClaimRow:
     """A line of the table. One without a claim goes on with the claim above it."""
 
     claim: str = ""
@@ -35,7 +35,7 @@ class Claim:
     benchmark: str
     code: tuple[str, ...]
     beside: tuple[str, ...] = ()
-    rows: tuple[Row, ...]
+    rows: tuple[ClaimRow, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -102,14 +102,14 @@ CLAIMS = (
         ),
         beside=(*OF_OURS, "workers/contract/messages.py"),
         rows=(
-            Row(
+            ClaimRow(
                 claim="start 2 ranks, TensorFlow and Horovod ready",
                 ours="{median_s:.2f} s, median of {trials:.0f}",
                 peer="`horovod.ray.RayExecutor`",
                 peer_figures="{ray_executor_s:.2f} s",
                 last="{speedup_over_ray_executor:.1f}×",
             ),
-            Row(
+            ClaimRow(
                 peer="Ray V1 `HorovodTrainer`",
                 peer_figures="{horovod_trainer_s:.2f} s",
                 last="{speedup_over_horovod_trainer:.1f}×",
@@ -144,7 +144,7 @@ CLAIMS = (
         ),
         beside=(*OF_OURS, "sweeps/analysis/__init__.py"),
         rows=(
-            Row(
+            ClaimRow(
                 claim="images/s of a trial on JPEGs over the best plain loop under `horovodrun`: both ranks on one"
                 " core, all else on the other",
                 ours="{apart_ratio:.3f} ({apart_low:.3f} to {apart_high:.3f}), {apart_ours_images_per_s:,.0f} images/s",
@@ -152,14 +152,14 @@ CLAIMS = (
                 peer_figures="{apart_plain_images_per_s:,.0f} images/s",
                 last="median {apart_median:.3f} of {trials:.0f} trials",
             ),
-            Row(
+            ClaimRow(
                 claim="the same with everything on both of the machine's cores",
                 ours="{among_ratio:.3f} ({among_low:.3f} to {among_high:.3f}), {among_ours_images_per_s:,.0f} images/s",
                 peer="the plain loop",
                 peer_figures="{among_plain_images_per_s:,.0f} images/s",
                 last="median {among_median:.3f}",
             ),
-            Row(
+            ClaimRow(
                 claim="the same on both cores without an input: a batch in memory, so that steps are computing and"
                 " reducing alone",
                 ours="{computing_ratio:.3f} ({computing_low:.3f} to {computing_high:.3f}),"
@@ -194,7 +194,7 @@ CLAIMS = (
             "sweeps/analysis/means.py",
         ),
         rows=(
-            Row(
+            ClaimRow(
                 claim="cells whose 95% intervals agree when the same sweep runs twice",
                 ours="{cells_agreeing:.0%} of {cells:.0f}; but {repeats:.0f} repeats leave a cell"
                 " ± {median_half_width:.1%} in the median, and cells that differ by less agree too",
@@ -226,7 +226,7 @@ CLAIMS = (
             "workers/launch/verdict.py",
         ),
         rows=(
-            Row(
+            ClaimRow(
                 claim="what a trial says that a real cause takes of a step (images that come late, a long cycle of"
                 " Horovod's), beside what removing it gives in a run of its own",
                 ours="within 5 points in {least_near:.0%} to {most_near:.0%} of {runs:.0f} runs of each of"
@@ -241,7 +241,7 @@ CLAIMS = (
         code=(*OF_SHARES, "workers/frameworks/tensorflow/models/tiny.py", "tests/cluster/hosts.py"),
         beside=("tests/cluster/launched.py",),
         rows=(
-            Row(
+            ClaimRow(
                 claim="the same of a throttled link between two hosts of network namespaces",
                 ours="within 5 points in {near:.0%} of {runs:.0f} runs",
                 peer="the run over a free link",
@@ -259,7 +259,7 @@ CLAIMS = (
         ),
         beside=("sweeps/analysis/__init__.py", "tests/cluster/launched.py"),
         rows=(
-            Row(
+            ClaimRow(
                 claim="images/s with gradients reduced beside the backward pass: VGG-16 on two such hosts, over a link"
                 " so slow that reducing takes about half a step",
                 ours="{images_per_s:.1f} images/s; {overlap_share:.1%} of a step is overlapped, at least"
@@ -275,14 +275,14 @@ CLAIMS = (
         code=("workers/inputs", "workers/inputs/dataset.py", "sweeps/analysis/means.py"),
         beside=("sweeps/analysis/__init__.py", "workers/contract/messages.py", "workers/strategies/ring.py"),
         rows=(
-            Row(
+            ClaimRow(
                 claim="images/s of one JPEG decode thread: crop, resize, flip, batch",
                 ours="{images_per_s:,.0f}",
                 peer="libjpeg-turbo decoding alone",
                 peer_figures="{turbo_images_per_s:,.0f}",
                 last="{over_turbo:.2f}× ({over_turbo_low:.2f} to {over_turbo_high:.2f})",
             ),
-            Row(
+            ClaimRow(
                 peer="plain `tf.data`: decode, resize, batch",
                 peer_figures="{plain_images_per_s:,.0f}",
                 last="{over_plain:.2f}× ({over_plain_low:.2f} to {over_plain_high:.2f})",
@@ -303,13 +303,13 @@ CLAIMS = (
         ),
         beside=("sweeps/scheduling/cache.py", "sweeps/record/ledger.py", "workers/contract/messages.py"),
         rows=(
-            Row(
+            ClaimRow(
                 claim="makespan of 500 mixed gangs over its lower bound, on 4, 8 and 32 GPUs, in random order",
                 ours="medians {median_4:.3f}, {median_8:.3f}, {median_32:.3f}; worst {worst:.3f} of {seeds:.0f} seeds",
                 peer="a model of Ray Tune's own order",
                 last="{tune_median:.3f}, {tune_worst:.3f}",
             ),
-            Row(
+            ClaimRow(
                 peer="the largest first, which ties size to start",
                 peer_figures="{largest_first_median:.3f}, {largest_first_worst:.3f}",
                 last="a sweep lasts {over_largest_first:.1%} longer",
@@ -354,19 +354,19 @@ CLAIMS = (
         ),
         beside=("sweeps/cli/__main__.py", "sweeps/cluster/ray_cluster.py"),
         rows=(
-            Row(
+            ClaimRow(
                 claim="instant trials a second through all of the control plane",
                 ours="{ours_a_second:.0f}; median ratio {pace_over_tune:.2f} of {turns:.0f} turns",
                 peer="Ray Tune alone, keeping no results",
                 peer_figures="{tune_a_second:.0f}",
                 last="{pace_over_tune_least:.2f} to {pace_over_tune_most:.2f}",
             ),
-            Row(
+            ClaimRow(
                 claim="the same until MLflow has the last of 10,000, on SQLite",
                 ours="{stored_a_second:.0f}; none waits longer than {waited_s:.1f} s",
                 last="memory grows {memory_growth:.2f}×",
             ),
-            Row(
+            ClaimRow(
                 claim="from a trial's end to the next one's first step done, in the demo",
                 ours="median {turnaround_s:.1f} s",
                 last="{measuring_share:.0%} of its time is measuring",
@@ -387,15 +387,17 @@ CLAIMS = (
         ),
         beside=("sweeps/store/query.py",),
         rows=(
-            Row(
+            ClaimRow(
                 claim="writing a trial to MLflow, sqlite",
                 ours="{local_ours_ms:.1f} ms, median of {trials:.0f}",
                 peer="the plain batch call",
                 peer_figures="{local_plain_ms:.1f} ms",
                 last="{local_ratio:.2f}× (over HTTP {http_ratio:.2f}×)",
             ),
-            Row(peer="fluent calls", peer_figures="{local_fluent_ms:,.0f} ms", last="{local_fluent_over_ours:.0f}×"),
-            Row(
+            ClaimRow(
+                peer="fluent calls", peer_figures="{local_fluent_ms:,.0f} ms", last="{local_fluent_over_ours:.0f}×"
+            ),
+            ClaimRow(
                 peer="Ray's `MLflowLoggerCallback`",
                 peer_figures="{local_callback_ms:,.0f} ms",
                 last="{local_callback_over_ours:.0f}×",
@@ -413,14 +415,14 @@ CLAIMS = (
             "sweeps/store/tabular.py",
         ),
         rows=(
-            Row(
+            ClaimRow(
                 claim="a sweep's trials as a DataFrame: 1,000, 10,000, 100,000, first time",
                 ours="{first_s_1000:.2f}, {first_s_10000:.2f}, {first_s_100000:.1f} s",
                 peer="`mlflow.search_runs`",
                 peer_figures="{search_s_1000:.1f}, {search_s_10000:.0f}, {search_s_100000:.0f} s",
                 last="{first_1000:.0f}×, {first_10000:.0f}×, {first_100000:.0f}×",
             ),
-            Row(
+            ClaimRow(
                 claim="the same again, from the copy beside the store",
                 ours="{copy_s_1000:.2f}, {copy_s_10000:.2f}, {copy_s_100000:.2f} s",
                 peer="the same",
@@ -445,7 +447,7 @@ CLAIMS = (
         ),
         beside=("sweeps/analysis/__init__.py",),
         rows=(
-            Row(
+            ClaimRow(
                 claim="published images/s and speed-ups, each left out of what the simulator is fitted to",
                 ours="within {left_out_worst:.1%}; median {left_out_median:.2%}, by least squares"
                 " {squares_left_out_median:.2%}, with whole systems left out {system_left_out_median:.2%}",
@@ -459,7 +461,7 @@ CLAIMS = (
         benchmark="intervals",
         code=("workers/measure/steady.py", "workers/measure/student_t.py"),
         rows=(
-            Row(
+            ClaimRow(
                 claim="95% interval, where it is not withheld, covers the truth, at the defaults",
                 ours="{coverage_least:.0%} to {coverage_most:.0%} of traces",
                 peer="looking after every step",

@@ -56,7 +56,7 @@ class Clock:
         if self.every and len(self.ends) % self.every == 0:
             self.held_kb.append(held_kb())
 
-    def told(self) -> dict[str, Any]:
+    def readings(self) -> dict[str, Any]:
         done = time.perf_counter()
         return {"ends": self.ends, "done": done, "held_kb": self.held_kb, "waited_s": self.waited_s}
 
@@ -88,7 +88,7 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
 
     from sweeps.record import ledger
     from sweeps.run import executor, forecast
-    from sweeps.run.progress import Progress
+    from sweeps.run.progress import SweepProgress
     from sweeps.run.ray_tune import RayTune
     from sweeps.run.tracker import Tracker
     from sweeps.scheduling.cache import Cache
@@ -99,7 +99,7 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
     from sweeps.simulator import cluster as simulated
     from sweeps.spec import plan, sweep_file
 
-    class Watch(Observer):
+    class EndClock(Observer):
         def ready(self) -> None:
             if clock.every:
                 threading.Thread(target=clock.watch, args=[store_file()], daemon=True).start()
@@ -115,16 +115,16 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
         book = ledger.create(planned, text, simulated=SHAPE)
         durations = forecast.learned(machine, is_real=False)
         engine = Engine(lambda _: Listed(planned.trials), durations, Feasibility(), Cache())
-        progress = Progress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
+        progress = SweepProgress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
         tracker = Tracker(book.facts)
         tune = RayTune(book.facts, book.paths, Simulated(machine.nodes))
-        assert executor.carry_out(engine, book, tune, [progress, tracker, Watch()])
+        assert executor.carry_out(engine, book, tune, [progress, tracker, EndClock()])
         assert not tracker.close(is_complete=True)
-        told = clock.told()
+        found = clock.readings()
         with contextlib.closing(sqlite3.connect(store_file())) as database:
             ((stored,),) = database.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'")
         assert stored == trials + 1, f"the store has {stored} runs of {trials} trials and their sweep"
-        return told
+        return found
 
 
 def plain(trials: int, clock: Clock) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def plain(trials: int, clock: Clock) -> dict[str, Any]:
         def step(self) -> dict[str, Any]:
             return {"images_per_s": 1.0, "done": True}
 
-    class Watch(tune.Callback):
+    class TuneEndClock(tune.Callback):
         def on_trial_complete(self, *_: Any, **__: Any) -> None:
             clock.tick()
 
@@ -153,20 +153,20 @@ def plain(trials: int, clock: Clock) -> dict[str, Any]:
             run_config=tune.RunConfig(
                 storage_path=os.getcwd(),
                 verbose=0,
-                callbacks=[Watch()],
+                callbacks=[TuneEndClock()],
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
         tuner.fit()
-        return clock.told()
+        return clock.readings()
 
 
 def main(which: str, trials: int, every: int = 0) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ |= {"SWEEP_RESULTS": folder, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/store.db"}
-        told = {"ours": ours, "plain": plain}[which](trials, Clock(every))
-        print(json.dumps(told), flush=True)
+        result = {"ours": ours, "plain": plain}[which](trials, Clock(every))
+        print(json.dumps(result), flush=True)
         os.chdir(Path(__file__).parent)
 
 

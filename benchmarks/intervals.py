@@ -149,7 +149,7 @@ def warmup(rng: Generator, n: int) -> Steps:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TraceTrial:
     steps: int
     why_not: str
     is_right: bool
@@ -161,7 +161,7 @@ class Trial:
         return not self.why_not and not self.is_right
 
 
-def sequence(name: str, number: int) -> list[Trial]:
+def sequence(name: str, number: int) -> list[TraceTrial]:
     """What trials of one family come to, one after the other."""
     named = FAMILIES[name]
     rng = np.random.default_rng([SEED, list(FAMILIES).index(name), number])
@@ -176,7 +176,7 @@ def sequence(name: str, number: int) -> list[Trial]:
         found = steady.estimate(trace[:taken], RULE.min_warmup, known)
         assert found
         trials.append(
-            Trial(
+            TraceTrial(
                 steps=taken,
                 why_not=found.why_not,
                 is_right=is_right(family, found.mean_ms, found.half_width_ms or 0.0),
@@ -213,10 +213,10 @@ def stop_naively(trace: Steps) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class GroupSummary:
     """What a group of trials comes to."""
 
-    trials: Sequence[Trial]
+    trials: Sequence[TraceTrial]
 
     @property
     def coverage(self) -> float:
@@ -255,7 +255,7 @@ HEADER = (
 )
 
 
-def row(name: str, first: Seen, later: Seen, both: Seen) -> str:
+def row(name: str, first: GroupSummary, later: GroupSummary, both: GroupSummary) -> str:
     return (
         f"{name:<24}{first.coverage:>15.3f}{later.coverage:>7.3f}{both.coverage:>7.3f}{both.naive_coverage:>7.3f}"
         f"{first.wrong:>14.3f}{both.wrong:>7.3f}{first.steps:>14.0f}{later.steps:>7.0f}{both.steps:>7.0f}"
@@ -263,7 +263,7 @@ def row(name: str, first: Seen, later: Seen, both: Seen) -> str:
     )
 
 
-def extremes(covering: Sequence[Seen]) -> dict[str, float]:
+def extremes(covering: Sequence[GroupSummary]) -> dict[str, float]:
     """Return the least and the most coverage of these families, of ours and of naive stopping."""
     figures: dict[str, float] = {}
     if covering:
@@ -275,12 +275,12 @@ def extremes(covering: Sequence[Seen]) -> dict[str, float]:
     return figures
 
 
-def judged(name: str, trials: Sequence[Trial]) -> tuple[dict[str, float], dict[str, str]]:
+def judged(name: str, trials: Sequence[TraceTrial]) -> tuple[dict[str, float], dict[str, str]]:
     """The figures of a family, and their bounds."""
     family = FAMILIES[name]
-    first = Seen([trial for trial in trials if trial.since == 0])
-    later = Seen([trial for trial in trials if trial.since > 0])
-    both = Seen(trials)
+    first = GroupSummary([trial for trial in trials if trial.since == 0])
+    later = GroupSummary([trial for trial in trials if trial.since > 0])
+    both = GroupSummary(trials)
     print(row(name, first, later, both), flush=True)
     figures = {f"wrong_{name}": both.wrong}
     if not family.is_late:
@@ -288,7 +288,7 @@ def judged(name: str, trials: Sequence[Trial]) -> tuple[dict[str, float], dict[s
     bounds = dict.fromkeys(figures, "<= 0.11" if name in TOO_SHORT else "<= 0.08")
     if family.is_late:
         figures[f"wrong_first_{name}"] = first.wrong
-        figures[f"wrong_changed_{name}"] = Seen([trial for trial in trials if trial.since >= 0]).wrong
+        figures[f"wrong_changed_{name}"] = GroupSummary([trial for trial in trials if trial.since >= 0]).wrong
         bounds[f"wrong_changed_{name}"] = "<= 0.16" if name in TOO_SHORT else "<= 0.08"
     if family.mean is not None:
         covered = {f"coverage_{name}": both.coverage}
@@ -308,7 +308,7 @@ def judged(name: str, trials: Sequence[Trial]) -> tuple[dict[str, float], dict[s
 def main(sequences: int, names: Sequence[str]) -> int:
     figures: dict[str, float] = {}
     bounds: dict[str, str] = {}
-    covering: list[Seen] = []  # of the families whose coverage is bounded
+    covering: list[GroupSummary] = []  # of the families whose coverage is bounded
     print(HEADER)
     with ProcessPoolExecutor(PROCESSES) as pool:
         for name in names:
@@ -319,7 +319,7 @@ def main(sequences: int, names: Sequence[str]) -> int:
             figures |= of_family
             bounds |= bounds_of_family
             if family.is_bounded and family.mean is not None:
-                covering.append(Seen(trials))
+                covering.append(GroupSummary(trials))
     figures |= extremes(covering)
     return conclude("intervals", figures=figures, bounds=bounds)
 

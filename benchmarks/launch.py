@@ -52,7 +52,7 @@ class Way:
 
 def main(trials: int) -> int:
     starts, turns = ours(trials)
-    mine = Way("sweep (forked by the nursery)", starts)
+    mine = Way("sweep (forked by the fork server)", starts)
     executor = Way("horovod.ray.RayExecutor", peer("ray_executor", trials))
     trainer = Way("Ray V1 HorovodTrainer", peer("horovod_trainer", trials))
     ways = [mine, executor, trainer]

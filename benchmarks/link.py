@@ -44,7 +44,7 @@ probe_every_min: 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class LinkTrial:
     images_per_s: float
     comm_share: float
     parameters: float
@@ -54,33 +54,33 @@ class Trial:
         return RANKS * BATCH / self.images_per_s
 
 
-def throttle_mbit(free: Trial, share: float) -> int:
+def throttle_mbit(free: LinkTrial, share: float) -> int:
     """The rate at which sending all gradients takes as long as hides in a step, and so much that it takes this share of
     the longer one. Each of two ranks in a ring sends as much as there is."""
     sending_s = free.step_s * (HIDDEN + share / (1 - share))
     return max(round(8e-6 * (4 * free.parameters - BURST_BYTES) / sending_s), SLOWEST_MBIT)
 
 
-def removed(throttled: Trial, free: Trial) -> float:
+def removed(throttled: LinkTrial, free: LinkTrial) -> float:
     """The part of a step that removing the throttle saves."""
     return 1 - free.step_s / throttled.step_s
 
 
-def told(throttled: Trial, free: Trial) -> float:
+def attributed(throttled: LinkTrial, free: LinkTrial) -> float:
     """The part of a step that the throttle takes, by the shares of both."""
     return throttled.comm_share - free.comm_share * free.step_s / throttled.step_s
 
 
-def off(throttled: Trial, free: Trial) -> float:
+def off(throttled: LinkTrial, free: LinkTrial) -> float:
     """How far the one is from the other, of a step."""
-    return abs(told(throttled, free) - removed(throttled, free))
+    return abs(attributed(throttled, free) - removed(throttled, free))
 
 
-def of_row(row: Mapping[str, Any]) -> Trial:
-    return Trial(row["images_per_s"], row["comm_share"], row["parameters"])
+def of_row(row: Mapping[str, Any]) -> LinkTrial:
+    return LinkTrial(row["images_per_s"], row["comm_share"], row["parameters"])
 
 
-def trained(laptop: Laptop, name: str, mbit: int = 0) -> Trial:
+def trained(laptop: Laptop, name: str, mbit: int = 0) -> LinkTrial:
     """A trial on two hosts, over a link of this rate if one is given."""
     with laptop.workers[0].throttled(mbit) if mbit else contextlib.nullcontext():
         (row,) = laptop.swept(SWEEP.replace("NAME", name))
@@ -101,7 +101,7 @@ def main(runs: int) -> int:
             slow, free = found[mbit], found[0]
             errors.append(off(slow, free))
             shares = f"communication {slow.comm_share:.1%}, {free.comm_share:.1%} without the throttle"
-            of_link = f"the throttle {told(slow, free):.1%}, removing it {removed(slow, free):.1%}"
+            of_link = f"the throttle {attributed(slow, free):.1%}, removing it {removed(slow, free):.1%}"
             print(f"{mbit} Mbit/s: {1e3 * slow.step_s:.0f} ms a step; {shares}; {of_link}", flush=True)
     figures = {
         "runs": runs,

@@ -13,7 +13,7 @@ all the times.
   tracing, of the blocks' own steps too, is not, nor are launch and teardown. Of the blocks only steps that count are
   known, so the few that let each settle are left out as well.
 - *Measuring share*: the sum of that over the trials, over the time from the first trial's start to the end of the
-  command, table included. What is before is set-up, once a sweep: Ray, the store and the nursery's TensorFlow.
+  command, table included. What is before is set-up, once a sweep: Ray, the store and the fork server's TensorFlow.
 - *Window share*: the same of the windows alone, from which throughput comes.
 
 Trials that don't run on this machine, as bf16 where the processor does not compute it, measure nothing. What they take
@@ -59,7 +59,7 @@ FROM, MANY = 1000, 10_000  # of the memory
 
 
 @dataclasses.dataclass(frozen=True)
-class Spent:
+class TrialSeconds:
     """Seconds of a trial, and of the gap before it."""
 
     record: TrialRecord
@@ -69,7 +69,7 @@ class Spent:
     measuring_s: float
 
 
-def demo() -> tuple[list[Spent], float]:
+def demo() -> tuple[list[TrialSeconds], float]:
     """Its trials, and the seconds from the start of the first to the end of the command."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"SWEEP_RESULTS": f"{folder}/results", "PYTHONPATH": str(HERE.parent)}
@@ -90,7 +90,7 @@ def demo() -> tuple[list[Spent], float]:
     return spent(records), ended_at - records[0].started_at
 
 
-def spent(records: Sequence[TrialRecord]) -> list[Spent]:
+def spent(records: Sequence[TrialRecord]) -> list[TrialSeconds]:
     """Of the trials that measured. Those that a gang found infeasible come before the next one all the same."""
     found = []
     ran = [record for record in records if record.outcome.granted]
@@ -102,7 +102,7 @@ def spent(records: Sequence[TrialRecord]) -> list[Spent]:
         built_at = max(rank.entered_at + rank.build_s for rank in ranks)
         ends_at = max(rank.window_at[1] for rank in ranks)
         found.append(
-            Spent(
+            TrialSeconds(
                 record=record,
                 turnaround_s=built_at - before.ended_at if before else None,
                 follows_alike=before is not None and before.config.gpus == record.config.gpus,
@@ -126,12 +126,12 @@ def instant(which: str, trials: int, every: int = 0) -> dict[str, Any]:
     return dict(json.loads(ran.stdout.splitlines()[-1]))
 
 
-def pace(told: dict[str, Any], until: float) -> float:
+def pace(run: dict[str, Any], until: float) -> float:
     """Trials a second, without the first ones."""
-    return float((len(told["ends"]) - WARM) / (until - told["ends"][WARM - 1]))
+    return float((len(run["ends"]) - WARM) / (until - run["ends"][WARM - 1]))
 
 
-def median_of(turns: Sequence[Spent], follows_alike: bool) -> float:
+def median_of(turns: Sequence[TrialSeconds], follows_alike: bool) -> float:
     found = [one.turnaround_s for one in turns if one.turnaround_s and one.follows_alike == follows_alike]
     return statistics.median(found)
 
@@ -151,8 +151,8 @@ def main(turns: int) -> int:
     print(f"\n{'instant trials a second':<28}{'ours':>8}{'Tune':>8}{'ratio':>8}")
     for turn in range(turns):
         order = ("ours", "plain") if turn % 2 == 0 else ("plain", "ours")
-        told = {which: instant(which, TRIALS) for which in order}
-        ours, tunes = (pace(told[which], told[which]["ends"][-1]) for which in ("ours", "plain"))
+        runs = {which: instant(which, TRIALS) for which in order}
+        ours, tunes = (pace(runs[which], runs[which]["ends"][-1]) for which in ("ours", "plain"))
         ratios.append(ours / tunes)
         paces.append((ours, tunes))
         print(f"  turn {turn + 1:<22}{ours:>8.1f}{tunes:>8.1f}{ratios[-1]:>8.2f}", flush=True)

@@ -68,7 +68,7 @@ ISOLATIONS: tuple[Isolation, ...] = ("exclusive", "shared")
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class WorkItem:
     trial: TrialConfig
     cell: int
     seconds: float
@@ -78,7 +78,7 @@ def cluster(gpus: int, slots: int = SLOTS) -> list[Node]:
     return [Node(f"n{n}", cpus=8 * slots, gpus=slots) for n in range(gpus // slots)]
 
 
-def grid(seed: int, gpus: int, isolation: Isolation) -> list[Work]:
+def grid(seed: int, gpus: int, isolation: Isolation) -> list[WorkItem]:
     """The cells as drawn, once a repeat."""
     drawn = random.Random(f"{seed} {gpus} {isolation}")
     cells = []
@@ -90,25 +90,25 @@ def grid(seed: int, gpus: int, isolation: Isolation) -> list[Work]:
         trial = dataclasses.replace(TEMPLATE, **fields)  # type: ignore[arg-type]
         cells.append((trial, drawn.lognormvariate(math.log(TYPICAL_S), SPREAD)))
     return [
-        Work(dataclasses.replace(trial, repeat=repeat), cell, seconds * drawn.lognormvariate(0, NOISE))
+        WorkItem(dataclasses.replace(trial, repeat=repeat), cell, seconds * drawn.lognormvariate(0, NOISE))
         for repeat in range(REPEATS)
         for cell, (trial, seconds) in enumerate(cells)
     ]
 
 
-def planned(works: Sequence[Work], seed: int) -> list[Work]:
+def planned(works: Sequence[WorkItem], seed: int) -> list[WorkItem]:
     """In rounds, each in random order, as `plan` has it."""
     drawn = random.Random(seed)
     rounds = ([work for work in works if work.trial.repeat == repeat] for repeat in range(REPEATS))
     return [work for these in rounds for work in drawn.sample(these, len(these))]
 
 
-def in_blocks(works: Sequence[Work], seed: int) -> list[Work]:
+def in_blocks(works: Sequence[WorkItem], seed: int) -> list[WorkItem]:
     """In rounds, in random order within blocks of one GPU count, themselves in random order."""
     drawn = random.Random(seed)
     ordered = []
     for repeat in range(REPEATS):
-        blocks: dict[int, list[Work]] = {}
+        blocks: dict[int, list[WorkItem]] = {}
         for work in works:
             if work.trial.repeat == repeat:
                 blocks.setdefault(work.trial.gpus, []).append(work)
@@ -128,12 +128,12 @@ class LargestFirst(Packing):
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    work: Work
+    work: WorkItem
     start: float
     end: float
 
 
-def packed(nodes: Sequence[Node], works: Sequence[Work], packing: Packing | None = None) -> list[Ran]:
+def packed(nodes: Sequence[Node], works: Sequence[WorkItem], packing: Packing | None = None) -> list[Ran]:
     """By the engine, which learns durations from what has ended; with its own packing, or another."""
     engine = Engine(
         lambda _: Listed([work.trial for work in works]), Durations(lambda _: TYPICAL_S), Feasibility(), Cache()
@@ -142,11 +142,11 @@ def packed(nodes: Sequence[Node], works: Sequence[Work], packing: Packing | None
     engine.nodes_are(nodes, {})
     by_trial = {work.trial.trial: work for work in works}
 
-    def start(now: float) -> Work | None:
+    def start(now: float) -> WorkItem | None:
         started = engine.next(now)
         return by_trial[started.trial.trial] if isinstance(started, Start) else None
 
-    def end(work: Work, now: float) -> None:
+    def end(work: WorkItem, now: float) -> None:
         completed = TrialOutcome(status="completed")
         engine.ended(
             TrialRecord(config=work.trial, outcome=completed, started_at=now - work.seconds, ended_at=now), now
@@ -155,18 +155,18 @@ def packed(nodes: Sequence[Node], works: Sequence[Work], packing: Packing | None
     return simulated(start, end, len(works))
 
 
-def tuned(nodes: Sequence[Node], works: Sequence[Work]) -> list[Ran]:
+def tuned(nodes: Sequence[Node], works: Sequence[WorkItem]) -> list[Ran]:
     """In Tune's own order, as a model has it."""
     pending = list(works)
     named = arrangements.idle(nodes)
     free = dict(named)
     seated: dict[int, arrangements.Seats] = {}
 
-    def change(work: Work, seats: arrangements.Seats, sign: int) -> None:
+    def change(work: WorkItem, seats: arrangements.Seats, sign: int) -> None:
         for name, (cpus, gpus) in arrangements.taken(work.trial, seats, named).items():
             free[name] = Node(name, free[name].cpus + sign * cpus, free[name].gpus + sign * gpus)
 
-    def start(now: float) -> Work | None:
+    def start(now: float) -> WorkItem | None:
         for work in pending[:PENDING]:
             if seats := arrangements.place(work.trial, nodes, free):
                 pending.remove(work)
@@ -178,7 +178,9 @@ def tuned(nodes: Sequence[Node], works: Sequence[Work]) -> list[Ran]:
     return simulated(start, lambda work, now: change(work, seated.pop(id(work)), +1), len(works))
 
 
-def simulated(start: Callable[[float], Work | None], end: Callable[[Work, float], None], count: int) -> list[Ran]:
+def simulated(
+    start: Callable[[float], WorkItem | None], end: Callable[[WorkItem, float], None], count: int
+) -> list[Ran]:
     """Whatever starts at each moment, until all have ended."""
     ran: list[Ran] = []
     ends: list[tuple[float, int]] = []
@@ -230,13 +232,13 @@ def agreement() -> tuple[float, float]:
     drawn = random.Random(1)
     gangs = [(drawn.randint(1, 8), round(drawn.uniform(1, 6), 1)) for _ in range(16)]
     called = [sys.executable, str(HERE / "tune_order.py"), json.dumps(gangs)]
-    told = subprocess.run(called, capture_output=True, text=True, check=False)
-    if told.returncode:
-        sys.exit(f"Tune did not run:\n{told.stderr[-2000:]}")
-    real = [began for began, _ in json.loads(told.stdout.splitlines()[-1])]
+    ran = subprocess.run(called, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        sys.exit(f"Tune did not run:\n{ran.stderr[-2000:]}")
+    real = [began for began, _ in json.loads(ran.stdout.splitlines()[-1])]
     fields = {"isolation": "shared", "placement": "pack"}
     works = [
-        Work(dataclasses.replace(TEMPLATE, gpus=gpus, seed=n, **fields), n, seconds)  # type: ignore[arg-type]
+        WorkItem(dataclasses.replace(TEMPLATE, gpus=gpus, seed=n, **fields), n, seconds)  # type: ignore[arg-type]
         for n, (gpus, seconds) in enumerate(gangs)
     ]
     model = {one.work.cell: one.start for one in tuned(cluster(8, slots=8), works)}
@@ -245,7 +247,7 @@ def agreement() -> tuple[float, float]:
     return agreed, statistics.fmean(real[a] < real[b] for a, b in pairs)
 
 
-def least(nodes: Sequence[Node], works: Sequence[Work]) -> float:
+def least(nodes: Sequence[Node], works: Sequence[WorkItem]) -> float:
     """That any schedule takes."""
     seconds: Counter[tuple[int, ...]] = Counter()
     for work in works:
@@ -277,7 +279,9 @@ def main(seeds: int) -> int:
         grids = [grid(seed, gpus, isolation) for seed in range(seeds)]
         bounds = [least(nodes, works) for works in grids]
 
-        def told(ratios: list[float], sweeps: Sequence[Sequence[Ran]], bounds: Sequence[float] = bounds) -> list[str]:
+        def ratio_texts(
+            ratios: list[float], sweeps: Sequence[Sequence[Ran]], bounds: Sequence[float] = bounds
+        ) -> list[str]:
             these = [makespan(ran) / bound for ran, bound in zip(sweeps, bounds, strict=True)]
             ratios += these
             return [f"{statistics.median(these):.3f}", f"{max(these):.3f}"]
@@ -286,11 +290,11 @@ def main(seeds: int) -> int:
         other = [packed(nodes, in_blocks(works, seed), LargestFirst(nodes)) for seed, works in enumerate(grids)]
         tune = [tuned(nodes, works) for works in grids]
         sizes.append(size_and_start(mine, nodes))
-        of_ours = told(ours, mine)
+        of_ours = ratio_texts(ours, mine)
         by_cluster[gpus] += ours[-seeds:]
         texts = [*of_ours, _first_rounds(mine), f"{sizes[-1]:+.2f}"]
-        texts += [*told(largest, other), f"{size_and_start(other, nodes):+.2f}"]
-        texts += [*told(tunes, tune), _first_rounds(tune)]
+        texts += [*ratio_texts(largest, other), f"{size_and_start(other, nodes):+.2f}"]
+        texts += [*ratio_texts(tunes, tune), _first_rounds(tune)]
         line = "".join(f"{text:>{width}}" for text, width in zip(texts, WIDTHS, strict=True))
         print(f"{gpus:>2} GPUs {isolation:<10}{line}", flush=True)
     cost = statistics.median(one / other for one, other in zip(ours, largest, strict=True)) - 1

@@ -7,8 +7,8 @@ read back and equal. Ours is a sweep in the default mode, which stops by its int
 apart      JPEG input, and both ranks of either side share the first core, all else has the second. What runs beside the
            ranks takes none of their time then, as on a node that has cores to spare. That each rank has a core of its
            own is not what is measured: a machine of two cores has none left for that.
-among      JPEG input, and everything may run on every core. Ranks fill them all: what the driver, Ray and the keepers
-           take is lost.
+among      JPEG input, and everything may run on every core. Ranks fill them all: what the driver, Ray and the
+           supervisors take is lost.
 computing  the same without an input: one batch in memory, over and over, so that a step is computing and reducing alone
            and no wait for images can hide what the sweep costs.
 
@@ -17,9 +17,9 @@ ratios may be by the way that they are taken.
 
 A virtual machine's speed may change by a fifth from one quarter of a minute to the next, without any stolen time to
 see. So both train in turns of a second: while one does, every process of the other is stopped (SIGSTOP); of ours the
-driver, Ray and the keepers too. A trial's window is as long by the wall as both together; its `images_per_s` is taken
-for the part of the window in which it ran, and held against what the plain loop did in the turns between. Beside each
-trial there is a plain gang of its own: how fast a gang trains has some of its launch in it, and one that trained
+driver, Ray and the supervisors too. A trial's window is as long by the wall as both together; its `images_per_s` is
+taken for the part of the window in which it ran, and held against what the plain loop did in the turns between. Beside
+each trial there is a plain gang of its own: how fast a gang trains has some of its launch in it, and one that trained
 throughout would lend its luck to every ratio. The figures are the median ratio, and the ratios' geometric mean with its
 95% interval.
 
@@ -84,7 +84,7 @@ def as_an_ordinary_user() -> None:
     ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)
 
 
-class Cores(NamedTuple):
+class CoreSplit(NamedTuple):
     """Where the ranks of a side run, and all else of it."""
 
     ranks: set[int]
@@ -92,11 +92,11 @@ class Cores(NamedTuple):
 
 
 class Arrangement(NamedTuple):
-    cores: Cores
+    cores: CoreSplit
     has_images: bool = True
 
 
-APART, AMONG = Cores({FIRST_CORE}, {*OTHER_CORES}), Cores(EVERY_CORE, EVERY_CORE)
+APART, AMONG = CoreSplit({FIRST_CORE}, {*OTHER_CORES}), CoreSplit(EVERY_CORE, EVERY_CORE)
 ARRANGEMENTS = {
     "apart": Arrangement(APART),
     "among": Arrangement(AMONG),
@@ -128,7 +128,7 @@ def hold(process: psutil.Process, cores: set[int]) -> None:
 class Side:
     """One of the two gangs, with all its processes."""
 
-    def __init__(self, folder: Path, cores: Cores, command: list[object], **variables: str) -> None:
+    def __init__(self, folder: Path, cores: CoreSplit, command: list[object], **variables: str) -> None:
         self.folder = folder
         self.cores = cores
         self.niceness: set[int] = set()
@@ -209,7 +209,7 @@ class Side:
 class Ours(Side):
     """A sweep in the default mode."""
 
-    def __init__(self, folder: Path, cores: Cores, file: Path) -> None:
+    def __init__(self, folder: Path, cores: CoreSplit, file: Path) -> None:
         super().__init__(folder, cores, [sys.executable, __file__, "sweep", file])
         self._ended = 0
 
@@ -235,7 +235,7 @@ class Ours(Side):
 class Plain(Side):
     """The plain loop, which trains and notes each step until it is ended."""
 
-    def __init__(self, folder: Path, cores: Cores, config: Path) -> None:
+    def __init__(self, folder: Path, cores: CoreSplit, config: Path) -> None:
         launch = [BIN / "horovodrun", "-np", 2, sys.executable, HERE / "plain.py", config, folder]
         super().__init__(folder, cores, launch, TMPDIR=str(folder))  # TensorFlow leaves files there
 
@@ -305,7 +305,7 @@ def _seconds(turns: Sequence[Turn]) -> float:
     return sum(turn.ended - turn.began for turn in turns)
 
 
-class Bench:
+class TrialSeries:
     """Trials of one arrangement, in a folder for what they leave."""
 
     def __init__(self, folder: Path, trials: int, arrangement: Arrangement) -> None:
@@ -386,13 +386,13 @@ def main(trials: int, hows: Sequence[str]) -> int:
     found: dict[str, float] = {"trials": trials}
     with tempfile.TemporaryDirectory() as name:
         for how in hows:
-            bench = Bench(Path(name) / how, trials, ARRANGEMENTS[how])
+            bench = TrialSeries(Path(name) / how, trials, ARRANGEMENTS[how])
             pairs: list[Pair] = []
             print(f"{how:<12}{'ours':>8}{'plain':>10}{'ratio':>9}{'beside':>9}  images/s; ended by")
             for pair in bench.of_itself() if how == "itself" else bench.of_ours():
                 pairs.append(pair)
-                told = f"{pair.ours:>8,.0f}{pair.plain:>10,.0f}{pair.ratio:>9.3f}{pair.beside:>9.1%}  {pair.why}"
-                print(f"{'trial ' + str(len(pairs)):<12}{told}", flush=True)
+                line = f"{pair.ours:>8,.0f}{pair.plain:>10,.0f}{pair.ratio:>9.3f}{pair.beside:>9.1%}  {pair.why}"
+                print(f"{'trial ' + str(len(pairs)):<12}{line}", flush=True)
             of = figures(pairs)
             print(
                 f"median {of.median:.3f}; mean {of.ratio:.3f}, 95% interval {of.low:.3f} to {of.high:.3f}", flush=True

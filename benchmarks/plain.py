@@ -35,7 +35,7 @@ tf.config.threading.set_intra_op_parallelism_threads(config.cores_per_worker)
 tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
-class Place:
+class RankPlace:
     rank, size, local_rank, local_size = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()
 
 
@@ -43,7 +43,7 @@ model = models.build(config.model, image_size=config.image_size, classes=config.
 optimizer = keras.optimizers.SGD(float(config.lr_schedule), momentum=config.momentum)
 optimizer.build(model.trainable_variables)
 hvd.broadcast_variables([v.value for v in [*model.variables, *optimizer.variables]], root_rank=0)
-batches = open_source(config, cast(Ring, Place), cores_here(config, hvd.local_size())).stream()
+batches = open_source(config, cast(Ring, RankPlace), cores_here(config, hvd.local_size())).stream()
 kernels = [v for v in model.trainable_variables if v.path.endswith("kernel")]
 
 

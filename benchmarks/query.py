@@ -156,14 +156,14 @@ def is_same(seen: dict[str, Any], size: int) -> bool:
     from sweeps.store import query
 
     table = query.trials("bulk")
-    told = [*("cell", "outcome", "kind", "message", "hardware", "software"), *rows.PARAMS, *rows.METRICS]
+    wanted = [*("cell", "outcome", "kind", "message", "hardware", "software"), *rows.PARAMS, *rows.METRICS]
     table["started_ms"] = table["started_at"].astype("int64") // 1_000_000
-    columns = [table[name].tolist() for name in (*told, "started_ms")]
+    columns = [table[name].tolist() for name in (*wanted, "started_ms")]
     own = dict(zip(table["trial"], zip(*columns, strict=True), strict=True))
     assert len(own) == len(table) == size
     assert own.keys() >= seen.keys()
     for trial, values in seen.items():
-        for name, mine, theirs in zip((*told, "started_ms"), own[trial], values, strict=True):
+        for name, mine, theirs in zip((*wanted, "started_ms"), own[trial], values, strict=True):
             assert mine == theirs or (theirs is None and mine != mine), (trial, name, mine, theirs)
             assert theirs is None or type(mine) is type(theirs), (trial, name, mine, theirs)
     return True
@@ -236,12 +236,12 @@ def populate(path: Path, size: int) -> None:
                 started = at + 1000 * n
                 made.append((run, f"b{config.batch_size} ×{config.gpus} #{n}", "FINISHED", started, started + 900,
                              "active", experiment, "UNKNOWN", "", "", "me", "", f"mlruns/{run}"))  # fmt: skip
-                told = {"sweep.id": "0" * 32, "sweep.name": "bulk", "sweep.trial": f"{config.cell}-{n}",
+                tags_of_trial = {"sweep.id": "0" * 32, "sweep.name": "bulk", "sweep.trial": f"{config.cell}-{n}",
                         "sweep.cell": config.cell, "sweep.outcome": "completed", "sweep.hardware": f"node{n % 3}",
                         "sweep.software": "python", "sweep.limited_by": f"input-bound: {n % 100}% of a step",
                         "mlflow.runName": made[-1][1], "mlflow.user": "me", "mlflow.source.name": "sweep",
                         "mlflow.parentRunId": "0" * 32, "mlflow.note.content": ""}  # fmt: skip
-                tags += [(key, value, run) for key, value in told.items()]
+                tags += [(key, value, run) for key, value in tags_of_trial.items()]
                 params += [(key, str(value), run) for key, value in rows.params(config).items()]
                 figures = {name: 100.0 + n / 7 + place for place, name in enumerate(STORED.values())}
                 figures |= {f"axis/{name}": float(getattr(config, name)) for name in ("batch_size", "gpus")}

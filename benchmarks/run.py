@@ -52,12 +52,12 @@ def main(asked: Sequence[str], claims: Sequence[Claim] = CLAIMS, root: Path = RO
     if not chosen:
         print("nothing is left")
         return 0
-    run = Run(root=root, began=began, commit=commit_at(root), machine=machine_here())
+    run = BenchmarkRun(root=root, began=began, commit=commit_at(root), machine=machine_here())
     failed, skipped = [], []
     for claim in chosen:
         print(f"\n{claim.benchmark}", flush=True)
         try:
-            result = run.of(claim, arguments)
+            result = run.result(claim, arguments)
         except SkippedError as why:
             skipped.append(f"{claim.benchmark}: skipped, its earlier result stays: {why}")
             continue
@@ -92,7 +92,7 @@ class SkippedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class BenchmarkRun:
     """What the benchmarks that run together share."""
 
     root: Path
@@ -100,7 +100,7 @@ class Run:
     commit: str
     machine: str
 
-    def of(self, claim: Claim, arguments: tuple[str, ...]) -> Result:
+    def result(self, claim: Claim, arguments: tuple[str, ...]) -> Result:
         """Run a benchmark, show what it prints, and return its verdict with the circumstances."""
         code = results.digests(claim, self.root)
         busy = psutil.cpu_percent(LISTENING_S) / 100

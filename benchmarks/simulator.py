@@ -48,7 +48,7 @@ Loss = Literal["soft_l1", "linear"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class FitRow:
     """A published figure: images/s of all GPUs, or how many times those of one GPU."""
 
     unit: Literal["images/s", "speed-up"]
@@ -85,21 +85,21 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
-    row: Row
+class FitErrors:
+    row: FitRow
     fitted: float  # error, with the numbers fitted to all rows
     left_out: float  # and to all others
 
 
-def rows() -> list[Row]:
+def rows() -> list[FitRow]:
     found = [
-        Row("images/s", KIND[one.system], one.model, one.precision, one.batch_size, one.gpus, one.nodes,
+        FitRow("images/s", KIND[one.system], one.model, one.precision, one.batch_size, one.gpus, one.nodes,
             float(one.images_per_s))
         for one in references.table("throughput").itertuples()
     ]  # fmt: skip
     speedups = references.table("speedups").query(f"framework == {FRAMEWORK!r} and unit == 'gpu'")
     return found + [
-        Row(
+        FitRow(
             "speed-up",
             KIND[one.system],
             one.model,
@@ -113,7 +113,7 @@ def rows() -> list[Row]:
     ]
 
 
-def fit(rows: Sequence[Row], loss: Loss = "soft_l1") -> Numbers:
+def fit(rows: Sequence[FitRow], loss: Loss = "soft_l1") -> Numbers:
     """The numbers whose predictions of these rows are nearest, as logarithms of what is predicted over published."""
 
     def misses(values: Sequence[float]) -> list[float]:
@@ -131,16 +131,16 @@ def _numbers(values: Sequence[float]) -> Numbers:
     return Numbers(images_per_s=by_model, older=math.exp(older), sync=sync)
 
 
-def judged(rows: Sequence[Row], loss: Loss = "soft_l1") -> list[Judged]:
+def judged(rows: Sequence[FitRow], loss: Loss = "soft_l1") -> list[FitErrors]:
     numbers = fit(rows, loss)
-    return [Judged(row, row.error(numbers), row.error(fit(_without(rows, n), loss))) for n, row in enumerate(rows)]
+    return [FitErrors(row, row.error(numbers), row.error(fit(_without(rows, n), loss))) for n, row in enumerate(rows)]
 
 
-def _without(rows: Sequence[Row], n: int) -> list[Row]:
+def _without(rows: Sequence[FitRow], n: int) -> list[FitRow]:
     return [*rows[:n], *rows[n + 1 :]]
 
 
-def systems_left_out(rows: Sequence[Row]) -> dict[str, list[float]]:
+def systems_left_out(rows: Sequence[FitRow]) -> dict[str, list[float]]:
     """Errors of all rows of a kind, of which no row was fitted to."""
     kinds = dict.fromkeys(row.kind for row in rows if not KINDS[row.kind].is_latest)
     return {
@@ -149,8 +149,8 @@ def systems_left_out(rows: Sequence[Row]) -> dict[str, list[float]]:
     }
 
 
-def write(found: Sequence[Judged], file: Path = FILE) -> None:
-    columns = [field.name for field in dataclasses.fields(Row)]
+def write(found: Sequence[FitErrors], file: Path = FILE) -> None:
+    columns = [field.name for field in dataclasses.fields(FitRow)]
     with file.open("w", newline="") as out:
         table = csv.writer(out, lineterminator="\n")
         table.writerow([*columns, "fitted_error", "left_out_error"])
@@ -167,13 +167,13 @@ def worst(errors: Sequence[float]) -> float:
     return max(map(abs, errors))
 
 
-def show(title: str, found: Sequence[Judged], key: Callable[[Row], str]) -> None:
+def show(title: str, found: Sequence[FitErrors], key: Callable[[FitRow], str]) -> None:
     print(f"\n{title:<26} rows   fitted: median, worst   left out: median, worst")
     for name in dict.fromkeys(key(one.row) for one in found):
         those = [one for one in found if key(one.row) == name]
         fitted, left = [one.fitted for one in those], [one.left_out for one in those]
-        told = f"{median(fitted):9.1%} {worst(fitted):8.1%} {median(left):15.1%} {worst(left):8.1%}"
-        print(f"{name:<26} {len(those):4} {told}")
+        figures = f"{median(fitted):9.1%} {worst(fitted):8.1%} {median(left):15.1%} {worst(left):8.1%}"
+        print(f"{name:<26} {len(those):4} {figures}")
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import results
-from claims import CLAIMS, Claim, Row, quoted
+from claims import CLAIMS, Claim, ClaimRow, quoted
 from results import ROOT, Result
 
 README = "README.md"
@@ -49,7 +49,7 @@ def _rows(claim: Claim, result: Result | None, root: Path) -> Iterator[str]:
         yield "| " + " | ".join((f"{row.claim}{marks if row.claim else ''}", *cells)) + " |"
 
 
-def _cells(row: Row, figures: Mapping[str, float]) -> tuple[str, str, str]:
+def _cells(row: ClaimRow, figures: Mapping[str, float]) -> tuple[str, str, str]:
     if not quoted(vars(row).values()) <= figures.keys():
         return NOT_MEASURED, row.peer, ""
     ours, peer, last = (text.format(**figures) for text in (row.ours, row.peer_figures, row.last))

@@ -191,7 +191,7 @@ def callback(content: Sent) -> None:
     made = MLflowLoggerCallback(tracking_uri=os.environ["MLFLOW_TRACKING_URI"], experiment_name="callback",
                                 tags=content.tags)  # fmt: skip
     made.setup()
-    trial = Trial(content.name, content.params)
+    trial = StandInTrial(content.name, content.params)
     made.log_trial_start(trial)
     for step in range(POINTS):
         result = {key: dict(points).get(step, 0.0) for key, points in content.series.items()}
@@ -200,7 +200,7 @@ def callback(content: Sent) -> None:
     made.log_trial_end(trial)
 
 
-class Trial:
+class StandInTrial:
     """Stands in for Tune's."""
 
     def __init__(self, name: str, config: dict[str, str]) -> None:

@@ -2,16 +2,16 @@
 
 alike      which cells may be compared, by what they were measured with
 means      a cell's figure is the mean over its repeats, with an interval
-quotients  one figure over another: precisions, or any two values of an axis
+ratios     one figure over another: precisions, or any two values of an axis
 speedup    over GPU counts, inside a node × between nodes
 curves     how the rate saturates along an axis, and its knee: batch size, decode threads
 target     time to an accuracy as throughput × statistical efficiency
-price      GPU-hours and joules an epoch, the front, the largest batch that fits, what is feasible
+costs      GPU-hours and joules an epoch, the front, the largest batch that fits, what is feasible
 noise      how much repeats differ, where each cell has few of them
 joint      how sure a sum of independent figures is
-axes       how much of the differences each axis explains, alone and with another
-picking    which cell is best, as far as that is shown
-strays     repeats that don't agree with the others, ranks that hold up theirs
+effects    how much of the differences each axis explains, alone and with another
+best_cell  which cell is best, as far as that is shown
+outliers   repeats that don't agree with the others, ranks that hold up theirs
 """
 
 from sweeps.analysis.alike import APART, FINGERPRINTS, STUDIED_BY, apart, conditions, named, unlike

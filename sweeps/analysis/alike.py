@@ -37,7 +37,9 @@ class UnlikeWarning(UserWarning):
 
 def apart(table: pd.DataFrame) -> list[str]:
     """What tells a table's cells apart beside their parameters."""
-    return [side for side in APART if side in table and len(_told(table, side)) and (_kinds(table, side) > 1).any()]
+    return [
+        side for side in APART if side in table and len(_cells_known(table, side)) and (_kinds(table, side) > 1).any()
+    ]
 
 
 def conditions(table: pd.DataFrame) -> list[str]:
@@ -57,20 +59,20 @@ def named(table: pd.DataFrame, sides: Collection[str]) -> str:
     """`2 software fingerprints (ssss, tttt) and 2 sets of files in /images (00, ff)`."""
     words = []
     for side in sides:
-        told = _told(table, side)
-        told = told[_kinds(told, side) > 1]
-        values = sorted({*told[side]})
+        known = _cells_known(table, side)
+        known = known[_kinds(known, side) > 1]
+        values = sorted({*known[side]})
         shown = ", ".join(value or "unknown" for value in values[:MOST_NAMED])
         what = f"{side} fingerprints"
         if side == "data_files":
-            what = f"sets of files in {', '.join(sorted({*told['data']}))}"
+            what = f"sets of files in {', '.join(sorted({*known['data']}))}"
         elif side == "arrangement":
             what = "arrangements of as many ranks that were placed alike"
         words.append(f"{len(values)} {what} ({shown}{', …' if len(values) > MOST_NAMED else ''})")
     return " and ".join(words)
 
 
-def _told(table: pd.DataFrame, side: str) -> pd.DataFrame:
+def _cells_known(table: pd.DataFrame, side: str) -> pd.DataFrame:
     """The cells of which it is known; what is not known of a measured one is like nothing else, but for machines."""
     is_known = table[side] != ""
     return table[is_known if side in FINGERPRINTS else is_known | (table["n"] > 0)]
@@ -78,9 +80,9 @@ def _told(table: pd.DataFrame, side: str) -> pd.DataFrame:
 
 def _kinds(table: pd.DataFrame, side: str) -> pd.Series:
     """How many there are of it, for each cell of which it is known, where there should be one."""
-    told = _told(table, side)
-    by = [name for name in STUDIED_BY[side] if name in told]
-    return told.groupby(by or (lambda row: 0), dropna=False)[side].transform("nunique")
+    known = _cells_known(table, side)
+    by = [name for name in STUDIED_BY[side] if name in known]
+    return known.groupby(by or (lambda row: 0), dropna=False)[side].transform("nunique")
 
 
 def _is_crossed(table: pd.DataFrame, sides: list[str]) -> bool:

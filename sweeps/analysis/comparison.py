@@ -196,14 +196,14 @@ def _side(trials: pd.DataFrame, keys: list[str], figure: str) -> pd.DataFrame:
             dict(zip(own, at, strict=True))
             | {
                 "logs": np.log(known[figure].to_numpy(float)),
-                "outcomes": _told(cell),
+                "outcomes": _outcomes(cell),
                 **{name: _kinds(known, name) for name in APART},
                 "is_cached": bool((known["kind"] == CACHED).any()),
                 "is_published": is_published,
             }
         )
-    told = ("logs", "outcomes", *APART, "is_cached", "is_published")
-    return pd.DataFrame(rows, columns=[*own, *told])
+    further = ("logs", "outcomes", *APART, "is_cached", "is_published")
+    return pd.DataFrame(rows, columns=[*own, *further])
 
 
 def _kinds(known: pd.DataFrame, name: str) -> list[str]:
@@ -217,7 +217,7 @@ def _placed(trials: pd.DataFrame) -> pd.DataFrame:
     return trials.assign(nodes=trials["nodes"].fillna(trials.groupby("cell")["nodes"].transform("first")))
 
 
-def _told(cell: pd.DataFrame) -> str:
+def _outcomes(cell: pd.DataFrame) -> str:
     """`2 failed, 1 lost`: why there is no figure."""
     counts = cell["outcome"].value_counts()
     kinds = [kind for kind in cell["kind"].unique() if kind and kind != CACHED]

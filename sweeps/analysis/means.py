@@ -150,8 +150,8 @@ def _known(trials: pd.DataFrame, side: str) -> pd.Series:
     known = trials[side].where(trials[side] != "")
     others = known.groupby(trials["cell"]).transform("first")
     has_run = (trials["outcome"] == "completed") & (side not in FINGERPRINTS)
-    told = known.where(known.notna() | has_run, others)
-    return told.where(told.notna(), "")
+    filled = known.where(known.notna() | has_run, others)
+    return filled.where(filled.notna(), "")
 
 
 def _counted(outcomes: pd.Series) -> str:

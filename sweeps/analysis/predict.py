@@ -91,8 +91,8 @@ class Model:
         known = float(drawn.var())
         if also:
             other = self._drawn(*also)
-            told = float(((drawn - drawn.mean()) * (other - other.mean())).mean()) ** 2
-            known -= told / (float(other.var()) + self.spread**2)  # as a linear estimate is told by it
+            explained = float(((drawn - drawn.mean()) * (other - other.mean())).mean()) ** 2
+            known -= explained / (float(other.var()) + self.spread**2)  # as a linear estimate is told by it
         reach = math.log2(max(gpus / self.largest, 1.0))
         return float(self._quantile * math.sqrt(max(known, 0.0) + self.spread**2 + (self.drift * reach) ** 2))
 
@@ -319,7 +319,7 @@ def next_trials(trials: pd.DataFrame, shapes: pd.DataFrame) -> pd.DataFrame:
         targets = [_where(shape) for shape in open_ if _of(models, shape) is model]
         if model is None or not targets:
             continue
-        found = _told(model, _where(candidate), targets)
+        found = _expected(model, _where(candidate), targets)
         rows.append(candidate | {"is_measured": candidate["cell"] in done} | found)
     columns = [*shapes.columns, "is_measured", "tells", "opens", "within", "then", "predicts"]
     made = pd.DataFrame(rows, columns=[*columns, "untold", "gain"])
@@ -330,7 +330,7 @@ def next_trials(trials: pd.DataFrame, shapes: pd.DataFrame) -> pd.DataFrame:
     return made.loc[[*news.index, *rest.index], columns].reset_index(drop=True)
 
 
-def _told(model: Model, by: Shape, targets: Sequence[Shape]) -> dict[str, Any]:
+def _expected(model: Model, by: Shape, targets: Sequence[Shape]) -> dict[str, Any]:
     """What one more trial of a shape would tell of others; `untold` counts what it would have to tell at once."""
     import numpy as np
 

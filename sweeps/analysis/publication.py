@@ -67,7 +67,7 @@ Note = Callable[[str, str, object], None]  # takes a column, the rule that it br
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class PublishedRow:
     """One figure, and where it was measured."""
 
     line: int  # of the file
@@ -91,10 +91,10 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class PublishedTable:
     name: str
     place: str  # where it stands
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
     settings: Mapping[str, Any]  # of the sweep file, by SETTINGS' keys
     unstated: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what the table is silent on: what is taken
 
@@ -102,7 +102,7 @@ class Table:
     def systems(self) -> list[str]:
         return list(dict.fromkeys(row.system for row in self.rows))
 
-    def of(self, beginning: str) -> Table:
+    def system(self, beginning: str) -> PublishedTable:
         """The rows of one system alone."""
         found = [name for name in self.systems if name == beginning]
         found = found or [name for name in self.systems if name.startswith(beginning)]
@@ -111,11 +111,11 @@ class Table:
             raise InputError(self.name, [Mistake("--system", rule, beginning)])
         return dataclasses.replace(self, rows=tuple(row for row in self.rows if row.system == found[0]))
 
-    def baseline(self, row: Row) -> Row | None:
+    def baseline(self, row: PublishedRow) -> PublishedRow | None:
         """The row that its relative figure is over: the fewest GPUs at the same settings, if any row has other counts
         than one; else the first row of its system."""
         own = [one for one in self.rows if (one.system, one.figure) == (row.system, row.figure)]
-        lines: dict[tuple[Any, ...], list[Row]] = {}
+        lines: dict[tuple[Any, ...], list[PublishedRow]] = {}
         for one in own:
             lines.setdefault(_apart_from_gpus(one), []).append(one)
         if any(len({one.settings["gpus"] for one in line}) > 1 for line in lines.values()):
@@ -125,13 +125,13 @@ class Table:
         return None if base is row else base
 
 
-def _apart_from_gpus(row: Row) -> tuple[Any, ...]:
+def _apart_from_gpus(row: PublishedRow) -> tuple[Any, ...]:
     kept = {name: value for name, value in row.settings.items() if name not in ("gpus", "placement")}
     return row.framework, *sorted(kept.items(), key=str)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Listed:
+class ReferenceTable:
     """A table of references/."""
 
     name: str
@@ -140,16 +140,16 @@ class Listed:
     why_not: str = ""  # it can't be a sweep
 
 
-def listed() -> list[Listed]:
+def listed() -> list[ReferenceTable]:
     """The tables of references/, by where they were printed."""
     found = [
-        Listed(name=slug(source), source=source, file=file, why_not=_why_not(records))
+        ReferenceTable(name=slug(source), source=source, file=file, why_not=_why_not(records))
         for file in ("throughput", "speedups")
         for source, records in _by_source(file).items()
     ]
     for file, why in NO_RATE.items():
         found += [
-            Listed(name=slug(source), source=source, file=file, why_not=why)
+            ReferenceTable(name=slug(source), source=source, file=file, why_not=why)
             for source in _by_source(file)
             if all(slug(source) != one.name for one in found)
         ]
@@ -175,7 +175,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "table"
 
 
-def published(name: str) -> Table:
+def published(name: str) -> PublishedTable:
     """A table of references/ by the whole of its name."""
     one = next(one for one in listed() if one.name == name)
     if one.why_not:
@@ -191,12 +191,12 @@ def published(name: str) -> Table:
     return _table(records, name, place, PUBLISHED_STEPS, {**unstated, **taken})
 
 
-def load(path: Path) -> Table:
+def load(path: Path) -> PublishedTable:
     """A user's own; raises `InputError` with every mistake."""
     return parse(reading.read(path, "a table"), str(path), slug(path.stem))
 
 
-def parse(text: str, place: str, name: str) -> Table:
+def parse(text: str, place: str, name: str) -> PublishedTable:
     header, records = _records(text, place)
     has_steps = any(SETTINGS.get(name, "").startswith(("steps.", "stop.")) for name in header)
     silent = {} if has_steps else {"steps": "10 + 100"}
@@ -254,9 +254,9 @@ def _table(
     place: str,
     settings: Mapping[str, Any],
     unstated: Mapping[str, str],
-) -> Table:
+) -> PublishedTable:
     mistakes: list[Mistake] = []
-    rows: list[Row] = []
+    rows: list[PublishedRow] = []
     common = _common(records, mistakes)
     seen: dict[Any, int] = {}
     for line, record in records:
@@ -272,7 +272,7 @@ def _table(
     if mistakes:
         raise InputError(place, list(dict.fromkeys(mistakes)))
     common = {"device": "gpu", **settings, **common}
-    return Table(name=name, place=place, rows=tuple(rows), settings=common, unstated=unstated)
+    return PublishedTable(name=name, place=place, rows=tuple(rows), settings=common, unstated=unstated)
 
 
 def _common(records: Sequence[tuple[int, dict[str, str]]], mistakes: list[Mistake]) -> dict[str, Any]:
@@ -287,12 +287,12 @@ def _common(records: Sequence[tuple[int, dict[str, str]]], mistakes: list[Mistak
     return common
 
 
-def _half_set(rows: Sequence[Row]) -> Iterator[Mistake]:
+def _half_set(rows: Sequence[PublishedRow]) -> Iterator[Mistake]:
     """Rows that differ in nothing but that one sets a variable: a sweep file has no word for one that is not set."""
     some = [name for name in dict.fromkeys(name for row in rows for name in row.settings) if name.startswith("env.")]
     some = [name for name in some if any(name not in row.settings for row in rows)]
     for name in some:
-        at: dict[Any, Row] = {}
+        at: dict[Any, PublishedRow] = {}
         for row in sorted(rows, key=lambda one: name not in one.settings):
             for point in (row.settings, *([row.alone] if row.figure == "speedup" else [])):
                 where = apart_from(point, some)
@@ -315,7 +315,7 @@ def _noter(line: int, mistakes: list[Mistake]) -> Note:
     return note
 
 
-def _row(line: int, record: Mapping[str, str], common: Mapping[str, Any], note: Note) -> Row | None:
+def _row(line: int, record: Mapping[str, str], common: Mapping[str, Any], note: Note) -> PublishedRow | None:
     """A row of the table, of all of which `common` holds; None where a mistake is noted."""
     is_sound = True
 
@@ -356,7 +356,7 @@ def _row(line: int, record: Mapping[str, str], common: Mapping[str, Any], note: 
     if not is_sound:
         return None
     words = {name: record.get(name, "") for name in NAMED}
-    return Row(
+    return PublishedRow(
         line=line,
         settings=checked,
         figure=figure,

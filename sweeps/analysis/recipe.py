@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from sweeps.analysis.publication import Table, content_of, usual
+from sweeps.analysis.publication import PublishedTable, content_of, usual
 from sweeps.spec.keys import AXES
 from workers.contract.messages import nodes_by_ranks
 
@@ -17,7 +17,7 @@ LONGEST_NAME = 80
 Point = Mapping[str, Any]
 
 
-def text(table: Table, repeats: int) -> str:
+def text(table: PublishedTable, repeats: int) -> str:
     """A file that `sweep run` accepts: every row's cell, and no other; of speed-ups that of one GPU too."""
     points = [_whole(row.settings) for row in table.rows]
     points += [_whole(row.alone) for row in table.rows if row.figure == "speedup"]
@@ -35,11 +35,11 @@ def text(table: Table, repeats: int) -> str:
     return "\n".join([*_head(table), _yaml(content)])
 
 
-def name(table: Table) -> str:
+def name(table: PublishedTable) -> str:
     return f"{PREFIX}{table.name}"[:LONGEST_NAME]
 
 
-def _head(table: Table) -> Iterator[str]:
+def _head(table: PublishedTable) -> Iterator[str]:
     sources = ", ".join(dict.fromkeys(row.source or table.place for row in table.rows))
     systems = ", ".join(name for name in table.systems if name)
     yield f"# {len(table.rows)} rows of {sources}{f': {systems}' if systems else ''}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "references"
 PUBLISHED = "published:"  # begins the fingerprint of a machine that somebody else measured
-TOLD = ("model", "precision", "batch_size", "gpus")  # parameters that a figure comes with
+PARAMETERS = ("model", "precision", "batch_size", "gpus")  # parameters that a figure comes with
 
 
 def table(name: str) -> pd.DataFrame:
@@ -55,7 +55,7 @@ def trials(name: str) -> pd.DataFrame:
     full = system(name)
     found = table("throughput").query("system == @full").reset_index(drop=True)
     cells = [f"{full}:{row.model}:{row.precision}:b{row.batch_size}:x{row.gpus}" for row in found.itertuples()]
-    made = found[[*TOLD]].assign(
+    made = found[[*PARAMETERS]].assign(
         trial=cells,
         cell=cells,
         outcome="completed",

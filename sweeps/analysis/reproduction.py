@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sweeps.analysis import APART, STUDIED_BY, joint, noise
-from sweeps.analysis.publication import Row, Table, usual
+from sweeps.analysis.publication import PublishedRow, PublishedTable, usual
 from sweeps.errors import shown
 from sweeps.spec import plan
 from sweeps.spec.arrangements import Node
@@ -72,7 +72,7 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
+class FigureCheck:
     """A figure as printed and as measured."""
 
     printed: float
@@ -89,11 +89,11 @@ class Claim:
 class Held:
     """One row, judged."""
 
-    row: Row
+    row: PublishedRow
     cell: Cell | None
     why: str  # it has no figure
-    rate: Claim | None
-    relative: Claim | None
+    rate: FigureCheck | None
+    relative: FigureCheck | None
     over: str = ""  # what the relative figure is over
 
 
@@ -134,7 +134,7 @@ def cell_of(settings: Mapping[str, Any], spec: SweepSpec, nodes: Sequence[Node] 
 
 
 def reproduce(
-    table: Table,
+    table: PublishedTable,
     spec: SweepSpec,
     trials: Iterable[Mapping[str, Any]],
     planned: Collection[str],
@@ -179,7 +179,7 @@ def _of(config: TrialConfig | str, measured: Mapping[str, Cell]) -> Cell | str:
     return config if isinstance(config, str) else measured[config.cell]
 
 
-def _over(table: Table, row: Row) -> str:
+def _over(table: PublishedTable, row: PublishedRow) -> str:
     """What a row's relative figure is over, in short."""
     if row.figure == "speedup":
         return "1 GPU"
@@ -253,7 +253,7 @@ def _why_none(config: TrialConfig, trials: Sequence[Mapping[str, Any]], is_plann
     return f"needs {config.gpus} {what if config.gpus > 1 else what[:-1]}{form}, for which there is no room here"
 
 
-def _rate(row: Row, cell: Cell | str) -> _Asked:
+def _rate(row: PublishedRow, cell: Cell | str) -> _Asked:
     rounding = row.rounding / row.value
     if isinstance(cell, str) or cell.mean != cell.mean:
         return _Asked(row.value, rounding, why=cell if isinstance(cell, str) else cell.why)
@@ -268,7 +268,7 @@ def _rate(row: Row, cell: Cell | str) -> _Asked:
     )
 
 
-def _published(row: Row) -> Spread:
+def _published(row: PublishedRow) -> Spread:
     """What a table's own interval says of its figure."""
     if math.isnan(row.half_width):
         return Spread()
@@ -278,7 +278,7 @@ def _published(row: Row) -> Spread:
     return Spread(error**2, row.repeats - 1)
 
 
-def _relative(row: Row, cell: Cell | str, under: Cell | str, base: Row | None) -> _Asked:
+def _relative(row: PublishedRow, cell: Cell | str, under: Cell | str, base: PublishedRow | None) -> _Asked:
     """A row's figure over its baseline's; without a base row it is printed as such."""
     printed = row.value / base.value if base else row.value
     rounding = row.rounding / row.value + (base.rounding / base.value if base else 0.0)
@@ -307,17 +307,17 @@ def _unlike(cell: Cell, other: Cell) -> str:
     )
 
 
-def _judged(asked: Sequence[_Asked | None], tolerance: float) -> list[Claim | None]:
+def _judged(asked: Sequence[_Asked | None], tolerance: float) -> list[FigureCheck | None]:
     count = sum(one is not None and not one.why and one.has_interval for one in asked)
     return [_claim(one, tolerance, count) if one else None for one in asked]
 
 
-def _claim(asked: _Asked, tolerance: float, count: int) -> Claim:
+def _claim(asked: _Asked, tolerance: float, count: int) -> FigureCheck:
     """`count` claims are judged together."""
     if asked.why:
-        return Claim(printed=asked.printed, why=asked.why)
+        return FigureCheck(printed=asked.printed, why=asked.why)
     ratio = asked.measured / asked.printed
-    made = Claim(printed=asked.printed, measured=asked.measured, half_width=asked.half_width, ratio=ratio)
+    made = FigureCheck(printed=asked.printed, measured=asked.measured, half_width=asked.half_width, ratio=ratio)
     if not asked.has_interval:
         return dataclasses.replace(made, verdict="open", why="a single repeat has no interval")
     spreads = asked.spreads
@@ -341,7 +341,7 @@ def judge(low: float, high: float, tolerance: float, rounding: float) -> Verdict
     return "holds" if low >= 1 - allowed and high <= 1 + allowed else "open"
 
 
-def counted(claims: Iterable[Claim | None]) -> str:
+def counted(claims: Iterable[FigureCheck | None]) -> str:
     """`3 of 7 hold, 4 differ`, of the claims that there are; empty where there are none."""
     verdicts = [claim.verdict for claim in claims if claim]
     words = {"holds": "hold", "differs": "differ", "open": "open", "not measured": "not measured"}
@@ -349,7 +349,7 @@ def counted(claims: Iterable[Claim | None]) -> str:
     return f"of {len(verdicts)}, {', '.join(parts)}" if verdicts else ""
 
 
-def records(table: Table, held: Sequence[Held], simulated: str) -> Iterator[dict[str, Any]]:
+def records(table: PublishedTable, held: Sequence[Held], simulated: str) -> Iterator[dict[str, Any]]:
     """A row a row, for programs."""
     axes = list(dict.fromkeys(name for row in table.rows for name in row.settings))
     for one in held:
@@ -368,11 +368,11 @@ def records(table: Table, held: Sequence[Held], simulated: str) -> Iterator[dict
         yield made | {"simulated": simulated}
 
 
-def _facts(claim: Claim | None) -> dict[str, Any]:
+def _facts(claim: FigureCheck | None) -> dict[str, Any]:
     names = {"printed": "published", "half_width": "measured_ci"}
     return {
         names.get(field.name, field.name): getattr(claim, field.name) if claim else None
-        for field in dataclasses.fields(Claim)
+        for field in dataclasses.fields(FigureCheck)
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sweeps.analysis import publication
-from sweeps.analysis.publication import Row, Table
+from sweeps.analysis.publication import PublishedRow, PublishedTable
 from sweeps.analysis.reproduction import Cell, Held
 from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.spec import plan
@@ -46,7 +46,11 @@ class Aspect:
 
 
 def aspects(
-    table: Table, held: Sequence[Held], spec: SweepSpec, nodes: Iterable[Facts], cluster: SimulatedCluster | None
+    table: PublishedTable,
+    held: Sequence[Held],
+    spec: SweepSpec,
+    nodes: Iterable[Facts],
+    cluster: SimulatedCluster | None,
 ) -> Iterator[Aspect]:
     """Of the rows that have a figure: the machine, the program, and every setting that the rows state."""
     nodes = tuple(nodes)
@@ -61,19 +65,19 @@ def aspects(
 
 
 def _by_fingerprint(
-    what: Literal["hardware", "software"], table: Table, done: Sequence[Held], here: str, names: Sequence[str]
+    what: Literal["hardware", "software"], table: PublishedTable, done: Sequence[Held], here: str, names: Sequence[str]
 ) -> Aspect:
     theirs = sorted({getattr(row, what) for row in table.rows} - {""})
     ours = sorted({digest for one in done if one.cell for digest in getattr(one.cell, what)})
-    told = ", ".join(dict.fromkeys([*filter(None, names), *theirs]))
+    stated = ", ".join(dict.fromkeys([*filter(None, names), *theirs]))
     likeness: Likeness = "by name only"
-    if not told:
+    if not stated:
         likeness = "not stated"
     elif theirs and ours:
         likeness = "same" if theirs == ours else "differs"
     elif here.startswith("SIMULATED"):
         likeness = "differs"
-    return Aspect(what, told or "not stated", _joined(here, ours), likeness)
+    return Aspect(what, stated or "not stated", _joined(here, ours), likeness)
 
 
 def _joined(words: str, digests: Sequence[str]) -> str:
@@ -102,7 +106,7 @@ def _programs(nodes: Sequence[Facts]) -> str:
     return "; ".join(dict.fromkeys(kind for kind in kinds if kind))
 
 
-def _settings(table: Table, done: Sequence[Held]) -> Iterator[Aspect]:
+def _settings(table: PublishedTable, done: Sequence[Held]) -> Iterator[Aspect]:
     """Each axis that rows state, the usual ones where none does, and what else was not as it is where nobody asks."""
     cells = [(one.row, one.cell.config) for one in done if one.cell]
     for name in dict.fromkeys([*USUAL, *(name for row in table.rows for name in row.settings)]):
@@ -123,7 +127,7 @@ def _settings(table: Table, done: Sequence[Held]) -> Iterator[Aspect]:
         yield Aspect(ALL_ELSE, "not stated", ", ".join(words), "not stated")
 
 
-def _pair(table: Table, row: Row, config: TrialConfig, name: str) -> tuple[Any, Any]:
+def _pair(table: PublishedTable, row: PublishedRow, config: TrialConfig, name: str) -> tuple[Any, Any]:
     """What a row states of an axis, None where it doesn't, and what stood there."""
     here = plan.value(config, name)
     theirs = row.settings.get(name) if name not in table.unstated else None
@@ -163,12 +167,12 @@ class Silent:
         return f"{self.here:g}" if isinstance(self.here, float) else _plain(self.here) or "not set"
 
 
-def _silent(table: Table, row: Row, config: TrialConfig) -> Iterator[Silent]:
+def _silent(table: PublishedTable, row: PublishedRow, config: TrialConfig) -> Iterator[Silent]:
     """What no other line tells."""
     usual = _usual(config)
-    told = {*HAVE_A_LINE, "env", *({*row.settings, *table.settings} - table.unstated.keys())}
+    covered = {*HAVE_A_LINE, "env", *({*row.settings, *table.settings} - table.unstated.keys())}
     for name in [*(field.name for field in dataclasses.fields(config)), *(f"env.{name}" for name in config.env)]:
-        if name not in told and _bears(config, name):
+        if name not in covered and _bears(config, name):
             here = plan.value(config, name)
             yield Silent(name, here, here == plan.value(usual, name))
 
@@ -183,7 +187,7 @@ def _usual(config: TrialConfig) -> TrialConfig:
     return made
 
 
-def unlike(table: Table, one: Held, spec: SweepSpec) -> list[str]:
+def unlike(table: PublishedTable, one: Held, spec: SweepSpec) -> list[str]:
     """What a row or its table states and was otherwise here; empty: the row is as printed."""
     assert one.cell
     row, config = one.row, one.cell.config
@@ -194,17 +198,17 @@ def unlike(table: Table, one: Held, spec: SweepSpec) -> list[str]:
     return found + [key for key, theirs in _of_all(table).items() if getattr(spec, key) != theirs]
 
 
-def unstated(table: Table, one: Held) -> dict[str, str]:
+def unstated(table: PublishedTable, one: Held) -> dict[str, str]:
     """What a row is silent on and was not here as it is where nobody sets it."""
     assert one.cell
     return {each.name: each.words for each in _silent(table, one.row, one.cell.config) if not each.is_usual}
 
 
-def _has_other_nodes(row: Row, cell: Cell) -> bool:
+def _has_other_nodes(row: PublishedRow, cell: Cell) -> bool:
     return None not in (row.nodes, cell.nodes) and row.nodes != cell.nodes
 
 
-def _of_all(table: Table) -> dict[str, Any]:
+def _of_all(table: PublishedTable) -> dict[str, Any]:
     """What a table states of all of its rows, but for their steps."""
     return {key: value for key, value in table.settings.items() if "." not in key and key not in table.unstated}
 
@@ -221,7 +225,7 @@ def _aspect(what: str, pairs: Sequence[tuple[Any, Any]]) -> Aspect:
     return Aspect(what, published or "not stated", here or "nothing ran", likeness)
 
 
-def _of_the_file(table: Table, spec: SweepSpec) -> Iterator[Aspect]:
+def _of_the_file(table: PublishedTable, spec: SweepSpec) -> Iterator[Aspect]:
     """What holds for a whole sweep: its steps, device, image size and repeats, and what else the table states."""
     here = _steps(spec)
     there = "not stated" if "steps" in table.unstated else _steps(_as_stated(table, spec))
@@ -235,15 +239,15 @@ def _of_the_file(table: Table, spec: SweepSpec) -> Iterator[Aspect]:
         else:
             yield Aspect(key, "not stated", _words(ours), "not stated")
     counts = sorted({row.repeats for row in table.rows} - {1})
-    told = ", ".join(map(str, counts)) or "not stated"
-    yield Aspect("repeats", told, str(spec.repeats), _likeness(counts == [spec.repeats]) if counts else "not stated")
+    repeats = ", ".join(map(str, counts)) or "not stated"
+    yield Aspect("repeats", repeats, str(spec.repeats), _likeness(counts == [spec.repeats]) if counts else "not stated")
 
 
 def _likeness(is_same: bool) -> Likeness:
     return "same" if is_same else "differs"
 
 
-def _as_stated(table: Table, spec: SweepSpec) -> SweepSpec:
+def _as_stated(table: PublishedTable, spec: SweepSpec) -> SweepSpec:
     """With the steps of the table in place of the sweep's."""
     content = publication.content_of(table.settings, {"model": "tiny", "batch_size": 1, "gpus": 1})
     stated = SweepSpec.model_validate({"name": spec.name, **content})

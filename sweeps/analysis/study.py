@@ -94,7 +94,7 @@ class Study:
         named = namer(self.facts.spec)
         if self.stored is not None:
             return _of_store(self.stored, named)
-        told = []
+        table = []
         for record in self.records:
             cached = record.outcome.cached
             extra = {
@@ -102,9 +102,9 @@ class Study:
                 "attempts": record.attempts,
                 "cached_from": cached.sweep if cached else "",
             }
-            told.append(rows.row(record) | extra)
-        frame = analysis.plain(analysis.frame(told))
-        extra_columns = {column: [row[column] for row in told] for column in ("name", "attempts", "cached_from")}
+            table.append(rows.row(record) | extra)
+        frame = analysis.plain(analysis.frame(table))
+        extra_columns = {column: [row[column] for row in table] for column in ("name", "attempts", "cached_from")}
         return frame.copy().assign(**extra_columns)
 
     @functools.cached_property
@@ -179,9 +179,9 @@ class Study:
         step_s = max(1.0, (end - begin) / MOST_POINTS)
         found = {}
         for path in sorted(self.samples.glob("*.jsonl")):
-            told = usage.series(path, begin, end, step_s, TELEMETRY)
-            if told:
-                found[path.stem] = [{**row, "at": row["at"] - begin} for row in told]
+            read = usage.series(path, begin, end, step_s, TELEMETRY)
+            if read:
+                found[path.stem] = [{**row, "at": row["at"] - begin} for row in read]
         return found
 
     @functools.cached_property
@@ -204,7 +204,7 @@ def _of_store(stored: pd.DataFrame, named: Callable[[TrialConfig], str]) -> pd.D
     )
 
 
-def of(name: str) -> Study:
+def read(name: str) -> Study:
     """The study of a sweep whose ledger lies here, with its twin."""
     found = _alone(name)
     twin = _twin(found.facts)

@@ -116,11 +116,11 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
             kept.setdefault(f"younger than {days:g} days", []).append(name)
         else:
             ended.append((record, age, length))
-    told = query.told([record.facts.name for record, *_ in ended])
+    stored = query.stored_trials([record.facts.name for record, *_ in ended])
     doubled = query.doubled([*ids])
     found = [dataclasses.replace(one, runs=doubled[ids[one.sweep]]) for one in resting if doubled[ids[one.sweep]]]
     for record, age, length in ended:
-        if {trial.config.trial for trial in record.trials} <= told.get(record.facts.id, set()):
+        if {trial.config.trial for trial in record.trials} <= stored.get(record.facts.id, set()):
             found += _of_sweep(record.facts.name, age, length, has_ledgers)
         else:
             why = f"since the tracking store lacks trials ({caller.command('sync', 'NAME')} brings them)"

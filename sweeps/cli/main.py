@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if ledger.JOB in os.environ:
             with driver_log.kept():
-                if differs := versions.told():
+                if differs := versions.difference_from_caller():
                     print(differs, file=sys.stderr)
                 return _done(args, given)
     return _done(args, given)
@@ -81,7 +81,7 @@ def _at_its_place(args: argparse.Namespace, given: Sequence[str]) -> int:
     heeded: Mapping[str, str] = {} if _asks_no_cluster(args) else os.environ
     may, default = _may(args)
     elsewhere = args.elsewhere(args) if hasattr(args, "elsewhere") else ""
-    there = addresses.of(args.address, heeded, may, caller.me(), elsewhere=elsewhere, default=default)
+    there = addresses.choose(args.address, heeded, may, caller.program(), elsewhere=elsewhere, default=default)
     with caller.known(*_said(args, there), there.address, str(getattr(args, "file", ""))):
         if there.kind in addresses.AFAR:
             return int(args.goes_afar(args, _without_address(given), there.address))
@@ -180,11 +180,11 @@ def _parser() -> argparse.ArgumentParser:
             "ray": "HOST:6379 or auto: the cluster that this machine is in",
             "ssh": "cluster.yaml: a cluster elsewhere, through SSH",
         }
-        told = "; or ".join(form for kind, form in forms.items() if kind in may) or "local, the only one it takes"
+        allowed = "; or ".join(form for kind, form in forms.items() if kind in may) or "local, the only one it takes"
         over_http = " (http://HEAD:8265: without SSH)" if "http" in may else ""
         otherwise = ", else this machine" if "here" in may else ""
         silent = f"not given: {addresses.JOB_SERVER} or {addresses.RAY} says it{otherwise}"
-        to.add_argument("--address", help=f"{told}{over_http}; {silent}")
+        to.add_argument("--address", help=f"{allowed}{over_http}; {silent}")
         to.set_defaults(may=may, goes_afar=afar)
 
     def simulated(to: argparse.ArgumentParser) -> None:
@@ -489,7 +489,7 @@ def _report(args: argparse.Namespace) -> int:
     from sweeps.record import ledger
 
     if args.out == Path("-"):
-        sys.stdout.write(report.told(args.name, args.store))
+        sys.stdout.write(report.as_text(args.name, args.store))
         return errors.DONE
     made = report.write(args.name, args.out, args.format, args.store)
     print(made)
@@ -560,7 +560,7 @@ def _how_to_run_afar(args: argparse.Namespace) -> str:
     """The command that runs the same sweep on a cluster that this machine is no part of."""
     put = ["--set", *args.set] if args.set else []
     options = [*(["--fresh"] if args.fresh else []), *(["--skip-impossible"] if args.skip_impossible else [])]
-    return shlex.join([caller.me(), "submit", str(args.file), *put, *options, *_afar(args)])
+    return shlex.join([caller.program(), "submit", str(args.file), *put, *options, *_afar(args)])
 
 
 def _afar(args: argparse.Namespace) -> list[str]:
@@ -575,10 +575,10 @@ def _how_to_reproduce_afar(args: argparse.Namespace) -> str:
     system = ["--system", args.system] if args.system else []
     put = ["--set", *args.set] if args.set else []
     where = _afar(args)
-    table = shlex.join([caller.me(), "reproduce", args.table or "TABLE", *system])
+    table = shlex.join([caller.program(), "reproduce", args.table or "TABLE", *system])
     repeats = f" --repeats {args.repeats}" if args.repeats != REPEATS else ""
     within = f" --tolerance {args.tolerance}" if args.tolerance != TOLERANCE else ""
-    submits = shlex.join([caller.me(), "submit", "table.yaml", *put, *where])
+    submits = shlex.join([caller.program(), "submit", "table.yaml", *put, *where])
     compares = f"{table}{within} {shlex.join(['--measured', 'NAME', *where])}"
     return f"{table}{repeats} --plan > table.yaml, {submits}, and {compares}"
 

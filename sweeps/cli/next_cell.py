@@ -62,7 +62,7 @@ def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format
     again = " once more" if best["is_measured"] else ""
     print(f"\nNext: {where}{again}: {_gained(best)}")
     for model in models:
-        print(_told(model))
+        print(_describe(model))
     return errors.DONE
 
 
@@ -83,7 +83,7 @@ def _gained(best: Any) -> str:
     return f"{gained}\nThat is little: what is left is how cells differ from the model, which no single trial changes."
 
 
-def _told(model: predict.Model) -> str:
+def _describe(model: predict.Model) -> str:
     at = ", ".join(f"{name} {space.shown(value)}" for name, value in model.at.items())
     terms = ", ".join(
         f"{name.removesuffix('_ms').replace('_', ' ')} {ms:.3g}" for name, ms in model.terms.items() if ms

@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> None:
     to = sys.stdout
     streams = Marked(OUT, to), Marked(ERR, to)
     sys.stdout, sys.stderr = streams
-    if differs := versions.told():
+    if differs := versions.difference_from_caller():
         print(differs, file=sys.stderr)
     try:
         code: object = cli.main(arguments)

@@ -46,11 +46,15 @@ def examine(address: str, folders: Sequence[str]) -> list[dict[str, str]]:
             for node in nodes
         ]
         answers = _facts(asked)
-        offsets = [_offset_s(node) if "fault" not in told else None for node, told in zip(nodes, answers, strict=True)]
-        linked = [node for node, told in zip(nodes, answers, strict=True) if _runs_trials(node) and "fault" not in told]
+        offsets = [
+            _offset_s(node) if "fault" not in answer else None for node, answer in zip(nodes, answers, strict=True)
+        ]
+        linked = [
+            node for node, answer in zip(nodes, answers, strict=True) if _runs_trials(node) and "fault" not in answer
+        ]
         measured = dict(zip([node["NodeID"] for node in linked], _links(linked), strict=True))
         links = [measured.get(node["NodeID"]) for node in nodes]
-    known = [_of(node) | told for node, told in zip(nodes, answers, strict=True)]
+    known = [_of(node) | answer for node, answer in zip(nodes, answers, strict=True)]
     named = expected({node["address"] for node in known}, _launched(), _resolved)
     if named:
         print(f"{len(named) - len(absent(named))} of {len(named)} nodes have joined", file=sys.stderr)
@@ -59,13 +63,13 @@ def examine(address: str, folders: Sequence[str]) -> list[dict[str, str]]:
 
 def _facts(asked: Sequence[Any]) -> list[dict[str, Any]]:
     """Return what each node says within one time for all, or as `fault` why it does not."""
-    give_up, told = time.monotonic() + FACTS_WITHIN_S, list[dict[str, Any]]()
+    give_up, answers = time.monotonic() + FACTS_WITHIN_S, list[dict[str, Any]]()
     for one in asked:
         try:
-            told.append(ray.get(one, timeout=max(0.0, give_up - time.monotonic())))
+            answers.append(ray.get(one, timeout=max(0.0, give_up - time.monotonic())))
         except ray.exceptions.RayError as error:
-            told.append({"fault": unanswered(error, FACTS_WITHIN_S)})
-    return told
+            answers.append({"fault": unanswered(error, FACTS_WITHIN_S)})
+    return answers
 
 
 def unanswered(error: Exception, within_s: float) -> str:

@@ -25,15 +25,15 @@ import psutil
 def swept() -> Iterator[str]:
     """A folder for Ray, gone with all that uses it when the block or the process ends."""
     folder = tempfile.mkdtemp(prefix="sweep-")
-    broom = subprocess.Popen(
+    cleaner = subprocess.Popen(
         [sys.executable, "-m", "sweeps.cluster.cleanup", folder], stdin=subprocess.PIPE, start_new_session=True
     )
     try:
         yield folder
     finally:
-        assert broom.stdin
-        broom.stdin.close()
-        broom.wait()
+        assert cleaner.stdin
+        cleaner.stdin.close()
+        cleaner.wait()
 
 
 def users(folder: Path, but: int) -> list[psutil.Process]:

@@ -24,7 +24,7 @@ LEAST_OPEN_FILES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class CheckResult:
     matter: str
     finding: str
     cure: str = ""
@@ -35,7 +35,7 @@ class Finding:
         return {"": mark, "matter": self.matter, "finding": self.finding, "cure": self.cure}
 
 
-def examine(folders: Sequence[str] = ()) -> list[Finding]:
+def examine(folders: Sequence[str] = ()) -> list[CheckResult]:
     """One row a matter: what, finding, and the cure where something is wrong. `folders` are those that trials read."""
     facts = _facts()
     rows = [
@@ -57,8 +57,8 @@ def examine(folders: Sequence[str] = ()) -> list[Finding]:
     return rows
 
 
-def _row(matter: str, finding: str, cure: str = "") -> Finding:
-    return Finding(matter, finding, cure, is_wrong=bool(cure))
+def _row(matter: str, finding: str, cure: str = "") -> CheckResult:
+    return CheckResult(matter, finding, cure, is_wrong=bool(cure))
 
 
 def _facts() -> dict[str, Any]:
@@ -68,14 +68,14 @@ def _facts() -> dict[str, Any]:
     return facts
 
 
-def _version(name: str, found: str) -> Finding:
+def _version(name: str, found: str) -> CheckResult:
     if not found:
         return _row(name, "not installed", "make setup")
     tested = TESTED[name]
     return _row(name, found, "" if found == tested else f"tested with {tested}: make clean setup")
 
 
-def _horovod(facts: dict[str, Any]) -> Finding:
+def _horovod(facts: dict[str, Any]) -> CheckResult:
     flags = facts["horovod"]
     built = ", ".join(name for name, is_built in flags.items() if is_built) or "nothing"
     cure = ""
@@ -86,7 +86,7 @@ def _horovod(facts: dict[str, Any]) -> Finding:
     return _row("horovod built with", built, cure)
 
 
-def _gpus(facts: dict[str, Any]) -> list[Finding]:
+def _gpus(facts: dict[str, Any]) -> list[CheckResult]:
     if not facts["gpus"]:
         return [_row("GPUs", "none: `device: cpu` only")]
     names = [f"{gpu['name']} {gpu['memory_gib']} GiB" for gpu in facts["gpus"]]
@@ -98,7 +98,7 @@ def _gpus(facts: dict[str, Any]) -> list[Finding]:
     ]
 
 
-def _cuda(facts: dict[str, Any]) -> list[Finding]:
+def _cuda(facts: dict[str, Any]) -> list[CheckResult]:
     """Driver and toolkit, and a row for each thing that does not go with them or the GPUs."""
     capabilities = [(gpu["name"], tuple(gpu["capability"])) for gpu in facts["gpus"]]
     wrong = toolkit.of_node(capabilities, toolkit.parsed(facts["toolkit"]), toolkit.parsed(facts["driver"]))
@@ -106,12 +106,12 @@ def _cuda(facts: dict[str, Any]) -> list[Finding]:
     return [_row("CUDA", found), *(_row("CUDA", f"{one.rule}, but {one.value}", one.cure) for one in wrong)]
 
 
-def _ports() -> list[Finding]:
+def _ports() -> list[CheckResult]:
     """A taken port is no fault: it may be the server that one wants."""
     return [
-        Finding(f"port {port}", f"{use}: free")
+        CheckResult(f"port {port}", f"{use}: free")
         if port_is_free(port)
-        else Finding(f"port {port}", f"{use}: taken", f"ss -ltnp 'sport = :{port}' names the process")
+        else CheckResult(f"port {port}", f"{use}: taken", f"ss -ltnp 'sport = :{port}' names the process")
         for port, use in PORTS.items()
     ]
 
@@ -124,7 +124,7 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
     return False
 
 
-def _disk(folder: Path) -> Finding:
+def _disk(folder: Path) -> CheckResult:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     free_gib = shutil.disk_usage(there).free / 2**30
     cure = ""
@@ -135,13 +135,13 @@ def _disk(folder: Path) -> Finding:
     return _row("results", f"{folder}, {free_gib:.0f} GiB free", cure)
 
 
-def _shared_memory() -> Finding:
+def _shared_memory() -> CheckResult:
     free_gib = shutil.disk_usage("/dev/shm").free / 2**30
     cure = "" if free_gib >= LEAST_SHARED_GIB else "Ray keeps its objects there: mount it larger"
     return _row("shared memory", f"{free_gib:.1f} GiB free in /dev/shm", cure)
 
 
-def _open_files() -> Finding:
+def _open_files() -> CheckResult:
     """Ray raises its own limit as far as it may."""
     import resource
 
@@ -152,6 +152,6 @@ def _open_files() -> Finding:
     return _row("open files", f"at most {soft}, which Ray may raise to {most}", cure)
 
 
-def _data(folder: str) -> Finding:
+def _data(folder: str) -> CheckResult:
     cure = "" if os.access(folder, os.R_OK) else "must be there, and readable by you"
     return _row("data", folder, cure)

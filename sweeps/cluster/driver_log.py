@@ -13,10 +13,10 @@ from typing import TextIO
 NAME = "driver.log"  # among a sweep's logs
 NOTHING_TO_RUN = "nothing is left to run"  # what is said before the name of a sweep that is over at once
 
-_waiting: list[Kept] = []  # that don't know their file yet
+_waiting: list[LogTee] = []  # that don't know their file yet
 
 
-class Kept(io.TextIOBase):
+class LogTee(io.TextIOBase):
     """A stream whose text goes to a file too, all of it, from the moment on in which the file is known."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -60,7 +60,7 @@ class Kept(io.TextIOBase):
 def kept() -> Iterator[None]:
     """Keep what is said on both streams within the block, in the file that `into` is told."""
     before = sys.stdout, sys.stderr
-    ours = [Kept(stream) for stream in before]
+    ours = [LogTee(stream) for stream in before]
     sys.stdout, sys.stderr = ours
     _waiting.extend(ours)
     try:

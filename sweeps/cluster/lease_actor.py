@@ -1,4 +1,4 @@
-"""The one who keeps a cluster's `Commons` and asks it to grow, an actor on its head that every sweep's driver asks.
+"""The one who keeps a cluster's `Leases` and asks it to grow, an actor on its head that every sweep's driver asks.
 
 It is there as long as a sweep is: once it has said that nobody is left it takes nobody in, so that none joins one that
 is about to be killed. If it is lost, Ray starts it anew, and within seconds the drivers have told it what is in use;
@@ -18,25 +18,25 @@ from ray.autoscaler import sdk
 
 from sweeps.cluster import private_ray
 from sweeps.errors import RefusedError
-from sweeps.scheduling.leases import Commons, Need, Terms
+from sweeps.scheduling.leases import Leases, LeaseTerms, Need
 
-NAME, NAMESPACE = "commons", "sweeps"
+NAME, NAMESPACE = "commons", "sweeps"  # as drivers of other versions look for it too
 ON_THE_HEAD = {private_ray.HEAD: 0.001}
 ANSWERS_WITHIN_S = 60.0
 REVIEW_EVERY_S = 5.0
-TOLD_WITHIN_S = 10.0  # by every driver what it uses, once the actor is lost and back
+REPORTED_WITHIN_S = 10.0  # by every driver what it uses, once the actor is lost and back
 
 
-class StewardOverError(Exception):
+class LeaseActorOverError(Exception):
     """It has said that nobody is left: the next one is to be asked."""
 
 
-class Steward:
+class LeaseActor:
     def __init__(self) -> None:
         self._is_over = False
         is_back = ray.get_runtime_context().was_current_actor_reconstructed
-        self._opens_at = time.monotonic() + TOLD_WITHIN_S if is_back else 0.0
-        self._commons = Commons(self._opens_at)
+        self._opens_at = time.monotonic() + REPORTED_WITHIN_S if is_back else 0.0
+        self._leases = Leases(self._opens_at)
         self._wanted: dict[str, list[dict[str, float]]] = {}  # by job
         self._asked_for: list[dict[str, float]] | None = None  # of the autoscaler; what others have asked is not known
         threading.Thread(target=_look_after, daemon=True).start()
@@ -51,7 +51,7 @@ class Steward:
     ) -> dict[str, float]:
         self._stay()
         wanted = [tuple(frozenset(part) for part in need) for need in needs]
-        return self._commons.ask(job, Terms(*terms), busy, wanted, nodes, time.monotonic())
+        return self._leases.ask(job, LeaseTerms(*terms), busy, wanted, nodes, time.monotonic())
 
     def want(self, job: str, bundles: list[dict[str, float]]) -> None:
         """A cluster that grows by itself holds the sum of what its sweeps want, as long as they live."""
@@ -62,7 +62,7 @@ class Steward:
     def release(self, job: str) -> bool:
         """Of a sweep that is over. Is another there?"""
         self._wanted.pop(job, None)
-        self._commons.release(job)
+        self._leases.release(job)
         return self.review()
 
     def review(self) -> bool:
@@ -70,17 +70,17 @@ class Steward:
         left?"""
         for job in private_ray.ended_drivers():
             self._wanted.pop(job, None)
-            if job in self._commons.leases:
-                self._commons.release(job)
+            if job in self._leases.by_sweep:
+                self._leases.release(job)
         self._tell_the_autoscaler()
-        is_needed = bool(self._wanted or self._commons.leases or time.monotonic() < self._opens_at)
+        is_needed = bool(self._wanted or self._leases.by_sweep or time.monotonic() < self._opens_at)
         self._is_over = self._is_over or not is_needed
         return not self._is_over
 
     def _stay(self) -> None:
         """Whoever was told that nobody is left kills it: what it would take now would be lost with it."""
         if self._is_over:
-            raise StewardOverError
+            raise LeaseActorOverError
 
     def _tell_the_autoscaler(self) -> None:
         """It has one request, which stands until there is another, whoever made it and whether they live."""
@@ -95,7 +95,7 @@ def _look_after() -> None:
     while True:
         time.sleep(REVIEW_EVERY_S)
         with contextlib.suppress(Exception):  # whatever it is, the next look must come
-            me: ray.actor.ActorHandle[Steward] = ray.get_actor(NAME, NAMESPACE)
+            me: ray.actor.ActorHandle[LeaseActor] = ray.get_actor(NAME, NAMESPACE)
             if not ray.get(me.review.remote()):
                 ray.kill(me)
 
@@ -105,12 +105,12 @@ class Member:
 
     def __init__(self) -> None:
         self._job = ray.get_runtime_context().get_job_id()
-        self._steward: ray.actor.ActorHandle[Steward] | None = None
+        self._lease_actor: ray.actor.ActorHandle[LeaseActor] | None = None
         self._wanted: list[dict[str, float]] = []
         self._last: Mapping[str, float] | None = None  # that was answered
 
     def ask(
-        self, terms: Terms, busy: Mapping[str, float], needs: Sequence[Need], nodes: Mapping[str, int]
+        self, terms: LeaseTerms, busy: Mapping[str, float], needs: Sequence[Need], nodes: Mapping[str, int]
     ) -> Mapping[str, float]:
         """The nodes that others have, and in how many seconds each is expected to be free; asked with those that the
         sweep uses, likewise, what its next starts need, and the GPUs of each node that is there. Raises `RefusedError`
@@ -120,7 +120,7 @@ class Member:
         try:
             if self._wanted:
                 self.want(self._wanted)  # which one that was lost has forgotten
-            self._last = self._answer(lambda steward: steward.ask.remote(*arguments))
+            self._last = self._answer(lambda lease_actor: lease_actor.ask.remote(*arguments))
         except RefusedError:
             if self._last is None:
                 raise
@@ -130,23 +130,23 @@ class Member:
     def want(self, bundles: Sequence[Mapping[str, float]]) -> None:
         """Have a cluster that grows by itself hold these at once, until this process ends or wants others."""
         self._wanted = [dict(bundle) for bundle in bundles]
-        self._answer(lambda steward: steward.want.remote(self._job, self._wanted))
+        self._answer(lambda lease_actor: lease_actor.want.remote(self._job, self._wanted))
 
     def leave(self) -> None:
         with contextlib.suppress(ray.exceptions.RayError, ValueError):
-            if self._steward and not ray.get(self._steward.release.remote(self._job), timeout=ANSWERS_WITHIN_S):
-                ray.kill(self._steward)
-        self._steward, self._wanted = None, []
+            if self._lease_actor and not ray.get(self._lease_actor.release.remote(self._job), timeout=ANSWERS_WITHIN_S):
+                ray.kill(self._lease_actor)
+        self._lease_actor, self._wanted = None, []
 
-    def _answer(self, call: Callable[[ray.actor.ActorHandle[Steward]], ray.ObjectRef[Any]], tries: int = 2) -> Any:
+    def _answer(self, call: Callable[[ray.actor.ActorHandle[LeaseActor]], ray.ObjectRef[Any]], tries: int = 2) -> Any:
         """The one we knew may have gone with the last of the others: there is a second try."""
         try:
-            self._steward = self._steward or _steward()
-            return ray.get(call(self._steward), timeout=ANSWERS_WITHIN_S)
+            self._lease_actor = self._lease_actor or _lease_actor()
+            return ray.get(call(self._lease_actor), timeout=ANSWERS_WITHIN_S)
         except (ray.exceptions.RayError, AttributeError, ValueError) as error:
-            if isinstance(error, StewardOverError) and self._steward:
-                ray.kill(self._steward)  # whoever was told so may have died before it could
-            self._steward = None
+            if isinstance(error, LeaseActorOverError) and self._lease_actor:
+                ray.kill(self._lease_actor)  # whoever was told so may have died before it could
+            self._lease_actor = None
             if tries > 1:
                 return self._answer(call, tries - 1)
             raise RefusedError(
@@ -155,10 +155,10 @@ class Member:
             ) from None
 
 
-def _steward() -> ray.actor.ActorHandle[Steward]:
+def _lease_actor() -> ray.actor.ActorHandle[LeaseActor]:
     """The one that is there, or the first."""
     return (
-        ray.remote(Steward)
+        ray.remote(LeaseActor)
         .options(
             name=NAME,
             namespace=NAMESPACE,

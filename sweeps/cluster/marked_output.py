@@ -22,7 +22,7 @@ FOLLOWED_S = "SWEEP_FOLLOWED_S"  # in the environment of a command that is follo
 ASK_AGAIN = 75  # its exit code where there is more to come
 
 
-def told(line: str) -> tuple[str, str] | None:
+def parsed(line: str) -> tuple[str, str] | None:
     """Which stream it was of, and what was said; nothing for what is no line of ours: Ray's own, say."""
     found = LINE.fullmatch(line)
     return (found[1], _unescaped(found[2])) if found else None

@@ -19,7 +19,7 @@ from sweeps.cluster.environment import variable
 from sweeps.cluster.site import Ask
 from sweeps.errors import RefusedError
 from sweeps.record import ledger
-from sweeps.scheduling.leases import Need, Terms
+from sweeps.scheduling.leases import LeaseTerms, Need
 from sweeps.spec.arrangements import Node
 from sweeps.text import addresses, caller
 from workers.checks import node_checkup
@@ -31,7 +31,7 @@ QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_memory_monitor_refresh_ms": "0",  # it would end keepers; ranks have limits of their own
+    "RAY_memory_monitor_refresh_ms": "0",  # it would end supervisors; ranks have limits of their own
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "1e9",  # it would write down again and again what the ledger has
@@ -111,7 +111,7 @@ class Cluster:
             raise RefusedError(f"every node must answer, but: {str(error).splitlines()[0]}\n{_which()}") from None
 
     @contextlib.contextmanager
-    def shared(self, terms: Terms) -> Iterator[Ask | None]:
+    def shared(self, terms: LeaseTerms) -> Iterator[Ask | None]:
         if self._is_our_own:
             yield None
             return

@@ -142,17 +142,17 @@ def relay(arguments: Sequence[str], url: str, sends: Path | None = None) -> int:
     """Run a command on the head; what it says there is said here, and its exit code is ours. With a sweep file that it
     names, where there is one."""
     if not sends:
-        return _relayed(_told(arguments, url))
+        return _relayed(_streamed(arguments, url))
     text, there = reading.read(sends), upload.place(sends)
     with tempfile.TemporaryDirectory(prefix="sweep-file-") as folder:
         upload.put(Path(folder), there, text)
         named = [str(there) if Path(part) == sends else part for part in arguments]
-        return _relayed(_told(named, url, folder))
+        return _relayed(_streamed(named, url, folder))
 
 
-def _relayed(told: Iterable[tuple[str, str]]) -> int:
+def _relayed(lines: Iterable[tuple[str, str]]) -> int:
     code = None
-    for which, said in told:
+    for which, said in lines:
         if which == marked_output.CODE:
             code = int(said)
         else:
@@ -167,7 +167,7 @@ def report(name: str, out: Path, form: str, store: str, url: str) -> int:
         rule = "must be html for a sweep on a cluster; run this on its head for the others"
         raise InputError("--format", [Mistake("", rule, form)])
     code, lines = 0, []
-    for which, said in _told(["report", name, "--out", "-", *(["--store", store] if store else [])], url):
+    for which, said in _streamed(["report", name, "--out", "-", *(["--store", store] if store else [])], url):
         if which == marked_output.CODE:
             code = int(said)
         elif which == marked_output.OUT:
@@ -184,7 +184,7 @@ def report(name: str, out: Path, form: str, store: str, url: str) -> int:
 def bulletins(name: str, is_followed: bool, url: str) -> Iterator[dict[str, Any]]:
     """What a driver on the cluster says of its sweep, as it says it."""
     follow = ["--follow"] if is_followed else []
-    for which, said in _told(["status", name, "--format", "json", *follow], url):
+    for which, said in _streamed(["status", name, "--format", "json", *follow], url):
         if which == marked_output.OUT:
             yield json.loads(said)
         elif which == marked_output.ERR:
@@ -260,26 +260,26 @@ def _stopped(name: str, is_submitted: bool = True) -> str:
     return f"{name} is stopped; to go on: {caller.command('resume', name, is_submitted=is_submitted)}"
 
 
-def _told(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tuple[str, str]]:
+def _streamed(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tuple[str, str]]:
     """What a command says on the head, line by line, and its exit code as the last. One that is followed is asked
     again and again; a driver's log that it names is followed here."""
     again, log = (marked_output.CODE, str(marked_output.ASK_AGAIN)), ""
     with _client(url) as client:
-        told = again
+        said = again
         for n in itertools.count():
             with contextlib.closing(_asked(client, arguments, folder)) as answer:
-                for told in answer:
-                    if told[0] == marked_output.JOB:
-                        log = told[1]
-                    elif told[0] != marked_output.CODE and not (n and told[1].startswith(versions.DIFFERS)):
-                        yield told
-            if told != again:
+                for said in answer:
+                    if said[0] == marked_output.JOB:
+                        log = said[1]
+                    elif said[0] != marked_output.CODE and not (n and said[1].startswith(versions.DIFFERS)):
+                        yield said
+            if said != again:
                 break
         if log and _knows(client, log):
             yield from ((marked_output.OUT, line) for line in _tailed(client, log))
         elif log:
             yield marked_output.ERR, NOT_KEPT
-        yield told
+        yield said
 
 
 def _asked(client: JobSubmissionClient, arguments: Sequence[str], folder: str) -> Generator[tuple[str, str]]:
@@ -290,9 +290,9 @@ def _asked(client: JobSubmissionClient, arguments: Sequence[str], folder: str) -
     _start(client, job, ["python", "-m", ON_HEAD, *arguments], {}, folder, variables)
     try:
         for line in (_tailed if is_followed else _lines)(client, job):
-            if told := marked_output.told(line):
-                yield told
-                if told[0] == marked_output.CODE:
+            if parsed := marked_output.parsed(line):
+                yield parsed
+                if parsed[0] == marked_output.CODE:
                     return
         raise RefusedError(_why(client, job))
     finally:
@@ -311,7 +311,7 @@ def _start(
         rule = "a command must hold no secret: Ray shows it to everyone; the head may hold it, in ~/.pgpass"
         raise InputError("--address", [Mistake("", rule, masked(secret))])
     environment = {ledger.JOB: job, private_ray.JOB_ENDS_WITHIN_S: str(STOPPED_WITHIN_S), "PYTHONUNBUFFERED": "1"}
-    environment |= {versions.ASKED_BY: versions.here(), caller.CALLED: caller.told(), **variables}
+    environment |= {versions.ASKED_BY: versions.here(), caller.CALLED: caller.as_json(), **variables}
     runtime: dict[str, Any] = {"env_vars": environment} | ({"working_dir": folder} if folder else {})
     give_up = time.monotonic() + TAKES_JOBS_WITHIN_S
     while True:
@@ -354,9 +354,9 @@ def _ends(job: str) -> str:
 
 
 def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> int:
-    told = _of_ours(client.get_job_logs(job)).strip()
+    log = _of_ours(client.get_job_logs(job)).strip()
     info = client.get_job_info(job)
-    console.print(told or info.message)
+    console.print(log or info.message)
     code = info.driver_exit_code
     return code if code in (errors.WRONG_INPUT, errors.SOME_FAILED) else errors.REFUSED
 
@@ -397,12 +397,12 @@ def _lines(client: JobSubmissionClient, job: str) -> Iterator[str]:
     said = 0
     while True:
         is_over = client.get_job_status(job) in ENDED
-        told = _of_ours(client.get_job_logs(job))
-        end = told.rfind("\n") + 1
-        yield from told[said:end].split("\n")[:-1]  # `splitlines` would split at more
+        log = _of_ours(client.get_job_logs(job))
+        end = log.rfind("\n") + 1
+        yield from log[said:end].split("\n")[:-1]  # `splitlines` would split at more
         said = max(said, end)
         if is_over:
-            yield from filter(None, [told[said:]])
+            yield from filter(None, [log[said:]])
             return
         time.sleep(LOOK_EVERY_S)
 
@@ -418,7 +418,7 @@ def _why(client: JobSubmissionClient, job: str) -> str:
 def _last_words(client: JobSubmissionClient, job: str, log: str) -> str:
     """Of a job; what Ray says of one that has said nothing."""
     last = next(reversed(_of_ours(log).strip().split("\n")))
-    if words := (marked_output.told(last) or ("", last))[1]:
+    if words := (marked_output.parsed(last) or ("", last))[1]:
         return words
     info = client.get_job_info(job)
     return _first_line(info.message or info.status)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sweeps.scheduling.leases import Need, Terms
+from sweeps.scheduling.leases import LeaseTerms, Need
 from sweeps.spec.arrangements import Node
 
 # What other sweeps have; see lease_actor.Member.ask, but with the names of nodes.
@@ -32,7 +32,7 @@ class Site(Protocol):
     def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
         """Of these variables, by node, those that the processes of Ray don't have there."""
 
-    def shared(self, terms: Terms) -> contextlib.AbstractContextManager[Ask | None]:
+    def shared(self, terms: LeaseTerms) -> contextlib.AbstractContextManager[Ask | None]:
         """With other sweeps that run here; None where there can be none."""
 
     def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
@@ -62,7 +62,7 @@ class Simulated:
     def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
         return {}
 
-    def shared(self, terms: Terms) -> contextlib.AbstractContextManager[None]:
+    def shared(self, terms: LeaseTerms) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:

@@ -50,7 +50,7 @@ def said(differing: Sequence[str]) -> str:
     return f"{DIFFERS} ({', '.join(sorted(differing))}): {caller.current().ray_up} brings it there, and ends sweeps"
 
 
-def told() -> str:
+def difference_from_caller() -> str:
     """Return the same of this process and whoever has asked for it; empty if that is nobody."""
     return difference(os.environ[ASKED_BY], here()) if ASKED_BY in os.environ else ""
 

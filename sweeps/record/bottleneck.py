@@ -131,14 +131,14 @@ def waiting(ranks: Sequence[Rounds]) -> Means:
 
 
 def _overlap(ranks: Sequence[Mapping[Without, Rounds]]) -> Share:
-    def of(part: Without) -> list[Rounds]:
+    def rounds_of(part: Without) -> list[Rounds]:
         return [times[part] for times in ranks]
 
     has_input = "both" in ranks[0]
-    alone, reduced = together(of("compute")), together(of("input" if has_input else "nothing"))
-    bare = waiting(of("both" if has_input else "comm"))
+    alone, reduced = together(rounds_of("compute")), together(rounds_of("input" if has_input else "nothing"))
+    bare = waiting(rounds_of("both" if has_input else "comm"))
     hidden = [one - (step - without) for one, step, without in zip(alone, reduced, bare, strict=True)]
-    return _share(hidden, together(of("nothing")))
+    return _share(hidden, together(rounds_of("nothing")))
 
 
 def _share(parts: Means, wholes: Means) -> Share:
@@ -185,8 +185,8 @@ def verdict(found: Shares) -> Verdict:
 
 def in_short(found: Verdict) -> str:
     """For a cell of a table: `input 41% ± 3%`, `open: input 11% ± 11%, communication 8% ± 9%`."""
-    told = ", ".join(f"{NAMES[part]} {_shown(share)}" for part, share in found.shares)
-    return told if found.part else f"open: {told}"
+    words = ", ".join(f"{NAMES[part]} {_shown(share)}" for part, share in found.shares)
+    return words if found.part else f"open: {words}"
 
 
 def sentence(found: Verdict, ranks: int, decode_threads: int = 0) -> str:

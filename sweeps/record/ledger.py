@@ -367,9 +367,9 @@ def _taken(at: SweepPaths) -> RefusedError:
     user = [f"user {last['user']}"] if "user" in last else []  # ledgers of before don't tell
     job = [f"job {last['job']}"] if "job" in last else []
     since = [time.strftime("since %Y-%m-%d %H:%M:%S", time.localtime(last["at"]))] if last else []
-    told = f" ({', '.join([*user, *job, *since])})" if last else ""
+    details = f" ({', '.join([*user, *job, *since])})" if last else ""
     return RefusedError(
-        f"a sweep has one driver at a time, but {who}{told} drives {at.name}\n"
+        f"a sweep has one driver at a time, but {who}{details} drives {at.name}\n"
         f"  look on with `{caller.command('status', at.name, '-f')}`, or end it with"
         f" `{caller.command('stop', at.name)}` and then do this again"
     )
@@ -491,10 +491,10 @@ def facts(name: str) -> SweepFacts:
     """What a sweep is, by its first lines alone."""
     at = paths(name).ledger
     heads = [*itertools.takewhile(lambda entry: entry["kind"] in ("sweep", "driver"), _entries(at))]
-    told = [entry for entry in heads if entry["kind"] == "sweep"]
-    if not told or told[-1]["version"] not in READ:
+    written = [entry for entry in heads if entry["kind"] == "sweep"]
+    if not written or written[-1]["version"] not in READ:
         return read(name).facts  # which says what is wrong
-    return _facts(told[-1])
+    return _facts(written[-1])
 
 
 class Tail:

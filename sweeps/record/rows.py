@@ -138,10 +138,10 @@ def _joules(record: TrialRecord, images: int) -> dict[str, float]:
     trial without GPUs has of its processors alone."""
     read = record.outcome.usage
     parts = ("cpu", "gpu") if record.config.device == "gpu" else ("cpu",)
-    told = {
+    known = {
         f"{part}_joules_per_image": read[f"{part}_energy_j"] / images for part in parts if read.get(f"{part}_energy_j")
     }
-    return told | ({"joules_per_image": sum(told.values())} if len(told) == len(parts) else {})
+    return known | ({"joules_per_image": sum(known.values())} if len(known) == len(parts) else {})
 
 
 def _device_peak_mib(measured: Measurement) -> float:
@@ -274,11 +274,11 @@ def where(record: TrialRecord) -> dict[str, str]:
         return {name: str(getattr(cached, name)) for name in WHERE}
     places = record.outcome.granted
     nodes = [place.node_id or place.node for place in places]
-    told = {}
+    joint = {}
     for name in (*SIDES, "data_files"):
         found = Counter(zip(nodes, (getattr(place, name) for place in places), strict=True))
-        told[name] = joined((digest, ranks) for (_, digest), ranks in found.items())
-    return told | {"arrangement": messages.arranged(Counter(nodes).values())}
+        joint[name] = joined((digest, ranks) for (_, digest), ranks in found.items())
+    return joint | {"arrangement": messages.arranged(Counter(nodes).values())}
 
 
 def arrangement(gpus: int, nodes: float, placement: str) -> str:

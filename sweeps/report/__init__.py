@@ -38,7 +38,7 @@ def write(name: str, out: Path | None = None, form: Format = "html", store: str 
     return written(found, out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '_', name).lstrip('.')}-{file}"), form)
 
 
-def told(name: str, store: str = "") -> str:
+def as_text(name: str, store: str = "") -> str:
     """The report as one text."""
     return html(_study(name, store))
 
@@ -51,11 +51,11 @@ def _study(name: str, store: str) -> Study:
     from sweeps.store import query
 
     if not store and (name in ledger.names() or not query.is_there()):
-        return study.of(name)
-    return stored.of(name, store)
+        return study.read(name)
+    return stored.read(name, store)
 
 
-def attach(name: str, file: Path, told: Conclusion | None = None) -> None:
+def attach(name: str, file: Path, summary: Conclusion | None = None) -> None:
     """Log a report to the sweep's run in MLflow, with its first screen as the run's note (`told`, where it is known);
     raises where the store does not take them.
 
@@ -65,14 +65,14 @@ def attach(name: str, file: Path, told: Conclusion | None = None) -> None:
     from sweeps.store import tracking
 
     if name in ledger.names():
-        tracking.attach(ledger.facts(name), file, told or conclusion(name))
+        tracking.attach(ledger.facts(name), file, summary or conclusion(name))
 
 
 def conclusion(name: str) -> Conclusion:
     """What was found, for the sweep's own run: the report's first screen, and its findings."""
     from sweeps.analysis import study
 
-    return concluded(study.of(name))
+    return concluded(study.read(name))
 
 
 def concluded(study: Study, found: Findings | None = None) -> Conclusion:
@@ -81,7 +81,7 @@ def concluded(study: Study, found: Findings | None = None) -> Conclusion:
     from sweeps.report import answer
     from sweeps.store import description
 
-    found = found or findings.of(study)
+    found = found or findings.find(study)
     return description.Conclusion(
         answer.markdown(answer.around(study, found)), found.tag(description.LONGEST), study.spent
     )
@@ -106,7 +106,7 @@ def html(study: Study, found: Findings | None = None) -> str:
     source = f"results/{study.name}/ledger.jsonl" if study.stored is None else "the tracking store"
     made = f"Written {now} from {source}. This file needs no network."
     return page.html(
-        study.name, answer.around(study, found or findings.of(study)), sections(study), study.facts.simulated, made
+        study.name, answer.around(study, found or findings.find(study)), sections(study), study.facts.simulated, made
     )
 
 

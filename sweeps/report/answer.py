@@ -34,8 +34,8 @@ class Answer:
     cares: tuple[str, ...]
 
 
-def of(study: Study) -> Answer:
-    return around(study, findings.of(study))
+def find(study: Study) -> Answer:
+    return around(study, findings.find(study))
 
 
 def around(study: Study, found: Findings) -> Answer:

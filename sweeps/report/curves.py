@@ -40,7 +40,7 @@ def _section(study: Study, axis: str, name: str, title: str, lead: str) -> Secti
     cells = study.cells[(study.cells["n"] > 0) | (study.cells["kind"] != "")]
     per = cells["gpus"] if is_each else 1
     cells = cells.assign(each=cells["images_per_s"] / per, each_ci=cells["images_per_s_ci"] / per)
-    found = layout.of(study, axis, cells)
+    found = layout.choose(study, axis, cells)
     scale = found.scale(cells)
 
     def marks(alike: pd.DataFrame) -> list[Mark]:

@@ -169,7 +169,7 @@ class _Plot:
         return f"M{x:.1f} {top:.1f}V{foot:.1f}M{x - 4:.1f} {top:.1f}h8M{x - 4:.1f} {foot:.1f}h8"
 
     def _mark(self, series: Series, mark: Mark, is_small: bool) -> Shape:
-        says = (*self._told(mark), mark.says)
+        says = (*self._coordinates(mark), mark.says)
         if mark.is_missing:
             x, y = self._at(mark.x, self._y[0])
             return Shape(looks.CROSS, f"M{x - 4:.1f} {y - 13:.1f}l8 8m0 -8l-8 8", says)
@@ -178,7 +178,7 @@ class _Plot:
             return Shape(looks.DOT, f"M{x:.1f} {y:.1f}h0", says)
         return Shape(looks.MARK, _sign(sign(self._chart, series.name), x, y), says)
 
-    def _told(self, mark: Mark) -> tuple[str, str]:
+    def _coordinates(self, mark: Mark) -> tuple[str, str]:
         """Where it stands, along and up; the page's script puts the words around it."""
         across = _named(self._chart.x, mark.x, is_whole=True)
         if mark.is_missing:

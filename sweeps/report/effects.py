@@ -31,11 +31,11 @@ def section(study: Study) -> Section | None:
     rest = [f"{study.word(row['axis'])} {row['share']:.0%}" for _, row in shares.iloc[1:].iterrows()]
     lead += f"; {', '.join(rest)}." if rest else "."
     if len(strong):
-        told = ", ".join(
+        words = ", ".join(
             f"{study.word(row['axis'])} with {study.word(row['other'])} {row['share']:.0%}"
             for _, row in strong.iterrows()
         )
-        lead += f" Together, beyond each alone: {told}."
+        lead += f" Together, beyond each alone: {words}."
     return Section("effects", "What matters", lead, tuple(blocks))
 
 
@@ -52,7 +52,7 @@ def _effects(study: Study, found: object) -> Table:
     return Table("effects-axes", "Each axis, all else equal", columns, tuple(rows), frozenset(columns[2:]), note)
 
 
-def strays(study: Study) -> list[Block]:
+def outliers(study: Study) -> list[Block]:
     """Repeats far from the others of their cell, and ranks that hold up theirs."""
     if study.measured.empty or study.is_convergence:
         return []

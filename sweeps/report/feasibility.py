@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def section(study: Study) -> Section | None:
     table = study.cells
-    unfit = table[table["outcomes"].str.contains("infeasible")]
-    if unfit.empty:
+    infeasible = table[table["outcomes"].str.contains("infeasible")]
+    if infeasible.empty:
         return None
     across = "batch_size" if "batch_size" in study.axes else ("global_batch" if study.is_strong else "")
     down = [axis for axis in study.axes if axis != across]
@@ -27,9 +27,9 @@ def section(study: Study) -> Section | None:
         rows = []
         for key, alike in table.groupby(down, sort=False, dropna=False) if down else [((), table)]:
             by = {row[across]: row for _, row in alike.iterrows()}
-            told = [_told(by[value]) if value in by else "" for value in values]
-            if any(word.startswith(("too", "infeasible", "failed")) for word in told):
-                rows.append((*map(space.shown, key), *told))
+            cells = [_cell_text(by[value]) if value in by else "" for value in values]
+            if any(word.startswith(("too", "infeasible", "failed")) for word in cells):
+                rows.append((*map(space.shown, key), *cells))
         columns = (*map(study.word, down), *(study.said(across, value) for value in values))
         note = "A row for each combination in which something did not fit. An empty field is no cell of the sweep."
         blocks.append(Table("feasibility-map", "What fits", columns, tuple(rows), note=note, is_tinted=True))
@@ -37,13 +37,13 @@ def section(study: Study) -> Section | None:
         found = overview.frontier(study.trials, study.plan)
         rows = [tuple(map(str, row)) for row in found.itertuples(index=False)]
         blocks.append(Table("frontier", "The largest batch that fits", tuple(map(str, found.columns)), tuple(rows)))
-    kinds = unfit["kind"].value_counts()
+    kinds = infeasible["kind"].value_counts()
     reasons = ", ".join(f"{n} for {kind}" for kind, n in kinds.items())
-    lead = f"{len(unfit)} of {len(table)} cells can't run here, which is a finding, not a failure: {reasons}."
+    lead = f"{len(infeasible)} of {len(table)} cells can't run here, which is a finding, not a failure: {reasons}."
     return Section("feasibility", "What fits", lead, tuple(blocks))
 
 
-def _told(row: pd.Series) -> str:
+def _cell_text(row: pd.Series) -> str:
     if row["n"]:
         return "fits"
     if "infeasible" in row["outcomes"]:

@@ -72,7 +72,7 @@ class Layout:
         return tuple(found[n][1] for n in kept), len(found) - len(kept)
 
 
-def of(study: Study, across: str, cells: pd.DataFrame, apart: tuple[str, ...] = ()) -> Layout:
+def choose(study: Study, across: str, cells: pd.DataFrame, apart: tuple[str, ...] = ()) -> Layout:
     """The layout of these cells over an axis; `apart` are axes that the caller looks after."""
     counts = {axis: cells[axis].nunique(dropna=False) for axis in study.axes if axis not in (across, *apart)}
     few = [axis for axis, count in counts.items() if 1 < count <= MOST_SERIES]

@@ -77,8 +77,8 @@ def _listed(said: str, values: list[Any] | tuple[Any, ...]) -> list[tuple[str, s
         ", ".join(f"{name} {value}" for name, value in _flat(item)) if isinstance(item, Mapping) else str(item)
         for item in values
     )
-    told = "; ".join(f"{n} × {what}" if n > 1 else what for what, n in counts.items())
-    return [(said, told)] if told else []
+    words = "; ".join(f"{n} × {what}" if n > 1 else what for what, n in counts.items())
+    return [(said, words)] if words else []
 
 
 def _probes(study: Study) -> list[Block]:

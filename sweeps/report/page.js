@@ -4,7 +4,7 @@ const tip = document.getElementById("tip"), spoken = document.getElementById("sp
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 let near = null;
 
-function told(mark) {
+function labelOf(mark) {
   const { x, y } = mark.ownerSVGElement.dataset, [across, up, says] = mark.dataset.t.split("|");
   return [mark.parentNode.dataset.h, `${x}: ${across}`, up && `${y}: ${up}`, says].filter(Boolean).join("\n");
 }
@@ -15,7 +15,7 @@ function point(mark) {
   tip.hidden = !mark;
   if (!mark) return;
   mark.classList.add("near");
-  tip.textContent = told(mark);
+  tip.textContent = labelOf(mark);
   const at = mark.getBoundingClientRect(), x = at.left + at.width / 2, y = at.top + at.height / 2;
   const left = x + 14 + tip.offsetWidth > innerWidth ? x - 14 - tip.offsetWidth : x + 14;
   tip.style.left = Math.max(4, left) + "px";
@@ -49,7 +49,7 @@ for (const plot of all(".plot")) {
     if (turn) { which = (which + turn + groups.length) % groups.length; at = Math.max(0, at); }
     at = Math.min(Math.max(at + (step || 0), 0), groups[which].length - 1);
     point(groups[which][at]);
-    spoken.textContent = told(near);
+    spoken.textContent = labelOf(near);
   });
 }
 

@@ -150,15 +150,15 @@ def data(chart: Chart) -> tuple[list[str], list[list[str]]]:
     several = len(chart.panels) > 1
     heads = [*(["panel"] if several else []), chart.legend or "series", chart.x.label, chart.y.label, "from", "to"]
     named = dict(zip(chart.x.ticks, chart.x.names, strict=False))
-    told = partial(_figure, form=chart.y.form)
+    shown = partial(_figure, form=chart.y.form)
     rows = [
         [
             *([panel.title] if several else []),
             series.name,
             named.get(mark.x) or _figure(mark.x, chart.x.form),
-            mark.says if mark.is_missing else told(mark.y),
-            told(mark.low),
-            told(mark.high),
+            mark.says if mark.is_missing else shown(mark.y),
+            shown(mark.low),
+            shown(mark.high),
         ]
         for panel in chart.panels
         for series in panel.series
@@ -179,7 +179,7 @@ def _bars(bars: Bars) -> str:
     legend = "".join(f'<span><i class="swatch p{n}"></i>{escape(part)}</span>' for n, part in enumerate(bars.parts))
     body = []
     for axes, shares, words, total in bars.rows:
-        told = ", ".join(f"{part} {word}" for part, word in zip(bars.parts, words, strict=True))
+        label = ", ".join(f"{part} {word}" for part, word in zip(bars.parts, words, strict=True))
         segments = "".join(
             f'<i class="p{n}" style="width:{100 * width:.1f}%"></i>'
             for n, width in enumerate(widths(shares))
@@ -187,7 +187,7 @@ def _bars(bars: Bars) -> str:
         )
         cells = "".join(f"<td>{escape(axis)}" for axis in axes)
         body.append(
-            f'<tr>{cells}<td><div class="shares" role="img" aria-label="{escape(told)}" title="{escape(told)}">'
+            f'<tr>{cells}<td><div class="shares" role="img" aria-label="{escape(label)}" title="{escape(label)}">'
             f'{segments}</div><td class="n">{escape(total)}'
         )
     note = f'<p class="note">{rich(bars.note)}</p>' if bars.note else ""

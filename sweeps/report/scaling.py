@@ -97,7 +97,7 @@ def _all(study: Study, counts: list[int]) -> list[Block]:
     known = _with_one(study, study.measured.dropna(subset=["efficiency"]))
     if known.empty or known["gpus"].nunique() < 2:
         return []
-    found = layout.of(study, "gpus", known, size)
+    found = layout.choose(study, "gpus", known, size)
     scale = found.scale(known)
 
     def marks(cells: pd.DataFrame) -> list[Mark]:

@@ -17,16 +17,16 @@ from sweeps.store import description, query
 NOTE = re.compile(r"```yaml\n(.*)\n```(?:\nwith `(.*)`)?\s*$", re.DOTALL)
 
 
-def of(name: str, store: str = "") -> Study:
+def read(name: str, store: str = "") -> Study:
     """The latest sweep of that name; raises where the store has none, or not its whole file."""
     trials = query.trials(name, store=store)
     own = query.sweep(name, store=store)
-    told = NOTE.search(own["note"])
-    if not told or told[1].endswith(description.CUT):
+    noted = NOTE.search(own["note"])
+    if not noted or noted[1].endswith(description.CUT):
         rule = "must have the sweep's file in the note of its run, to be reported without its ledger"
-        got = "a part of it" if told else "another note" if own["note"] else "no note"
+        got = "a part of it" if noted else "another note" if own["note"] else "no note"
         raise InputError("tracking store", [Mistake(name, rule, got)])
-    file, overrides = told[1], tuple((told[2] or "").split())
+    file, overrides = noted[1], tuple((noted[2] or "").split())
     parsed = sweep_file.parse(file, f"{name} (note)", overrides, is_recorded=True)
     facts = SweepFacts(
         name=name,

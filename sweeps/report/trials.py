@@ -81,11 +81,11 @@ def ends(study: Study) -> Section | None:
     if study.asides:
         asides = tuple((str(one["node"]), str(one.get("trials", ""))) for one in study.asides)
         blocks.append(Table("ends-aside", "Nodes set aside", ("node", "why"), asides))
-    blocks += effects.strays(study)
+    blocks += effects.outliers(study)
     if not blocks:
         return None
-    told = ", ".join(f"{n} {name}" for name, n in frame["outcome"].value_counts().items())
-    return Section("ends", "What stands out", f"{len(frame)} trials: {told}.", tuple(blocks))
+    counted = ", ".join(f"{n} {name}" for name, n in frame["outcome"].value_counts().items())
+    return Section("ends", "What stands out", f"{len(frame)} trials: {counted}.", tuple(blocks))
 
 
 def _incomplete(frame: pd.DataFrame) -> list[Block]:

@@ -20,7 +20,7 @@ from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.record import ledger
 from sweeps.record.ledger import Ledger, SweepRecord, TrialRecord
 from sweeps.run import ending, executor, forecast, preflight, preview, terms
-from sweeps.run.progress import Progress
+from sweeps.run.progress import SweepProgress
 from sweeps.run.terms import Setting, Terms
 from sweeps.scheduling import asha, search
 from sweeps.scheduling.asha import Arrival, Rungs
@@ -170,7 +170,7 @@ def _resume(book: Ledger, asked: Terms) -> int:
         refusals = _brought(record)
         if not record.is_complete:  # its driver was killed before it could say so
             book.end("complete")
-        return ending.told(planned, book, Setting(asked, Simulated(()), console, facts.name), refusals)
+        return ending.summarize(planned, book, Setting(asked, Simulated(()), console, facts.name), refusals)
     with _earlier(asked) as earlier, terms.at(asked, console) as site:
         setting = Setting(asked, site, console, facts.name)
         if does_wait := preflight.waits_for_nodes(planned, setting):
@@ -286,15 +286,15 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
     The ledger stays its caller's until then: the tracker makes runs and the report goes to the sweep's own, and the
     next driver would do the same beside them."""
     from sweeps.run.metrics import Meter
-    from sweeps.run.status import Herald
+    from sweeps.run.status import StatusWriter
     from sweeps.run.tracker import Tracker
     from sweeps.store import tracking
 
     spec, asked, console = planned.spec, setting.terms, setting.console
     engine = _engine(planned, setting, before)
-    progress = Progress(planned.most, plan.namer(spec), console, forecast.unit(spec), before.done)
+    progress = SweepProgress(planned.most, plan.namer(spec), console, forecast.unit(spec), before.done)
     tracker = Tracker(book.facts)
-    herald = Herald(book.facts, book.paths, engine, before.done, before.kept)
+    status_writer = StatusWriter(book.facts, book.paths, engine, before.done, before.kept)
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
     meters = [Meter(book.facts, engine)] if asked.address and not asked.machine else []
     for line in preview.borne_out(planned.trials or preflight.some(planned), asked):
@@ -303,7 +303,7 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
     is_over = is_complete = False
     try:
         with progress, setting.site.guarded(functools.partial(_abandoned, tracker, console, book, asked)):
-            observers = [progress, tracker, herald, *meters]
+            observers = [progress, tracker, status_writer, *meters]
             is_complete = executor.carry_out(engine, book, setting.executor(book), observers, before.same)
         is_over = True
     except RefusedError as refusal:
@@ -320,7 +320,7 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
                 refusals += ending.ended(book, "complete" if is_whole else "stopped")
             elif not book.has_run:
                 ending.given_up(book, console, tracking.store_name() if tracker.leaves_run else "")
-            herald.close()  # from here on the ledger tells how it stands
+            status_writer.close()  # from here on the ledger tells how it stands
     if refusals and not progress.done:
         raise refusals[0]
     if left:
@@ -337,7 +337,7 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
             console.print(f"! {line}", style="yellow")
     if before.leaves:
         console.print(f"others of its trials have not run yet: {ending.resumes(book.facts.name)}")
-    return ending.told(planned, book, setting, refusals, why, spent.expected)
+    return ending.summarize(planned, book, setting, refusals, why, spent.expected)
 
 
 def _engine(planned: Plan, setting: Setting, before: _Before) -> Engine:
@@ -366,7 +366,7 @@ def _are_bases_left(spec: SweepSpec, records: Sequence[TrialRecord]) -> bool:
     """Every trial has ended, but a search has stopped one that another needs as its base."""
     bases = _bases(spec)
     for record in records:
-        bases.told(record)
+        bases.tell(record)
     return _rungs(spec) is not None and bool(bases.again())
 
 

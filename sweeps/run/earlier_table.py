@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeps.analysis import publication, recipe
-from sweeps.analysis.publication import Table
+from sweeps.analysis.publication import PublishedTable
 from sweeps.errors import InputError, Mistake
 from sweeps.record import ledger, rows
 from sweeps.record.ledger import SweepRecord
@@ -20,7 +20,7 @@ DIGITS = 6  # of a figure
 NARROWEST = publication.LEAST  # an interval of equal repeats is not zero in a table
 
 
-def table(name: str) -> Table:
+def table(name: str) -> PublishedTable:
     made = publication.parse(text(name), f"{name}, as --export writes it", name)
     named = ledger.facts(name).spec.env_from  # no column says it
     return dataclasses.replace(made, settings={**made.settings, "env_from": named}) if named else made

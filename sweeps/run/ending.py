@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NAMED = 8  # cells that the budget does not hold
 
 
-def told(
+def summarize(
     planned: Plan,
     book: ledger.Ledger,
     setting: Setting,
@@ -84,15 +84,15 @@ def _conclude(
         tables.show(overview.frontier(trials, planned), "table", "\nthe largest batch that fits")
     for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
         print(explained(record))
-    told = study.of(facts.name)
-    found = findings.of(told)
+    done = study.read(facts.name)
+    found = findings.find(done)
     print()
     for line in [*found.lines(), *overview.front(trials, planned)]:
         print(line)
-    page = report.written(told, book.paths.folder / "report.html", found=found)
+    page = report.written(done, book.paths.folder / "report.html", found=found)
     if not refusals:
         try:
-            report.attach(facts.name, page, report.concluded(told, found))
+            report.attach(facts.name, page, report.concluded(done, found))
         except RefusedError as refusal:
             refusals.append(refusal)
     situation = next_steps.Situation(
@@ -104,7 +104,7 @@ def _conclude(
         expected=expected,
         report=str(_here(page)),
     )
-    print("\n" + "\n".join(next_steps.lines(next_steps.of(told, found, situation))) + "\n")
+    print("\n" + "\n".join(next_steps.lines(next_steps.suggest(done, found, situation))) + "\n")
 
 
 def given_up(book: ledger.Ledger, console: Console, open_in: str = "") -> None:

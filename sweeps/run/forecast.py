@@ -11,7 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from sweeps.scheduling import durations, gantt
+from sweeps.scheduling import durations
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.packing import Packing
 from sweeps.simulator import trial_time
@@ -19,7 +19,7 @@ from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.spec import arrangements, plan
 from sweeps.spec.arrangements import Node, Seats
 from sweeps.spec.keys import SweepSpec
-from sweeps.text import tables
+from sweeps.text import gantt, tables
 from workers.contract.messages import TrialConfig
 
 
@@ -63,7 +63,7 @@ def unit(spec: SweepSpec) -> str:
     return "GPU-hours" if spec.device == "gpu" else "rank-hours"
 
 
-def told(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], known: Durations) -> list[str]:
+def summary_lines(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], known: Durations) -> list[str]:
     """Hours, GPU-hours, from what they are predicted, and when each trial would run where."""
     name = plan.namer(spec)
     made = forecast(trials, nodes, lambda config: known.predict(config).seconds, spec.max_nodes)

@@ -75,11 +75,13 @@ def _cost(planned: Plan, nodes: Sequence[Node], refused: dict[str, list[TrialCon
         yield f"a search chooses its trials as it goes: at most {planned.most}"
         return
     machine = terms.machine or simulated.like(nodes)
-    yield from forecast.told(planned.spec, planned.trials, nodes, forecast.learned(machine, is_real=not terms.machine))
+    yield from forecast.summary_lines(
+        planned.spec, planned.trials, nodes, forecast.learned(machine, is_real=not terms.machine)
+    )
     yield from borne_out(planned.trials, terms)
 
 
 def borne_out(trials: Sequence[TrialConfig], terms: Terms) -> Iterator[str]:
     """Where published figures bear out what is simulated."""
     if terms.machine:
-        yield from evidence.told(trials, terms.machine.gpu, evidence.rows())
+        yield from evidence.summary_lines(trials, terms.machine.gpu, evidence.rows())

@@ -31,13 +31,13 @@ def our_loop() -> Iterator[None]:
     """While the block lasts, Tune runs trials by `Loop`, and tells their actors no secret of the driver's environment.
 
     It would give the driver's AWS keys to every trial's actor, in a runtime environment that Ray logs."""
-    theirs, told = TuneController, class_cache.ENV_VARS_TO_PROPAGATE
+    theirs, variables = TuneController, class_cache.ENV_VARS_TO_PROPAGATE
     tune_module.TuneController = Loop
-    class_cache.ENV_VARS_TO_PROPAGATE = {name for name in told if not redact.is_secret(name)}
+    class_cache.ENV_VARS_TO_PROPAGATE = {name for name in variables if not redact.is_secret(name)}
     try:
         yield
     finally:
-        tune_module.TuneController, class_cache.ENV_VARS_TO_PROPAGATE = theirs, told
+        tune_module.TuneController, class_cache.ENV_VARS_TO_PROPAGATE = theirs, variables
 
 
 class Loop(TuneController):

@@ -15,8 +15,7 @@ from rich.text import Text
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling.observer import Observer, Spent
 from sweeps.text import tables
-from workers.contract.messages import Measurement, TrialConfig
-from workers.contract.messages import Progress as Told
+from workers.contract.messages import Measurement, Progress, TrialConfig
 
 PHASE_WORDS = {
     "start": "starting",
@@ -28,7 +27,7 @@ PHASE_WORDS = {
 QUIETLY = ("completed", "infeasible", "pruned")  # on a terminal these need no line of their own
 
 
-class Progress(Observer):
+class SweepProgress(Observer):
     """Counts done, running and waiting; knows the best so far and how long the rest will take."""
 
     def __init__(
@@ -57,10 +56,10 @@ class Progress(Observer):
         self._first_start: float | None = None
         self._spent: Spent | None = None
         self._last = ""
-        self._running: dict[str, tuple[TrialConfig, Told]] = {}
+        self._running: dict[str, tuple[TrialConfig, Progress]] = {}
         self._live = Live(get_renderable=self._table, console=console, refresh_per_second=2, transient=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> SweepProgress:
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -72,9 +71,9 @@ class Progress(Observer):
 
     def started(self, config: TrialConfig) -> None:
         self._first_start = self._first_start or self._clock()
-        self._running[config.trial] = (config, Told("start", 0))
+        self._running[config.trial] = (config, Progress("start", 0))
 
-    def progressed(self, config: TrialConfig, progress: Told) -> None:
+    def progressed(self, config: TrialConfig, progress: Progress) -> None:
         self._running[config.trial] = (config, progress)
 
     def tried_again(self, record: TrialRecord) -> None:
@@ -182,7 +181,7 @@ def accuracy(measured: Measurement) -> float:
     return next((epoch.top1 for epoch in reversed(measured.epochs) if epoch.top1 is not None), 0.0)
 
 
-def stage(config: TrialConfig, progress: Told) -> str:
+def stage(config: TrialConfig, progress: Progress) -> str:
     """How far a running trial has come."""
     if progress.phase == "count":
         return f"counting its records: {progress.step:,}"

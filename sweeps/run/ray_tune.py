@@ -26,8 +26,8 @@ from sweeps.run.conductor import Conductor
 from sweeps.run.executor import folders, terminate_as_interrupt
 from sweeps.run.private_tune import PlacedTrial
 from sweeps.scheduling import cache
-from sweeps.scheduling.cache import Made
-from sweeps.scheduling.leases import Terms
+from sweeps.scheduling.cache import NodeContents
+from sweeps.scheduling.leases import LeaseTerms
 from sweeps.scheduling.packing import Start
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.group import SimulatedGroup
@@ -35,12 +35,12 @@ from sweeps.spec.arrangements import bundles
 from workers.contract import messages
 from workers.contract.messages import EpochRecord, TrialConfig, TrialOutcome
 from workers.contract.paths import SweepPaths
-from workers.launch.gang import ENTRY, Group, Nurses
+from workers.launch.gang import ENTRY, Group, NodeActors
 
 REPORT_EVERY_S = 5.0
 JUDGE_EVERY_S = 0.5  # where a search may stop a trial
 INTRODUCED_WITHIN_S = 60.0
-CUT_SHORT = ("killed", "exited", "stalled", "nursery gone")  # kinds of failure that say nothing against the trial
+CUT_SHORT = ("killed", "exited", "stalled", "fork server gone")  # kinds of failure that say nothing against the trial
 ONE_AT_A_TIME = '[{"CPU": 1.0}]'  # a simulated trial answers at once
 Away = dict[str, tuple[TrialConfig, list[str]]]
 
@@ -99,7 +99,7 @@ class Gang(tune.Trainable):
         if outcome and self._goes_on(outcome):
             self._is_running = False
         if not self._is_running or outcome is None:
-            return self._told()
+            return self._progress()
         return {"outcome": json.dumps(messages.to_json(outcome)), **self._clock(), "done": True}
 
     def _clock(self) -> dict[str, Any]:
@@ -107,17 +107,17 @@ class Gang(tune.Trainable):
         if not isinstance(self._group, SimulatedGroup):
             return {}
         timeline = self._group.timeline if self._is_judged else ()
-        told = [(after_s, messages.to_json(epoch)) for after_s, epoch in timeline]
-        return {"took_s": self._group.took_s, "timeline": json.dumps(told)}
+        reached = [(after_s, messages.to_json(epoch)) for after_s, epoch in timeline]
+        return {"took_s": self._group.took_s, "timeline": json.dumps(reached)}
 
-    def _told(self) -> dict[str, Any]:
+    def _progress(self) -> dict[str, Any]:
         """How far it has come; where trials are judged, with the epochs that it has finished since it was last told."""
-        told = {"progress": json.dumps(messages.to_json(self._group.progress))}
+        report = {"progress": json.dumps(messages.to_json(self._group.progress))}
         finished = self._group.epochs[self._finished :] if self._is_judged else ()
         if finished:
             self._finished += len(finished)
-            told["finished"] = json.dumps([messages.to_json(epoch) for epoch in finished])
-        return told
+            report["finished"] = json.dumps([messages.to_json(epoch) for epoch in finished])
+        return report
 
     def _goes_on(self, outcome: TrialOutcome) -> bool:
         """A trial that was cut short goes on from its checkpoint, if it has come further than the one that it found:
@@ -136,15 +136,15 @@ class _Feed(SearchAlgorithm):
         conductor: Conductor,
         site: Site,
         ask: Ask | None,
-        nurses: Nurses | None,
+        node_actors: NodeActors | None,
         same: dict[str, Any],
-        made: Mapping[str, Made],
+        made: Mapping[str, NodeContents],
     ) -> None:
         self._conductor = conductor
         self._ask = ask
         self._has_waited = False
         self._site = site
-        self._nurses = nurses
+        self._node_actors = node_actors
         self._same = same  # for all trials
         self.is_judged = bool(same["is_judged"])
         self._spec: Mapping[str, Any] = {}  # Tune's, of what all trials have in common
@@ -183,7 +183,9 @@ class _Feed(SearchAlgorithm):
     def look(self) -> None:
         """Which nodes are there, which may be used, and what are they made of?"""
         self._look_at_others()
-        for facts in self._nurses.introduced([self._site.id(node) for node in self.taken]) if self._nurses else []:
+        for facts in (
+            self._node_actors.introduced([self._site.id(node) for node in self.taken]) if self._node_actors else []
+        ):
             self._conductor.met(facts)
             self._made_of[self._site.name(facts["id"])] = cache.made(facts)
         self._conductor.engine.nodes_are(self._site.nodes, self._made_of)
@@ -248,8 +250,8 @@ class _Watcher(private_tune.Events):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         config = self._config(trial)
-        if told := result.pop("outcome", None):  # Tune would keep it
-            outcome = messages.trial_outcome(json.loads(told))
+        if ended := result.pop("outcome", None):  # Tune would keep it
+            outcome = messages.trial_outcome(json.loads(ended))
             if outcome.status == "lost":
                 self._site.look_again()
             timeline = json.loads(result.pop("timeline", "[]"))
@@ -354,7 +356,7 @@ class RayTune:
     def run(self, conductor: Conductor) -> None:
         spec, simulation = self._facts.spec, self._facts.simulated
         data = folders(spec)
-        supervisors = None if simulation else Nurses(self._paths, spec.sample_every_s, data)
+        node_actors = None if simulation else NodeActors(self._paths, spec.sample_every_s, data)
         made = simulated.made(simulated.parse(simulation), data) if simulation else {}
         same = {
             "sweep": self._facts.name,
@@ -364,8 +366,8 @@ class RayTune:
             "probe_every_s": 0.0 if simulation else 60 * spec.probe_every_min,
             "is_judged": conductor.engine.is_judging,
         }
-        with self._site.shared(Terms(spec.priority, spec.max_nodes)) as ask:
-            feed = _Feed(conductor, self._site, ask, supervisors, same, made)
+        with self._site.shared(LeaseTerms(spec.priority, spec.max_nodes)) as ask:
+            feed = _Feed(conductor, self._site, ask, node_actors, same, made)
             try:
                 feed.look()
                 conductor.ready()
@@ -373,8 +375,8 @@ class RayTune:
                     self._tuner(feed, conductor).fit()
                 feed.look()
             finally:
-                if supervisors:
-                    supervisors.dismiss()
+                if node_actors:
+                    node_actors.dismiss()
 
     def _tuner(self, feed: _Feed, conductor: Conductor) -> tune.Tuner:
         watcher = _Watcher(conductor, self._site, feed.away)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps import errors
 from sweeps.analysis import publication, recipe, reproduction, setups
-from sweeps.analysis.publication import Table
-from sweeps.analysis.reproduction import Claim, Held
+from sweeps.analysis.publication import PublishedTable
+from sweeps.analysis.reproduction import FigureCheck, Held
 from sweeps.errors import InputError, Mistake
 from sweeps.run import earlier_table
 from sweeps.simulator import cluster as simulated
@@ -73,7 +73,7 @@ def answer(ask: Ask, terms: Terms) -> int:
         return _list(ask.form)
     table = find(ask.table)
     if ask.system:
-        table = table.of(ask.system)
+        table = table.system(ask.system)
     if ask.export:
         return _export(table, ask.export)
     if ask.measured:
@@ -87,7 +87,7 @@ def answer(ask: Ask, terms: Terms) -> int:
     return _run(table, text, ask, terms)
 
 
-def _require_plan(table: Table, text: str, ask: Ask) -> None:
+def _require_plan(table: PublishedTable, text: str, ask: Ask) -> None:
     """Refuse a table, or what is set over it, in the words of who wrote it: the sweep file is ours."""
     _require(text, (), table.place)
     if ask.overrides:
@@ -105,8 +105,8 @@ def _require(text: str, overrides: Sequence[str], place: str) -> None:
     except InputError as error:
         if not error.mistakes or (overrides and any(not one.key for one in error.mistakes)):
             raise  # an override that can't be read says so itself
-        told = (_in_words_of_a_table(one, bool(overrides)) for one in error.mistakes)
-        raise InputError(place, list(dict.fromkeys(told))) from None
+        mistakes = (_in_words_of_a_table(one, bool(overrides)) for one in error.mistakes)
+        raise InputError(place, list(dict.fromkeys(mistakes))) from None
 
 
 def _in_words_of_a_table(mistake: Mistake, is_set: bool) -> Mistake:
@@ -120,7 +120,7 @@ def _in_words_of_a_table(mistake: Mistake, is_set: bool) -> Mistake:
     return dataclasses.replace(mistake, key=publication.column(mistake.key))
 
 
-def find(name: str) -> Table:
+def find(name: str) -> PublishedTable:
     """The table that a name means: a file, one of references/, or an earlier sweep."""
     from sweeps.record import ledger
 
@@ -138,7 +138,7 @@ def find(name: str) -> Table:
     raise InputError("reproduce", [Mistake("TABLE", rule, name)])
 
 
-def _export(table: Table, path: Path) -> int:
+def _export(table: PublishedTable, path: Path) -> int:
     """An earlier sweep's table as a file, to carry to another machine."""
     if Path(table.place).is_file():
         rule = f"must be a sweep that was measured here: this table lies in {table.place} already"
@@ -164,7 +164,7 @@ def _list(form: tables.Format) -> int:
             continue
         whole = publication.published(one.name)
         for system in whole.systems:
-            table = whole.of(system)
+            table = whole.system(system)
             rows.append(_line(one.name, system, str(len(table.rows)), _room(table, here), _shape(table)))
     tables.show_rows(rows, form)
     if form == "table":
@@ -177,20 +177,20 @@ def _line(name: str, system: str, rows: str, here: str, shape: str) -> dict[str,
     return {"table": name, "system": system, "rows": rows, "fit here": here, "simulate": shape}
 
 
-def _room(table: Table, node: Node) -> str:
+def _room(table: PublishedTable, node: Node) -> str:
     """How many of its rows this machine has room for."""
     if node.gpus:
         return str(_fitting(table, node, ()))
     return f"no GPU; {_fitting(table, node, ('device=cpu',))} with device=cpu"
 
 
-def _fitting(table: Table, node: Node, overrides: Sequence[str]) -> int:
+def _fitting(table: PublishedTable, node: Node, overrides: Sequence[str]) -> int:
     spec = parse(recipe.text(table, 1), table.name, overrides)
     cells = [reproduction.cell_of(row.settings, spec) for row in table.rows]
     return sum(not isinstance(cell, str) and not shape.impossible(cell, [node]) for cell in cells)
 
 
-def _shape(table: Table) -> str:
+def _shape(table: PublishedTable) -> str:
     """A simulated cluster like the one that was measured."""
     from sweeps.simulator.model import KINDS
 
@@ -202,7 +202,7 @@ def _shape(table: Table) -> str:
     return f"nodes={nodes},gpu={kind}"
 
 
-def _plan(table: Table, text: str, ask: Ask, terms: Terms) -> int:
+def _plan(table: PublishedTable, text: str, ask: Ask, terms: Terms) -> int:
     """The sweep file on stdout, so that `> mine.yaml` keeps it; what it would run beside it."""
     from sweeps.run import preview
 
@@ -214,7 +214,7 @@ def _plan(table: Table, text: str, ask: Ask, terms: Terms) -> int:
 
 
 @contextlib.contextmanager
-def _kept(table: Table, text: str) -> Iterator[Path]:
+def _kept(table: PublishedTable, text: str) -> Iterator[Path]:
     """The file in a folder that goes: of what is only planned nothing stays."""
     import tempfile
 
@@ -224,7 +224,7 @@ def _kept(table: Table, text: str) -> Iterator[Path]:
         yield file
 
 
-def _run(table: Table, text: str, ask: Ask, terms: Terms) -> int:
+def _run(table: PublishedTable, text: str, ask: Ask, terms: Terms) -> int:
     """Measure it, as any sweep, and say which rows hold. What was measured before never stands in for it."""
     from sweeps.run import driver
 
@@ -253,7 +253,7 @@ def _near(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _compare(table: Table, ask: Ask, name: str) -> int:
+def _compare(table: PublishedTable, ask: Ask, name: str) -> int:
     """The table against what a sweep has measured."""
     from sweeps.record import ledger, rows
 
@@ -297,7 +297,7 @@ class Departures:
         }
 
 
-def _departures(table: Table, one: Held, spec: SweepSpec) -> Departures | None:
+def _departures(table: PublishedTable, one: Held, spec: SweepSpec) -> Departures | None:
     """None of a row that has no figure."""
     if one.why or not one.cell:
         return None
@@ -320,7 +320,7 @@ def _fit(
 
 
 def _show(
-    table: Table,
+    table: PublishedTable,
     held: Sequence[Held],
     unlike: Sequence[setups.Aspect],
     fit: Sequence[tuple[bool, float | None]],
@@ -333,13 +333,13 @@ def _show(
     print(f"{table.name} against {name}{marked}")
     named = _names(table)
     for word, claims in (("images/s", [one.rate for one in held]), (_word(held), [one.relative for one in held])):
-        if told := reproduction.counted(claims):
+        if counted := reproduction.counted(claims):
             shown = [
                 named[one.row.line] | ({} if claim is one.rate else {"over": one.over}) | _claimed(claim)
                 for one, claim in zip(held, claims, strict=True)
                 if claim
             ]
-            tables.show_rows(shown, "table", f"\n{word}: {told}")
+            tables.show_rows(shown, "table", f"\n{word}: {counted}")
     print(
         "\n"
         f"a row holds if its ratio's whole 95% interval lies within 1 ± {100 * within:.3g}% and half of the last"
@@ -374,7 +374,7 @@ def _word(held: Sequence[Held]) -> str:
     return "speed-up" if is_speedup else "relative to one row"
 
 
-def _in_sample(table: Table, fit: Sequence[tuple[bool, float | None]], within: float) -> Iterator[str]:
+def _in_sample(table: PublishedTable, fit: Sequence[tuple[bool, float | None]], within: float) -> Iterator[str]:
     """That the simulator has seen these rows, and how it does on those that it has not."""
     seen = sum(is_in for is_in, _ in fit)
     if not seen:
@@ -393,7 +393,7 @@ def _in_sample(table: Table, fit: Sequence[tuple[bool, float | None]], within: f
         )
 
 
-def _names(table: Table) -> dict[int, dict[str, str]]:
+def _names(table: PublishedTable) -> dict[int, dict[str, str]]:
     """What tells a row from the others, by its line."""
     axes = list(dict.fromkeys(name for row in table.rows for name in row.settings))
     columns = {name: [_said(row.settings.get(name)) for row in table.rows] for name in axes}
@@ -410,7 +410,7 @@ def _said(value: Any) -> str:
     return "–" if value is None else str(space.shown(value))
 
 
-def _claimed(claim: Claim) -> dict[str, str]:
+def _claimed(claim: FigureCheck) -> dict[str, str]:
     ratio = tables.cell(claim.ratio)
     if claim.low == claim.low:
         ratio = f"{ratio} ({tables.cell(claim.low)} to {tables.cell(claim.high)})"

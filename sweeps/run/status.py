@@ -41,7 +41,7 @@ SILENT_S = 15.0  # a driver that has said nothing for so long has gone, or stand
 Bulletin = dict[str, Any]
 
 
-class Herald(Observer):
+class StatusWriter(Observer):
     """Writes the bulletin."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Herald(Observer):
         self._said_at = self._foresaw_at = 0.0
         self._ended: dict[str, str] = {}  # trial to how it ended last
         self._kept = len(kept)
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningStatus] = {}
         self._queue: list[dict[str, Any]] = []
         self._best: TrialRecord | None = None
         for record in (*earlier, *kept):
@@ -68,7 +68,7 @@ class Herald(Observer):
         self._spent = dataclasses.replace(engine.spent(), expected=0.0)  # nothing is foretold before it has begun
 
     def started(self, config: TrialConfig) -> None:
-        self._running[config.trial] = _Running(config)
+        self._running[config.trial] = _RunningStatus(config)
         self._ended.pop(config.trial, None)  # it runs again
 
     def progressed(self, config: TrialConfig, progress: Progress) -> None:
@@ -158,7 +158,7 @@ class Herald(Observer):
         return f"{self._name(config)} #{config.repeat}"
 
 
-class _Running:
+class _RunningStatus:
     """A trial, how far it has come, and how fast it goes between two things that it has said."""
 
     def __init__(self, config: TrialConfig) -> None:
@@ -181,12 +181,12 @@ def look(name: str) -> Bulletin:
     """The driver's last bulletin; else what the ledger says of a sweep that has no driver."""
     paths = ledger.paths(name)
     try:
-        told: Bulletin = json.loads(paths.status.read_text())
+        bulletin: Bulletin = json.loads(paths.status.read_text())
     except (OSError, ValueError):
         return _from_ledger(name)
-    silent_s = time.time() - told["at"]
+    silent_s = time.time() - bulletin["at"]
     if silent_s <= SILENT_S:
-        return told | {"state": "running"}
+        return bulletin | {"state": "running"}
     found = _from_ledger(name)
     return found if found["state"] == "complete" else found | {"silent_s": silent_s}
 
@@ -214,9 +214,9 @@ def _from_ledger(name: str) -> Bulletin:
 def show(name: str, is_followed: bool, form: str) -> int:
     """Print it, or follow it until the sweep ends; the exit code."""
     if form == "json":
-        for told in follow(lambda: look(name), marked_output.followed_s()) if is_followed else [look(name)]:
-            print(json.dumps(told), flush=True)
-        return marked_output.ASK_AGAIN if is_followed and told["state"] in LIVE else errors.DONE
+        for bulletin in follow(lambda: look(name), marked_output.followed_s()) if is_followed else [look(name)]:
+            print(json.dumps(bulletin), flush=True)
+        return marked_output.ASK_AGAIN if is_followed and bulletin["state"] in LIVE else errors.DONE
     return render(follow(lambda: look(name)) if is_followed else iter([look(name)]))
 
 
@@ -224,9 +224,9 @@ def follow(ask: Callable[[], Bulletin], for_s: float = math.inf) -> Iterator[Bul
     """One bulletin after another, the last when there will be no more, or the time is over."""
     until = time.monotonic() + for_s
     while True:
-        told = ask()
-        yield told
-        if told["state"] not in LIVE or time.monotonic() >= until:
+        bulletin = ask()
+        yield bulletin
+        if bulletin["state"] not in LIVE or time.monotonic() >= until:
             return
         time.sleep(EVERY_S)
 
@@ -234,50 +234,52 @@ def follow(ask: Callable[[], Bulletin], for_s: float = math.inf) -> Iterator[Bul
 def render(bulletins: Iterator[Bulletin]) -> int:
     """As a live view on a terminal; elsewhere the last one."""
     console = screen.answers(120)
-    told: Bulletin | None = None
+    bulletin: Bulletin | None = None
     if console.is_terminal:
         with Live(console=console, refresh_per_second=2, transient=True) as live:
-            for told in bulletins:
-                live.update(drawn(told))
+            for bulletin in bulletins:
+                live.update(drawn(bulletin))
     else:
-        *_, told = bulletins
-    if told:
-        console.print(drawn(told))
+        *_, bulletin = bulletins
+    if bulletin:
+        console.print(drawn(bulletin))
     return errors.DONE
 
 
-def drawn(told: Mapping[str, Any]) -> RenderableType:
-    parts: list[RenderableType] = [Text.assemble((told["sweep"], "bold"), f"  {_counts(told)}  {_cost(told)}")]
-    if silent_s := told.get("silent_s"):
+def drawn(bulletin: Mapping[str, Any]) -> RenderableType:
+    parts: list[RenderableType] = [
+        Text.assemble((bulletin["sweep"], "bold"), f"  {_counts(bulletin)}  {_cost(bulletin)}")
+    ]
+    if silent_s := bulletin.get("silent_s"):
         parts.append(Text(f"! its driver was last heard {tables.clock_time(silent_s)} ago", style="yellow"))
-    if told["state"] == "stopped":
-        again = caller.command("resume", told["sweep"], is_submitted=told.get("is_submitted", False))
+    if bulletin["state"] == "stopped":
+        again = caller.command("resume", bulletin["sweep"], is_submitted=bulletin.get("is_submitted", False))
         parts.append(Text(f"  to go on: {again}", style="dim"))
-    if told.get("nodes"):
-        parts += ["", _table(("node", "GPUs", "ranks"), [_node(node, told["at"]) for node in told["nodes"]])]
-    if told.get("running"):
-        rows = [_run(one, told["at"]) for one in told["running"]]
+    if bulletin.get("nodes"):
+        parts += ["", _table(("node", "GPUs", "ranks"), [_node(node, bulletin["at"]) for node in bulletin["nodes"]])]
+    if bulletin.get("running"):
+        rows = [_run(one, bulletin["at"]) for one in bulletin["running"]]
         parts += ["", _table(("running", "on", "", "images/s", "for", "ends in"), rows)]
-    if told.get("queue"):
-        rows = [(one["trial"], str(one["gpus"]), _in(one["starts_at"], told["at"])) for one in told["queue"]]
+    if bulletin.get("queue"):
+        rows = [(one["trial"], str(one["gpus"]), _in(one["starts_at"], bulletin["at"])) for one in bulletin["queue"]]
         parts += ["", _table(("next", "ranks", "starts in"), rows)]
-    if told.get("best"):
-        parts += ["", Text(f"best  {told['best']}", style="bold")]
+    if bulletin.get("best"):
+        parts += ["", Text(f"best  {bulletin['best']}", style="bold")]
     return Group(*parts)
 
 
-def _counts(told: Mapping[str, Any]) -> str:
-    running = len(told.get("running", ()))
-    ended = ", ".join(f"{count} {status}" for status, count in sorted(told["ended"].items()))
-    return f"{told['state']}: {ended or 'none done'}, {running} running, {told['waiting']} waiting"
+def _counts(bulletin: Mapping[str, Any]) -> str:
+    running = len(bulletin.get("running", ()))
+    ended = ", ".join(f"{count} {status}" for status, count in sorted(bulletin["ended"].items()))
+    return f"{bulletin['state']}: {ended or 'none done'}, {running} running, {bulletin['waiting']} waiting"
 
 
-def _cost(told: Mapping[str, Any]) -> str:
-    text = tables.number(told["spent"], 3)
-    if told.get("expected"):
-        text += f" of about {tables.number(told['expected'], 3)}"
-    left = f", {tables.clock_time(told['left_s'])} left" if told.get("left_s") else ""
-    return f"{text} {told['unit']}{left}"
+def _cost(bulletin: Mapping[str, Any]) -> str:
+    text = tables.number(bulletin["spent"], 3)
+    if bulletin.get("expected"):
+        text += f" of about {tables.number(bulletin['expected'], 3)}"
+    left = f", {tables.clock_time(bulletin['left_s'])} left" if bulletin.get("left_s") else ""
+    return f"{text} {bulletin['unit']}{left}"
 
 
 def _node(node: Mapping[str, Any], now: float) -> tuple[str, ...]:

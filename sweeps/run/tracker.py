@@ -215,8 +215,8 @@ def main(name: str, driver: int) -> None:
         del record
         scribe = Scribe(store, Tail(name), sys.stdin.fileno(), stored)
         scribe.work()
-        told = {"left": scribe.left, "refusal": scribe.refusal, "is_closed": scribe.is_closed}
-        print(json.dumps(told), file=voice)
+        state = {"left": scribe.left, "refusal": scribe.refusal, "is_closed": scribe.is_closed}
+        print(json.dumps(state), file=voice)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sweeps.scheduling import cache
-from sweeps.scheduling.cache import Made
+from sweeps.scheduling.cache import NodeContents
 from sweeps.spec.arrangements import Seats
 from workers.contract.messages import EpochRecord, TrialConfig, reaches_target
 
@@ -47,15 +47,15 @@ class Equals:
     data_files: str = ""
     is_known: bool = False  # every node has said what it is made of; else nothing can be compared
 
-    def of(self, name: str) -> str:
+    def asked_for(self, name: str) -> str:
         """What was asked for by one of `ALIKE`."""
         return self.asked[ALIKE.index(name)].removeprefix(f"{name} ")
 
 
-def equals(config: TrialConfig, seats: Seats, made: Mapping[str, Made]) -> Equals:
+def equals(config: TrialConfig, seats: Seats, made: Mapping[str, NodeContents]) -> Equals:
     """Return what tells a trial's equals; `made`: what nodes are made of, by name."""
     asked = tuple(f"{name} {getattr(config, name)}" for name in ALIKE)
-    places = [(made.get(name, Made()).of(config), ranks) for name, ranks in seats]
+    places = [(made.get(name, NodeContents()).fingerprints(config), ranks) for name, ranks in seats]
     found = cache.known(config, places)
     if not found:
         return Equals(asked)
@@ -91,7 +91,7 @@ def _equals(noted: Mapping[str, Any] | Sequence[str]) -> Equals:
     return Equals(**{**noted, "asked": tuple(noted["asked"]), "seats": tuple(noted["seats"])})
 
 
-class Verdict(NamedTuple):
+class Judgement(NamedTuple):
     why: str  # the trial should be stopped; empty if it goes on
     arrivals: Sequence[Arrival] = ()  # that are new, for the ledger
 
@@ -114,13 +114,13 @@ class Rungs:
 
     def judge(
         self, config: TrialConfig, equals: Equals, epochs: Sequence[EpochRecord], is_spared: bool = False
-    ) -> Verdict:
+    ) -> Judgement:
         """Hear of epochs that a trial has finished, in their order; those told of before change nothing.
 
         A trial that has come to its own end with the last of them is not stopped any more.
         """
         if not epochs or not equals.is_known:
-            return Verdict("")
+            return Judgement("")
         is_over = is_spared or reaches_target(epochs[-1], config) or epochs[-1].epoch >= config.epochs
         why, arrivals = "", []
         for epoch in epochs:
@@ -128,7 +128,7 @@ class Rungs:
             if now and (new := self._arrives(now, is_over)):
                 arrivals.append(new)
             why = why or ("" if is_over else self._why(config, equals, epoch.epoch))
-        return Verdict(why, arrivals)
+        return Judgement(why, arrivals)
 
     def forget(self, trial: str) -> None:
         """An attempt at a trial is over: another tells its epochs anew."""

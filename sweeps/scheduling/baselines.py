@@ -34,7 +34,7 @@ class Bases:
         self._completed: dict[Line, str] = {}  # a trial on several GPUs
         self._stopped: dict[str, TrialConfig] = {}  # one-GPU trials
 
-    def told(self, record: TrialRecord) -> None:
+    def tell(self, record: TrialRecord) -> None:
         """How a trial ended for good; the last word on it counts."""
         config, outcome = record.config, record.outcome
         self._stopped.pop(config.trial, None)

@@ -18,21 +18,21 @@ Fingerprints = tuple[str, str, str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class NodeContents:
     """What a node is made of, and what data it has."""
 
     hardware: str = ""
     software: str = ""
     data: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by folder
 
-    def of(self, config: TrialConfig) -> Fingerprints:
+    def fingerprints(self, config: TrialConfig) -> Fingerprints:
         """As far as a trial is concerned."""
         return self.hardware, self.software, self.data.get(config.data, "")
 
 
-def made(node: Mapping[str, Any]) -> Made:
+def made(node: Mapping[str, Any]) -> NodeContents:
     """As a node says of itself."""
-    return Made(node["hardware"]["digest"], node["software"]["digest"], node.get("data", {}))
+    return NodeContents(node["hardware"]["digest"], node["software"]["digest"], node.get("data", {}))
 
 
 def joined(nodes: Sequence[tuple[Fingerprints, int]]) -> Fingerprints:

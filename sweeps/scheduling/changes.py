@@ -43,7 +43,7 @@ class Sameness:
         for arrival in arrivals:
             self._count_arrival(arrival)
         self._met: dict[str, dict[str, str]] = {"": {}}  # likewise: the node that has it, since the sweep goes on
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def met(self, node: Mapping[str, Any]) -> list[str]:
         """What to say of a node that has just said what it is made of."""
@@ -86,7 +86,7 @@ class Sameness:
                 self._add(kind, known, status)
 
     def _count_arrival(self, arrival: Arrival) -> None:
-        made, folder = arrival.equals, arrival.equals.of("data")
+        made, folder = arrival.equals, arrival.equals.asked_for("data")
         if arrival.is_at_rung:
             self._add("", {*rows.digests(made.software)} - {""}, AT_RUNG)
             self._add(folder, {*rows.digests(made.data_files)} - {""}, AT_RUNG)
@@ -113,8 +113,8 @@ class Sameness:
         fates = self._fates[kind]
         kept = f"{fates['completed']} completed stay in rows of their own" if fates["completed"] else ""
         silent = [f"{fates[fate]} {words}" for fate, words in SILENT.items() if fates[fate]]
-        told = f"{', '.join(silent)} decide nothing about trials from here on" if silent else ""
-        return ", ".join(filter(None, (kept, told)))
+        said = f"{', '.join(silent)} decide nothing about trials from here on" if silent else ""
+        return ", ".join(filter(None, (kept, said)))
 
     def _strange(self, kind: str, now: str, what: str, record: TrialRecord, place: Granted) -> list[str]:
         """Of a rank that ran or read what no node had when it was met."""
@@ -128,8 +128,8 @@ class Sameness:
         ]
 
     def _is_new(self, kind: str, now: str) -> bool:
-        is_new = (kind, now) not in self._told
-        self._told.add((kind, now))
+        is_new = (kind, now) not in self._reported
+        self._reported.add((kind, now))
         return is_new
 
     def _changed(self, now: Mapping[str, Any]) -> str:

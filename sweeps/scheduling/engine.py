@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling import cache, feasibility
-from sweeps.scheduling.asha import Arrival, Equals, Rungs, Verdict, equals
+from sweeps.scheduling.asha import Arrival, Equals, Judgement, Rungs, equals
 from sweeps.scheduling.baselines import Bases
-from sweeps.scheduling.cache import Cache, Fingerprints, Made
+from sweeps.scheduling.cache import Cache, Fingerprints, NodeContents
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.feasibility import Feasibility
 from sweeps.scheduling.leases import Need
@@ -31,7 +31,7 @@ NODES_MAY_COME_BACK_S = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
-class _Running:
+class _RunningTrial:
     config: TrialConfig
     seats: Seats
     since: float | None = None  # that its gang holds them; until then it waits for them and costs nothing
@@ -66,10 +66,10 @@ class Engine:
         self._packing = Packing(most_nodes=max_nodes)
         self._faults = Faults()
         self._nodes: Sequence[Node] = ()
-        self._made: Mapping[str, Made] = {}  # by node
+        self._made: Mapping[str, NodeContents] = {}  # by node
         self._waiting: dict[str, TrialConfig] = {}
         self._beyond: set[str] = set()  # of these, the trials that what is left of the budget does not hold
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningTrial] = {}
         self._rungs = rungs
         self._bases = bases or Bases()
         self.spared: dict[str, str] = {}  # trials that were stopped and run again, and what needs them as its base
@@ -81,7 +81,7 @@ class Engine:
         self._spent = self._spent_before = 0.0  # GPU-hours of attempts that are over
         self.set_aside: dict[str, str] = {}  # nodes, and why
 
-    def nodes_are(self, nodes: Sequence[Node], made: Mapping[str, Made]) -> None:
+    def nodes_are(self, nodes: Sequence[Node], made: Mapping[str, NodeContents]) -> None:
         """The cluster as it is now, and what those nodes are made of that have said so."""
         self._made = made
         if nodes != self._nodes:
@@ -127,7 +127,7 @@ class Engine:
 
     def _may_be_base(self, record: TrialRecord) -> None:
         """One that was stopped may be run again, as another attempt."""
-        self._bases.told(record)
+        self._bases.tell(record)
         if record.outcome.status == "pruned":
             self.attempts[record.config.trial] = record.attempts
 
@@ -151,7 +151,7 @@ class Engine:
                 return self.next(now)
             if is_affordable:
                 del self._waiting[config.trial]
-                self._running[config.trial] = _Running(config, start.seats)
+                self._running[config.trial] = _RunningTrial(config, start.seats)
                 self._equals[config.trial] = equals(config, start.seats, self._made)
                 return start
             self._packing.ended(config.trial, now)
@@ -172,10 +172,10 @@ class Engine:
         """Running trials are judged by their epochs."""
         return self._rungs is not None
 
-    def judge(self, config: TrialConfig, epochs: Sequence[EpochRecord]) -> Verdict:
+    def judge(self, config: TrialConfig, epochs: Sequence[EpochRecord]) -> Judgement:
         """Hear of epochs that a running trial has finished: should it be stopped?"""
         if not self._rungs:
-            return Verdict("")
+            return Judgement("")
         is_spared = bool(self._bases.needed_for(config))
         return self._rungs.judge(config, self._equals[config.trial], epochs, is_spared)
 
@@ -184,7 +184,7 @@ class Engine:
         blamed = self.to_blame(record)
         record = dataclasses.replace(record, outcome=self._signed(record))
         config = self._over(record, now)
-        is_again = self._faults.told(record, blamed)
+        is_again = self._faults.tell(record, blamed)
         if is_again:
             self._wait(config)
         self._set_bad_nodes_aside()
@@ -306,7 +306,7 @@ class Engine:
         whatever runs there: a result takes no seat."""
         kinds: dict[Fingerprints, list[Node]] = {}
         for node in self._packing.nodes if self._cache.has(config) else ():
-            kinds.setdefault(self._made.get(node.name, Made()).of(config), []).append(node)
+            kinds.setdefault(self._made.get(node.name, NodeContents()).fingerprints(config), []).append(node)
         fitting = (arrangements.place(config, nodes, arrangements.idle(nodes)) for nodes in kinds.values())
         found = (self._cache.outcome(config, self._made_of(config, seats)) for seats in fitting if seats)
         return next(filter(None, found), None)
@@ -323,7 +323,7 @@ class Engine:
 
     def _everywhere(self, config: TrialConfig) -> list[tuple[Fingerprints, int]]:
         """What a trial's ranks find on every node, where all are alike; else nothing that is certain."""
-        unlike = {self._made.get(node.name, Made()).of(config) for node in self._nodes}
+        unlike = {self._made.get(node.name, NodeContents()).fingerprints(config) for node in self._nodes}
         return [(one, config.gpus) for one in unlike] if len(unlike) == 1 else []
 
     def _wait(self, config: TrialConfig) -> None:
@@ -344,10 +344,10 @@ class Engine:
 
     def _learn(self, record: TrialRecord) -> None:
         """From an end that counts."""
-        self._strategy.told(record)
+        self._strategy.tell(record)
         self._durations.learn(record)
-        self._feasible.told(record)
-        self._bases.told(record)
+        self._feasible.tell(record)
+        self._bases.tell(record)
         for config in self._feasible.freed():  # ruled out by what has turned out to be wrong
             self._wait(config)
         for config in self._bases.again() if self._rungs else ():
@@ -366,12 +366,12 @@ class Engine:
             return outcome
         names = [node for node, ranks in running.seats for _ in range(ranks)]
         places = outcome.granted or [Granted(rank=rank, node=name) for rank, name in enumerate(names)]
-        made = [self._made.get(name, Made()).of(running.config) for name in names]
+        made = [self._made.get(name, NodeContents()).fingerprints(running.config) for name in names]
         return dataclasses.replace(outcome, granted=tuple(_as_made(place, made[place.rank]) for place in places))
 
     def _made_of(self, config: TrialConfig, seats: Seats) -> list[tuple[Fingerprints, int]]:
         """Of all nodes that it would run on, with its ranks there; of none where one has not said."""
-        known = [(self._made[node].of(config), ranks) for node, ranks in seats if node in self._made]
+        known = [(self._made[node].fingerprints(config), ranks) for node, ranks in seats if node in self._made]
         return known if len(known) == len(seats) else []
 
     def to_blame(self, record: TrialRecord) -> set[str]:

@@ -86,7 +86,7 @@ class Feasibility:
         self._inferred: dict[str, TrialConfig] = {}  # trials that ended so
         self._is_in_doubt = False  # what was inferred, since a witness fell
 
-    def told(self, record: TrialRecord) -> None:
+    def tell(self, record: TrialRecord) -> None:
         """How a trial ended, whether it ran or not."""
         config, ended = record.config, record.outcome
         if is_inferred(ended):
@@ -95,7 +95,7 @@ class Feasibility:
             return
         self._inferred.pop(config.trial, None)
         if ended.status in ("completed", "infeasible"):
-            self._is_in_doubt |= self._of(cache.of_record(record)).told(record)
+            self._is_in_doubt |= self._of(cache.of_record(record)).tell(record)
 
     def freed(self) -> list[TrialConfig]:
         """The trials that ended as inferred from a witness that has fallen since, once: they are to be run."""
@@ -137,7 +137,7 @@ class _Alike:
         self._completed: dict[str, dict[Key, list[TrialConfig]]] = {kind: {} for kind in EQUAL}
         self._checks: dict[Key, int] = {}  # a cell that is ruled out and runs all the same: which repeat of it
 
-    def told(self, record: TrialRecord) -> bool:
+    def tell(self, record: TrialRecord) -> bool:
         """How a trial ended that ran; whether a witness has fallen with that."""
         if self._is_ruled_out_by_others(record.config):  # it ran, for whatever reason: that checks as much
             self._checks.setdefault(_key("cell", record.config), record.config.repeat)

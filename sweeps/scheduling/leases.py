@@ -29,7 +29,7 @@ Need = tuple[frozenset[str], ...]  # a start's: for each node that it lacks thos
 
 
 @dataclasses.dataclass(frozen=True)
-class Terms:
+class LeaseTerms:
     """On which a sweep shares a cluster."""
 
     priority: float = 1.0
@@ -45,7 +45,7 @@ class Terms:
 class _Sweep:
     number: int  # in the order in which they came
     clock: float
-    terms: Terms = Terms()
+    terms: LeaseTerms = LeaseTerms()
     heard_at: float = 0.0
     busy: dict[str, float] = dataclasses.field(default_factory=dict)  # nodes, and when they are expected to be free
     idle: set[str] = dataclasses.field(default_factory=set)  # nodes leased for its next start
@@ -66,7 +66,7 @@ class _Sweep:
         return self.terms.most - len(self.charged)
 
 
-class Commons:
+class Leases:
     """The leases of a cluster's nodes."""
 
     def __init__(self, opens_at: float = -math.inf) -> None:
@@ -79,14 +79,14 @@ class Commons:
         self._charged_at = 0.0
 
     @property
-    def leases(self) -> dict[str, frozenset[str]]:
+    def by_sweep(self) -> dict[str, frozenset[str]]:
         """Nodes, by sweep."""
         return {name: frozenset(sweep.leased) for name, sweep in self._sweeps.items()}
 
     def ask(
         self,
         name: str,
-        terms: Terms,
+        terms: LeaseTerms,
         busy: Mapping[str, float],
         needs: Sequence[Need],
         nodes: Mapping[str, int],
@@ -135,7 +135,7 @@ class Commons:
         """Of its clock. A node without a GPU counts as one."""
         return sum(max(1, self._gpus.get(node, 0)) for node in sweep.charged) / sweep.terms.priority
 
-    def _is_possible(self, need: Need, terms: Terms) -> bool:
+    def _is_possible(self, need: Need, terms: LeaseTerms) -> bool:
         """Could it be met, if nobody else were there? What waits for nodes that have gone holds up nobody."""
         return bool(need) and len(_found(need, self._gpus, terms.most)) == len(need)
 

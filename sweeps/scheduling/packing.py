@@ -89,7 +89,7 @@ class _Round:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Running:
+class _Occupied:
     start: Start
     at: float
 
@@ -133,7 +133,7 @@ class Packing:
         """`most_nodes` may be in use at a time."""
         self._most = sys.maxsize if most_nodes is None else most_nodes
         self._waiting: dict[str, _Waiting] = {}
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _Occupied] = {}
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._rounds: dict[int, _Round] = {}
         self._round = -1  # of the latest trial that started as the first of the order
@@ -326,7 +326,7 @@ class Packing:
         self._taken_out(one.id)
         self._rounds[one.round].starts(one.size)
         start = Start(one.trial, seats)
-        self._running[one.id] = _Running(start, now)
+        self._running[one.id] = _Occupied(start, now)
         self._change(self._free, start, -1)
         return start
 

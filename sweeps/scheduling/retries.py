@@ -21,8 +21,8 @@ UNKNOWN = (
     "exited",
     "stalled",
     "ring broken",  # of every rank, and none has a reason of its own: what lies between them did it
-    "nursery gone",
-    "no nursery",
+    "fork server gone",
+    "no fork server",
     "no rendezvous",
     "trial actor lost",
 )
@@ -44,7 +44,7 @@ class Faults:
         self._bad: dict[str, list[str]] = defaultdict(list)  # by node: the trials that ended badly there in a row
         self.avoid: dict[str, set[str]] = defaultdict(set)  # by trial: nodes on which it ended badly
 
-    def told(self, record: TrialRecord, nodes: Collection[str]) -> bool:
+    def tell(self, record: TrialRecord, nodes: Collection[str]) -> bool:
         """An attempt on these nodes has ended: is the trial tried again? The nodes are those to blame where they
         are known, else all that it ran on."""
         trial, outcome = record.config.trial, record.outcome

@@ -52,7 +52,7 @@ class Strategy(Protocol):
     def propose(self) -> list[TrialConfig]:
         """Trials to run now, each once; none while an outcome has to be awaited."""
 
-    def told(self, record: TrialRecord) -> None:
+    def tell(self, record: TrialRecord) -> None:
         """How a trial ended for good, whether it ran or not."""
 
     def passed_over(self, config: TrialConfig) -> None:
@@ -84,7 +84,7 @@ class Listed:
         self._left = {}
         return proposed
 
-    def told(self, record: TrialRecord) -> None:
+    def tell(self, record: TrialRecord) -> None:
         if self._left:
             self._left.pop(record.config.trial, None)
 
@@ -110,9 +110,9 @@ class Bisection:
     def propose(self) -> list[TrialConfig]:
         return [trial for ladder in self._ladders if (trial := ladder.next())]
 
-    def told(self, record: TrialRecord) -> None:
+    def tell(self, record: TrialRecord) -> None:
         if ladder := self._of.get(record.config.cell):
-            ladder.told(record)
+            ladder.tell(record)
 
     def passed_over(self, config: TrialConfig) -> None:
         """Of its ladder nothing can be said without it."""
@@ -141,7 +141,7 @@ class _Ladder:
         self._out = trial.trial
         return trial
 
-    def told(self, record: TrialRecord) -> None:
+    def tell(self, record: TrialRecord) -> None:
         if record.config.trial == self._out:
             self._out = ""
         step = self._steps[record.config.batch_size]
@@ -199,7 +199,7 @@ class Parzen:
             proposed += self._next()
         return proposed
 
-    def told(self, record: TrialRecord) -> None:
+    def tell(self, record: TrialRecord) -> None:
         config, cell = record.config, record.config.cell
         if not self._is_begun:
             self._before[cell] = config

@@ -5,8 +5,8 @@ model      a step's time and a rank's memory; calibrated on the published figure
 gradients  when they appear in the backward pass, and what of their reduction outlasts it
 evidence   how far published figures bear that out, and what none judges
 learning   an accuracy's way over the epochs
-course     how long a whole trial takes
-unfit      why a trial can't run there
+trial_time how long a whole trial takes
+infeasible why a trial can't run there
 measuring  noise on all that, judged by the code that judges real steps
 group      a trial's gang, with the interface of `workers.launch.gang.Group`
 

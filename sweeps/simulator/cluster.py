@@ -8,7 +8,7 @@ from typing import Any
 
 from sweeps.errors import InputError, Mistake
 from sweeps.record.rows import SIMULATED
-from sweeps.scheduling.cache import Made
+from sweeps.scheduling.cache import NodeContents
 from sweeps.simulator.model import KINDS, Kind
 from sweeps.spec.arrangements import Node
 from workers.contract.spelling import did_you_mean
@@ -45,9 +45,9 @@ class SimulatedCluster:
         return f"simulated:{self.gpu}{memory}"
 
 
-def made(cluster: SimulatedCluster, folders: Iterable[str] = ()) -> dict[str, Made]:
+def made(cluster: SimulatedCluster, folders: Iterable[str] = ()) -> dict[str, NodeContents]:
     """What its nodes are made of, by name; the files in these folders are as made up as they are."""
-    same = Made(cluster.hardware, SIMULATED, dict.fromkeys(folders, SIMULATED))
+    same = NodeContents(cluster.hardware, SIMULATED, dict.fromkeys(folders, SIMULATED))
     return {node.name: same for node in cluster.nodes}
 
 

@@ -31,7 +31,7 @@ HALF_HOLD = 0.03  # the same of a network's median
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class PublishedFigure:
     unit: str
     kind: str
     model: str
@@ -43,10 +43,10 @@ class Row:
 
 
 @functools.cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[PublishedFigure, ...]:
     with FILE.open() as lines:
         return tuple(
-            Row(
+            PublishedFigure(
                 unit=row["unit"],
                 kind=row["kind"],
                 model=row["model"],
@@ -60,7 +60,9 @@ def rows() -> tuple[Row, ...]:
         )
 
 
-def fitted_to(system: str, framework: str, settings: Mapping[str, Any], unit: str, value: float) -> Row | None:
+def fitted_to(
+    system: str, framework: str, settings: Mapping[str, Any], unit: str, value: float
+) -> PublishedFigure | None:
     """Return the row of the fit that a published figure is; None if the model was not fitted to it."""
     if unit == "speed-up" and framework != FRAMEWORK:
         return None
@@ -72,7 +74,7 @@ def fitted_to(system: str, framework: str, settings: Mapping[str, Any], unit: st
     return None
 
 
-def told(trials: Sequence[TrialConfig], kind: str, rows: Sequence[Row]) -> Iterator[str]:
+def summary_lines(trials: Sequence[TrialConfig], kind: str, rows: Sequence[PublishedFigure]) -> Iterator[str]:
     """How near the model comes to the published figures of the trials' networks; where it misses; what none judges."""
     networks = {trial.model for trial in trials}
     ours = [row for row in rows if row.model in networks and model.KINDS[kind].gpus]
@@ -94,11 +96,11 @@ def told(trials: Sequence[TrialConfig], kind: str, rows: Sequence[Row]) -> Itera
         yield f"! no published figure judges {'; '.join(unjudged)}"
 
 
-def _median(network: str, rows: Sequence[Row]) -> float:
+def _median(network: str, rows: Sequence[PublishedFigure]) -> float:
     return statistics.median(abs(row.left_out) for row in rows if row.model == network)
 
 
-def _unjudged(trials: Sequence[TrialConfig], kind: str, ours: Sequence[Row]) -> Iterator[str]:
+def _unjudged(trials: Sequence[TrialConfig], kind: str, ours: Sequence[PublishedFigure]) -> Iterator[str]:
     if not model.KINDS[kind].gpus:
         yield "nodes without GPUs"
         return

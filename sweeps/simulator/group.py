@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sweeps.record.rows import SIMULATED
 from sweeps.simulator import infeasible, trial_time
 from sweeps.simulator.cluster import SimulatedCluster
-from sweeps.simulator.measuring import Bench, Measuring
+from sweeps.simulator.measuring import Measuring, TrialNodes
 from sweeps.spec.arrangements import Seats
 from workers.contract.messages import (
     WITHOUT_JPEGS,
@@ -112,36 +112,36 @@ def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: floa
         return Ended(outcome, launch_s + trial_time.build_s(config))
 
     cores = min(node.cpus for node in cluster.nodes if node.name in dict(seats))
-    bench = Bench(kind=cluster.kind, ranks=ranks, cores=cores, noise=cluster.noise)
-    measuring, fate = _measuring(config, cluster, bench, at + launch_s, attempt)
+    trial_nodes = TrialNodes(kind=cluster.kind, ranks=ranks, cores=cores, noise=cluster.noise)
+    measuring, fate = _measuring(config, cluster, trial_nodes, at + launch_s, attempt)
     epochs: list[tuple[float, EpochRecord]] = []
     if config.protocol == "convergence":
         report, ended_at, epochs = measuring.convergence()
     else:
-        report, ended_at = measuring.throughput(_earlier(config, cluster, bench))
-    after_s, told = ended_at - at, tuple((then - at, epoch) for then, epoch in epochs)
+        report, ended_at = measuring.throughput(_earlier(config, cluster, trial_nodes))
+    after_s, passed = ended_at - at, tuple((then - at, epoch) for then, epoch in epochs)
     if fate.random() < cluster.loss:
         lost_s = fate.uniform(launch_s, after_s)
-        return Ended(_lost(granted, fate), lost_s, tuple(one for one in told if one[0] < lost_s))
+        return Ended(_lost(granted, fate), lost_s, tuple(one for one in passed if one[0] < lost_s))
     reports = tuple(dataclasses.replace(report, rank=place.rank) for place in granted)
     return Ended(
-        TrialOutcome(status="completed", measurement=Measurement(ranks=reports), granted=granted), after_s, told
+        TrialOutcome(status="completed", measurement=Measurement(ranks=reports), granted=granted), after_s, passed
     )
 
 
 def _measuring(
-    config: TrialConfig, cluster: SimulatedCluster, bench: Bench, entered_at: float, attempt: int
+    config: TrialConfig, cluster: SimulatedCluster, trial_nodes: TrialNodes, entered_at: float, attempt: int
 ) -> tuple[Measuring, random.Random]:
     """An attempt at a trial, and what decides over it."""
     fate = random.Random(f"{cluster.seed} {config.trial} {attempt}")
-    return Measuring(config, bench, entered_at, seed=fate.getrandbits(64)), fate
+    return Measuring(config, trial_nodes, entered_at, seed=fate.getrandbits(64)), fate
 
 
-def _earlier(config: TrialConfig, cluster: SimulatedCluster, bench: Bench) -> Known | None:
+def _earlier(config: TrialConfig, cluster: SimulatedCluster, trial_nodes: TrialNodes) -> Known | None:
     """What the cell's repeats before this one have shown; the last few suffice."""
     known = None
     for repeat in range(max(config.repeat - REMEMBERED, 0), config.repeat):
-        before, _ = _measuring(dataclasses.replace(config, repeat=repeat), cluster, bench, 0.0, attempt=0)
+        before, _ = _measuring(dataclasses.replace(config, repeat=repeat), cluster, trial_nodes, 0.0, attempt=0)
         known = before.learnt(known)
     return known
 

@@ -27,7 +27,7 @@ KNOWN_MIB = 4  # as workers.strategies.ring adds up to see how fast that is
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Bench:
+class TrialNodes:
     """Where a trial is measured: its kind of node, the ranks and cores of each, and how much its steps scatter."""
 
     kind: Kind
@@ -39,11 +39,11 @@ class Bench:
 class Measuring:
     """One trial from its first step on; its ranks stand in one ring, so their steps are one another's."""
 
-    def __init__(self, config: TrialConfig, bench: Bench, entered_at: float, seed: int) -> None:
+    def __init__(self, config: TrialConfig, trial_nodes: TrialNodes, entered_at: float, seed: int) -> None:
         import numpy as np
 
-        self._config, self._bench, self._entered_at = config, bench, entered_at
-        self._step = model.step(config, bench.kind, bench.ranks, bench.cores)
+        self._config, self._trial_nodes, self._entered_at = config, trial_nodes, entered_at
+        self._step = model.step(config, trial_nodes.kind, trial_nodes.ranks, trial_nodes.cores)
         self._rng = np.random.default_rng(seed)
         self._build_s = trial_time.build_s(config)
 
@@ -80,7 +80,7 @@ class Measuring:
         """The same, and each epoch with the time at which it was over."""
         config, (train, _) = self._config, learning.images(self._config)
         began_at = clock = self._entered_at + self._build_s
-        told: list[tuple[float, EpochRecord]] = []
+        finished: list[tuple[float, EpochRecord]] = []
         is_reached = False
         step_ms = self._level(self._step.step_ms)
         for number in range(1, config.epochs + 1):
@@ -99,10 +99,10 @@ class Measuring:
                 record = dataclasses.replace(record, evaluate_s=evaluate_s, top1=top1, top5=learning.top5(top1))
                 is_reached = learning.is_reached(config, top1)
                 clock += evaluate_s
-            told.append((clock, record))
+            finished.append((clock, record))
             if is_reached:
                 break
-        epochs = tuple(record for _, record in told)
+        epochs = tuple(record for _, record in finished)
         report = self._report(
             images=len(epochs) * train // config.gpus,
             window_s=sum(epoch.train_s for epoch in epochs),
@@ -110,7 +110,7 @@ class Measuring:
             epochs=epochs,
             reached_target=is_reached,
         )
-        return report, clock + trial_time.REPORT_S, told
+        return report, clock + trial_time.REPORT_S, finished
 
     def _trace(self) -> list[float]:
         """As many steps as there may be, in milliseconds; the first builds the step."""
@@ -147,10 +147,14 @@ class Measuring:
         return cost * statistics.fmean(times) / 1e3 if times else 0.0
 
     def _report(self, **figures: Any) -> RankReport:
-        config, bench = self._config, self._bench
-        read = figures["images"] * JPEG_MIB if model.decode_threads(config, 1, bench.cores) else 0.0
+        config, trial_nodes = self._config, self._trial_nodes
+        read = figures["images"] * JPEG_MIB if model.decode_threads(config, 1, trial_nodes.cores) else 0.0
         is_alone = config.gpus == 1
-        known_s = 0.0 if is_alone else model.reduction_ms(KNOWN_MIB * model.MIB, config, bench.kind, bench.ranks) / 1e3
+        known_s = (
+            0.0
+            if is_alone
+            else model.reduction_ms(KNOWN_MIB * model.MIB, config, trial_nodes.kind, trial_nodes.ranks) / 1e3
+        )
         return RankReport(
             rank=0,
             entered_at=self._entered_at,
@@ -158,14 +162,14 @@ class Measuring:
             peak_memory_mib=1024 * model.host_memory_gib(config),
             parameters=round(1e6 * model.parameters_m(config)),
             flops=model.flops(config),
-            decode_threads=model.decode_threads(config, max(bench.ranks), bench.cores),
+            decode_threads=model.decode_threads(config, max(trial_nodes.ranks), trial_nodes.cores),
             allreduce_mib_per_s=0.0 if is_alone else KNOWN_MIB / known_s,
             read_mib=read,
             **figures,
         )
 
     def _level(self, ms: float) -> float:
-        return ms * math.exp(LEVEL * self._bench.noise * float(self._rng.standard_normal()))
+        return ms * math.exp(LEVEL * self._trial_nodes.noise * float(self._rng.standard_normal()))
 
     def _scattered(self, seconds: float) -> float:
         return float(self._noisy(seconds, 1)[0])
@@ -174,7 +178,7 @@ class Measuring:
         """Log-normal, so that none is zero; its mean is the one given."""
         import numpy as np
 
-        sigma = self._bench.noise
+        sigma = self._trial_nodes.noise
         drawn: np.ndarray[Any, np.dtype[np.float64]] = mean * np.exp(
             sigma * self._rng.standard_normal(n) - sigma**2 / 2
         )

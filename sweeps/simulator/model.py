@@ -165,7 +165,7 @@ KINDS: dict[str, Kind] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
+class StepParts:
     """What a step is made of, in milliseconds."""
 
     compute_ms: float
@@ -187,7 +187,7 @@ class Step:
         return dataclasses.replace(self, **dict.fromkeys(gone[part], 0.0)).step_ms
 
 
-def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0, numbers: Numbers = FITTED) -> Step:
+def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0, numbers: Numbers = FITTED) -> StepParts:
     """A step of a trial with so many ranks on each of its nodes, which have so many cores (else the kind's own)."""
     images = config.batch_size * flops(config) / (1e9 * NETWORKS[config.model].gflops)  # of the published size
     image_ms = _image_ms(config, kind, numbers)
@@ -199,7 +199,7 @@ def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0, 
         density = numbers.density(config.model) if config.device == "gpu" else 1.0
         backward_ms = images * image_ms * density * (TRAINING - 1) / TRAINING
         exposed_ms = _exposed_ms(config, kind, ranks, backward_ms)
-    return Step(
+    return StepParts(
         compute_ms=compute_ms,
         input_ms=_input_ms(config, max(ranks), cores or kind.cores),
         wait_ms=compute_ms * numbers.sync * (size - 1),

@@ -90,7 +90,7 @@ class Expression:
         """What it comes to; None where that is unknown."""
         return self._step(values)
 
-    def told(self, values: Mapping[str, Any]) -> bool | None:
+    def truth(self, values: Mapping[str, Any]) -> bool | None:
         """Does it hold? None where that is unknown."""
         found = self._step(values)
         if found is None or isinstance(found, bool):
@@ -98,24 +98,24 @@ class Expression:
         raise ExpressionError(f"must be a condition such as {EXAMPLE}", found, self.text, 0)
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        return bool(self.told(values))
+        return bool(self.truth(values))
 
     def rows(self, frame: pd.DataFrame) -> pd.Series:
         """For each row of a table whose columns are the names: does it hold? Raises where it makes sense for none."""
         import pandas as pd
 
         columns = {name: frame[name].astype(object).where(frame[name].notna(), None) for name in sorted(self.names)}
-        told: list[bool | None] = []
+        truths: list[bool | None] = []
         errors: list[ExpressionError] = []
         for n in range(len(frame)):
             try:
-                told.append(self.told({name: column.iat[n] for name, column in columns.items()}))
+                truths.append(self.truth({name: column.iat[n] for name, column in columns.items()}))
             except ExpressionError as error:
-                told.append(None)
+                truths.append(None)
                 errors.append(error)
-        if errors and not any(one is not None for one in told):
+        if errors and not any(one is not None for one in truths):
             raise errors[0]
-        return pd.Series([bool(one) for one in told], index=frame.index, dtype=bool)
+        return pd.Series([bool(one) for one in truths], index=frame.index, dtype=bool)
 
     def __reduce__(self) -> Any:
         return parse, (self.text, self.names)

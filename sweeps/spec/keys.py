@@ -157,10 +157,10 @@ class Target(_Section):
     top5: Share | None = None
 
 
-class Deadlines(_Section):
+class DeadlineKeys(_Section):
     """How long a trial's ranks may stand still before the trial is given up."""
 
-    nursery_s: Seconds = messages.Deadlines.nursery_s
+    fork_server_s: Seconds = messages.Deadlines.fork_server_s
     ring_s: Seconds = messages.Deadlines.ring_s
     build_s: Seconds = messages.Deadlines.build_s
     step_s: Seconds = messages.Deadlines.step_s
@@ -225,7 +225,7 @@ class SweepSpec(_Section):
         (), description="environment variables that a rank has of its node: names alone, no value is recorded"
     )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    deadlines: Deadlines = Deadlines()
+    deadlines: DeadlineKeys = DeadlineKeys()
 
     @pydantic.model_validator(mode="before")
     @classmethod

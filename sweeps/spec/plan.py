@@ -84,7 +84,7 @@ def plan(spec: SweepSpec, place: str = "plan", nodes: Sequence[Node] = ()) -> Pl
     left_out: collections.Counter[str] = collections.Counter()
     cells = _chosen(spec, left_out, place, nodes)
     if not cells:
-        rule = f"must leave a cell; left out are {_told(left_out)}" if left_out else "must leave a cell"
+        rule = f"must leave a cell; left out are {_by_reason(left_out)}" if left_out else "must leave a cell"
         raise InputError(place, [Mistake("where" if spec.where else "space", rule, "; ".join(spec.where) or "none")])
     if spec.search.method in ("tpe", "frontier"):
         return Plan(spec, (), left_out, tuple(nodes))
@@ -270,7 +270,7 @@ def summary(planned: Plan) -> str:
 
 def left_out(planned: Plan) -> str:
     """`left out: 2 cells: spread is pack here`; empty where nothing is."""
-    return f"left out: {_told(planned.left_out)}" if planned.left_out else ""
+    return f"left out: {_by_reason(planned.left_out)}" if planned.left_out else ""
 
 
 def _counted(planned: Plan) -> str:
@@ -287,7 +287,7 @@ def _counted(planned: Plan) -> str:
     return f"{search.method}, {count}"
 
 
-def _told(left_out: Mapping[str, int]) -> str:
+def _by_reason(left_out: Mapping[str, int]) -> str:
     return "; ".join(f"{count} cells: {reason}" for reason, count in left_out.items())
 
 

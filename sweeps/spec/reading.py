@@ -14,6 +14,7 @@ from workers.contract.spelling import did_you_mean
 
 LARGEST_FILE = 1 << 20
 SHORT = {"search": "method"}  # sections that may be written as the value of this key
+RENAMED = {("deadlines", "nursery_s"): "fork_server_s"}  # keys of before, with their names of today
 
 
 def read(path: Path, kind: str = "a sweep file") -> str:
@@ -89,6 +90,13 @@ def override(content: dict[str, Any], text: str, axes: Sequence[str]) -> None:
         raise _wrong("--set", "the value must be valid YAML", text) from None
 
 
+def rename(content: Mapping[str, Any]) -> None:
+    """Give the keys of a file that was recorded before they were renamed their names of today."""
+    for (section, earlier), name in RENAMED.items():
+        if isinstance(keys := content.get(section), dict) and earlier in keys:
+            keys[name] = keys.pop(earlier)
+
+
 def mistakes(
     error: pydantic.ValidationError, content: Mapping[str, Any], model: type[pydantic.BaseModel]
 ) -> list[Mistake]:
@@ -116,6 +124,8 @@ def _mistake(detail: Any, content: Mapping[str, Any], model: type[pydantic.BaseM
     match kind:
         case "missing":
             return Mistake(key, "must be given", None)
+        case "extra_forbidden" if name := RENAMED.get(location):
+            return Mistake(key, f"was renamed to {name}", location[-1])
         case "extra_forbidden":
             hint = did_you_mean(str(location[-1]), _siblings(location, model))
             return Mistake(key, f"must be a known key{hint}", location[-1])

@@ -67,7 +67,7 @@ def _fill_in(content: dict[str, Any], preset: dict[str, Any], name: str, prefix:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class KeyRule:
     """Something that must hold between keys; it is not asked where one of them is wrong already. No keys: all."""
 
     keys: tuple[str, ...]
@@ -77,7 +77,7 @@ class Rule:
 def broken(spec: SweepSpec, wrong: set[str]) -> list[Mistake]:
     """Every rule that does not hold, but for those about keys that are wrong already."""
 
-    def is_sound(rule: Rule) -> bool:
+    def is_sound(rule: KeyRule) -> bool:
         if not rule.keys:
             return not wrong
         return not any(at == key or at.startswith((f"{key}.", f"{key}[")) for key in rule.keys for at in wrong)
@@ -246,26 +246,28 @@ def _goal(spec: SweepSpec) -> Iterator[Mistake]:
 
 
 RULES = (
-    Rule(("space.batch_size", "space.global_batch", "space.gpus"), _batch),
-    Rule(("space.placement", "space.gpus"), _placement),
-    Rule(("search",), _search),
-    Rule(("search", "protocol", "epochs"), _asha),
-    Rule(("search", "repeats", "space.batch_size"), _frontier),
-    Rule(("search", "protocol", "target"), _goal),
-    Rule(("space.env", "where"), conditions.unreadable),
-    Rule((), conditions.untenable),
-    Rule(("protocol", "steps", "stop", "explain", "epochs", "evaluate_every", "checkpoint_every", "target"), _protocol),
-    Rule(("steps", "stop"), _steps),
-    Rule(("protocol", "epochs", "data"), _convergence),
-    Rule(("epochs", "space.lr_schedule"), _warmup),
-    Rule(("model", "image_size"), _image_size),
-    Rule(("data", "classes"), _classes),
-    Rule(
+    KeyRule(("space.batch_size", "space.global_batch", "space.gpus"), _batch),
+    KeyRule(("space.placement", "space.gpus"), _placement),
+    KeyRule(("search",), _search),
+    KeyRule(("search", "protocol", "epochs"), _asha),
+    KeyRule(("search", "repeats", "space.batch_size"), _frontier),
+    KeyRule(("search", "protocol", "target"), _goal),
+    KeyRule(("space.env", "where"), conditions.unreadable),
+    KeyRule((), conditions.untenable),
+    KeyRule(
+        ("protocol", "steps", "stop", "explain", "epochs", "evaluate_every", "checkpoint_every", "target"), _protocol
+    ),
+    KeyRule(("steps", "stop"), _steps),
+    KeyRule(("protocol", "epochs", "data"), _convergence),
+    KeyRule(("epochs", "space.lr_schedule"), _warmup),
+    KeyRule(("model", "image_size"), _image_size),
+    KeyRule(("data", "classes"), _classes),
+    KeyRule(
         (
             *("data", "device", "labels_from"),
             *("space.optimizer", "space.decode_threads", "space.cache", "space.xla", "space.reduction"),
         ),
         _without_effect,
     ),
-    Rule(("space.env", "env_from"), _environment),
+    KeyRule(("space.env", "env_from"), _environment),
 )

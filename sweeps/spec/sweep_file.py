@@ -19,10 +19,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
 
 
 def parse(text: str, place: str, overrides: Sequence[str] = (), *, is_recorded: bool = False) -> SweepSpec:
-    """The spec in a text; raises `InputError` with every mistake. What is recorded already may hold secrets."""
+    """The spec in a text; raises `InputError` with every mistake. What is recorded already may hold secrets,
+    and keys that have another name since."""
     content = reading.mapping(text, place)
     for override in overrides:
         reading.override(content, override, list(Space.model_fields))
+    if is_recorded:
+        reading.rename(content)
     if secrets := [] if is_recorded else secrecy.mistakes(content, text, overrides):
         raise InputError(place, secrets)  # before any other mistake shows one
     mistakes = rules.fill_in_preset(content)

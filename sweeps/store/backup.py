@@ -114,7 +114,7 @@ def _database(store: Path | None) -> Path:
     cures = {
         "postgresql": "pg_dump copies it",
         "mysql": "mysqldump copies it",
-        "http": f"where the server runs: {caller.me()} backup FILE --store ~/.ray-sweeps/mlflow",
+        "http": f"where the server runs: {caller.program()} backup FILE --store ~/.ray-sweeps/mlflow",
     }
     cure = next((cure for name, cure in cures.items() if kind.startswith(name)), "tar copies a folder of files")
     raise RefusedError(

@@ -23,7 +23,7 @@ class Conclusion:
     gpu_hours: float | None = None  # that the sweep has spent
 
 
-def of(facts: SweepFacts, verdict: str = "") -> str:
+def write(facts: SweepFacts, verdict: str = "") -> str:
     """`verdict` is what was found, in Markdown; without one the note says what is going to be measured."""
     where = f"**Simulated** on {facts.simulated}: nothing was measured\n\n" if facts.simulated else ""
     asked = f"{len(facts.trials)} trials of" if facts.trials else f"A {facts.spec.search.method} search:"

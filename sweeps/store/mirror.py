@@ -75,8 +75,8 @@ def _updated(store: Database, path: Path) -> pa.Table:
     known = {run: n for n, run in enumerate(old["run"].to_pylist()) if run not in grown}
     kept = [run for run in runs if run.run in known]
     fresh = [run for run in runs if run.run not in known]
-    told = [name for name in old.column_names if name.startswith(("param:", "metric:"))]
-    still = old.select(["run", *told]).take(pa.array([known[run.run] for run in kept], pa.int64()))
+    columns = [name for name in old.column_names if name.startswith(("param:", "metric:"))]
+    still = old.select(["run", *columns]).take(pa.array([known[run.run] for run in kept], pa.int64()))
     both = pa.concat_tables([still, database.values(store, fresh)], promote_options="default")
     return _joined(database.tags(store, [*kept, *fresh]), both)
 

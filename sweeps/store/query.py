@@ -35,13 +35,13 @@ HEADLINE = (
     "launch_s",
     "trial_s",
 )
-TOLD = {name: f"tag:sweep.{name}" for name in WORDS}
+STORED_AS = {name: f"tag:sweep.{name}" for name in WORDS}
 WHERE: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.WHERE}
 NEAREST = 3  # of the names that users give: a few are often alike
 HELD = "param:batch_size"  # every trial's run has it, once its values have come
 NEEDED = {  # a run that lacks one is no trial of ours, or is not whole
-    TOLD["cell"]: "tag sweep.cell",
-    TOLD["outcome"]: "tag sweep.outcome",
+    STORED_AS["cell"]: "tag sweep.cell",
+    STORED_AS["outcome"]: "tag sweep.outcome",
     HELD: "parameters",
 }
 ENDS = ("completed", "infeasible", "failed", "lost", "pruned", "cancelled")
@@ -77,9 +77,9 @@ def trials(
     for uri, runs in read.items():
         table = _whole(_of(names, runs))
         made = _frame(table, wanted)
-        for side, told in (("store", masked(uri)), ("sweep", arrays.texts(table, "tag:sweep.name"))):
+        for side, value in (("store", masked(uri)), ("sweep", arrays.texts(table, "tag:sweep.name"))):
             if side in {*asked, *columns, *condition.words}:
-                made.insert(0, side, told)
+                made.insert(0, side, value)
         found.append(made)
     held = condition.held(_joined(found))
     return chosen(held, columns or [name for name in held if name not in ("sweep", "store") or name in asked])
@@ -139,12 +139,12 @@ def sweep(name: str, *, store: str = "") -> dict[str, Any]:
     if not len(table):
         raise InputError(uri, [Mistake(name, "must have a run of its own, beside its trials'", "none")])
     (found,) = table.slice(len(table) - 1).to_pylist()
-    told = {side: arrays.texts(table, f"tag:sweep.{side}")[-1] for side in ("id", "simulated")}
+    tag = {side: arrays.texts(table, f"tag:sweep.{side}")[-1] for side in ("id", "simulated")}
     try:
         tags = remote.tags(uri, found["run"])
     except Exception as error:
         raise tracking.refused("answer", error) from None
-    return {"study": found["experiment"], "status": found["status"], "started_ms": found["started_ms"], **told,
+    return {"study": found["experiment"], "status": found["status"], "started_ms": found["started_ms"], **tag,
             "note": tags.get(tracking.NOTE, ""), "gpu_hours": _number(tags.get(tracking.SPENT, "")),
             "nodes": arrangements.read(tags.get(tracking.NODES, ""))}  # fmt: skip
 
@@ -179,7 +179,7 @@ def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
     return table.sort_values("started_at", kind="stable", na_position="first", ignore_index=True)
 
 
-class Place(NamedTuple):
+class SweepInStore(NamedTuple):
     """Return where a sweep is in a tracking store."""
 
     experiment: str  # its id
@@ -188,7 +188,7 @@ class Place(NamedTuple):
     tags: frozenset[str]  # names of those of the experiment
 
 
-def place(name: str) -> Place:
+def place(name: str) -> SweepInStore:
     """Return the last of several sweeps of a name."""
     uri = tracking.store_name()
     table = _read(uri, [name], OWN)
@@ -200,10 +200,10 @@ def place(name: str) -> Place:
         experiment, tags = remote.experiment(uri, last["experiment"][-1].as_py())
     except Exception as error:  # whatever the store's driver or HTTP library raises
         raise tracking.refused("answer", error) from None
-    return Place(experiment, sweep, own["run"][-1].as_py() if len(own) else "", tags)
+    return SweepInStore(experiment, sweep, own["run"][-1].as_py() if len(own) else "", tags)
 
 
-def told(names: Collection[str]) -> dict[str, set[str]]:
+def stored_trials(names: Collection[str]) -> dict[str, set[str]]:
     """The trials of these sweeps that the store holds whole, by the sweep's id; none where there is no store."""
     uri = tracking.store_name()
     found: dict[str, set[str]] = {}
@@ -241,9 +241,9 @@ def finished(wanted: Collection[str]) -> list[dict[str, Any]]:
         return []
     filters = [f"tags.`sweep.cell` = '{cell}' and tags.`sweep.outcome` = 'completed'" for cell in sorted(wanted)]
     table = _in_order(_ask(uri, None, filters))
-    told = {name: arrays.texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "hardware", "name")}
-    is_measured = (told["outcome"] == "completed") & (told["kind"] != "cached") & np.isin(told["cell"], [*wanted])
-    is_real = np.array([not hardware.startswith(rows.SIMULATED) for hardware in told["hardware"]], bool)
+    tag = {name: arrays.texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "hardware", "name")}
+    is_measured = (tag["outcome"] == "completed") & (tag["kind"] != "cached") & np.isin(tag["cell"], [*wanted])
+    is_real = np.array([not hardware.startswith(rows.SIMULATED) for hardware in tag["hardware"]], bool)
     has_all = arrays.texts(table, "status") == "FINISHED"  # the last that is written of a trial
     table = table.filter(is_measured & is_real & has_all)
     found = _frame(table).to_dict("records")
@@ -266,7 +266,7 @@ class _Condition:
 
     def __init__(self, text: str) -> None:
         self._text = text.strip()
-        names = [*TOLD, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store", "global_batch"]
+        names = [*STORED_AS, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store", "global_batch"]
         self._known = frozenset(names)
         self.words = sorted(self._read(self._known | _alike(self._text)).names) if self._text else []
 
@@ -317,7 +317,7 @@ def _stored(wanted: Iterable[str]) -> list[str]:
 def chosen(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return these columns, in this order; raises where there is none of a name."""
     if unknown := [name for name in columns if name not in table]:
-        known = [*table, *TOLD, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store"]
+        known = [*table, *STORED_AS, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store"]
         hints = {name: did_you_mean(name, known, "trial, gpus, images_per_s, …", most=NEAREST) for name in unknown}
         raise InputError("columns", [Mistake("", f"must be a column{hint}", name) for name, hint in hints.items()])
     return table if list(columns) == list(table) else table[[*columns]]
@@ -462,23 +462,23 @@ def _sweeps(table: pa.Table) -> list[dict[str, Any]]:
     table = _having(table, is_ours, [] if is_ours.all() else ["tag sweep.id"])
     sweep, trial = arrays.texts(table, "tag:sweep.id"), arrays.texts(table, "tag:sweep.trial")
     ended: dict[str, Counter[str]] = {}
-    for of, outcome in zip(sweep[trial != ""], arrays.texts(table, TOLD["outcome"])[trial != ""], strict=True):
+    for of, outcome in zip(sweep[trial != ""], arrays.texts(table, STORED_AS["outcome"])[trial != ""], strict=True):
         ended.setdefault(of, Counter())[outcome] += 1
     parents = table.filter(trial == "")
-    told = {name: arrays.texts(parents, f"tag:sweep.{name}") for name in ("name", "id", "simulated")}
+    tag = {name: arrays.texts(parents, f"tag:sweep.{name}") for name in ("name", "id", "simulated")}
     found = []
     for n, run in enumerate(parents.select(["experiment", "status", "started_ms", "ended_ms"]).to_pylist()):
-        counts = ended.get(told["id"][n], Counter())
+        counts = ended.get(tag["id"][n], Counter())
         found.append(
             {
-                "sweep": told["name"][n],
+                "sweep": tag["name"][n],
                 "study": run["experiment"],
                 "status": STATES.get(run["status"], run["status"].lower()),
                 "trials": counts.total(),
                 **{name: counts[name] for name in ENDS},
                 "started_at": run["started_ms"],
                 "ended_at": run["ended_ms"],
-                "simulated": told["simulated"][n],
+                "simulated": tag["simulated"][n],
             }
         )
     return found
@@ -493,15 +493,15 @@ def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
     system = arrays.present(table, f"metric:{rows.SYSTEM}")
     both = {"batch_size", "gpus"} if "global_batch" in wanted else set()
     made: dict[str, Any] = {}
-    for name in (*TOLD, *rows.PARAMS, *variables, *WHERE, *rows.METRICS, *system, "started_at"):
+    for name in (*STORED_AS, *rows.PARAMS, *variables, *WHERE, *rows.METRICS, *system, "started_at"):
         if wanted and name not in wanted and name not in both:
             continue
-        stored = TOLD.get(name) or WHERE.get(name) or f"param:{name}"
+        stored = STORED_AS.get(name) or WHERE.get(name) or f"param:{name}"
         if name in CATEGORIES:
-            made[name] = arrays.category(table, stored, "" if name in TOLD else None)
+            made[name] = arrays.category(table, stored, "" if name in STORED_AS else None)
         elif name == "arrangement":
             made[name] = _arrangements(table)
-        elif name in TOLD or name in WHERE or name in variables:
+        elif name in STORED_AS or name in WHERE or name in variables:
             made[name] = arrays.texts(table, stored)
         elif name in rows.PARAMS:
             made[name] = arrays.typed(table, name)
@@ -518,14 +518,14 @@ def _arrangements(table: pa.Table) -> Any:
     """Return arrangements as the runs tell them; for runs of earlier versions, what their node count implies."""
     import numpy as np
 
-    told = arrays.texts(table, WHERE["arrangement"])
+    recorded = arrays.texts(table, WHERE["arrangement"])
     column = f"metric:{rows.METRICS['nodes']}"
     if column in table.column_names:
         nodes = table[column].to_numpy()
         gpus, placement = arrays.typed(table, "gpus"), arrays.texts(table, "param:placement")
-        for n in np.flatnonzero((told == "") & (nodes > 0)):
-            told[n] = rows.arrangement(gpus[n], nodes[n], placement[n])
-    return told
+        for n in np.flatnonzero((recorded == "") & (nodes > 0)):
+            recorded[n] = rows.arrangement(gpus[n], nodes[n], placement[n])
+    return recorded
 
 
 def readings(name: str, step_s: float = 1.0) -> pd.DataFrame:

@@ -210,18 +210,18 @@ class Store:
             "sweep.outcome": outcome.status,
         }
         why = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
-        told = {"sweep.kind": outcome.kind, "sweep.message": outcome.message, NOTE: why}
-        told |= {
+        texts = {"sweep.kind": outcome.kind, "sweep.message": outcome.message, NOTE: why}
+        texts |= {
             "sweep.limited_by": rows.limited_by(record),
             "sweep.why_withheld": rows.why_withheld(record),
             "sweep.pinned": rows.pinned(record),
         }
-        tags |= {name: text[: description.LONGEST] for name, text in told.items() if text}
+        tags |= {name: text[: description.LONGEST] for name, text in texts.items() if text}
         tags |= {f"sweep.{name}": where for name, where in rows.where(record).items() if where}
         if outcome.measurement:
             first = outcome.measurement.ranks[0]
-            tags |= {f"{rows.VARIABLE}{name}": told for name, told in first.in_force.items()}
-            tags |= {f"{rows.READ_BACK}{name}": told for name, told in first.runs.items()}
+            tags |= {f"{rows.VARIABLE}{name}": value for name, value in first.in_force.items()}
+            tags |= {f"{rows.READ_BACK}{name}": value for name, value in first.runs.items()}
         return Entry(
             trial=config.trial,
             name=f"{self._name(config)} #{config.repeat}",
@@ -264,7 +264,7 @@ class Store:
 
     def conclude(self, found: Conclusion) -> None:
         """Say what was found at the sweep's own run, as its note and as JSON, and what it has spent."""
-        tags = {NOTE: description.of(self._facts, found.markdown), FINDINGS: found.findings, **self._nodes()}
+        tags = {NOTE: description.write(self._facts, found.markdown), FINDINGS: found.findings, **self._nodes()}
         if found.gpu_hours is not None:
             tags[SPENT] = repr(found.gpu_hours)
         for name, text in tags.items():
@@ -294,8 +294,8 @@ class Store:
 
     def _nodes(self) -> dict[str, str]:
         """What the sweep was planned for, if its ledger tells and a tag can hold it."""
-        told = arrangements.written(self._facts.nodes) if self._facts.nodes else ""
-        return {NODES: told} if told and len(told) <= description.LONGEST else {}
+        written = arrangements.written(self._facts.nodes) if self._facts.nodes else ""
+        return {NODES: written} if written and len(written) <= description.LONGEST else {}
 
     def _opened(self, uri: str) -> str:
         """Return the experiment."""
@@ -321,7 +321,7 @@ class Store:
     def _own_run(self) -> str:
         self._runs = self._existing_runs()
         facts = self._facts
-        tags = {**self._common, NOTE: description.of(facts), **self._nodes()}
+        tags = {**self._common, NOTE: description.write(facts), **self._nodes()}
         self.is_new |= "" not in self._runs
         return self._runs.get("") or self._made("", facts.name, _ms(facts.created_at), tags)
 

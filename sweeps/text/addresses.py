@@ -31,7 +31,7 @@ class Place(NamedTuple):
     address: str = ""
 
 
-def of(
+def choose(
     given: str | None,
     environment: Mapping[str, str],
     may: Collection[Kind],
@@ -44,7 +44,7 @@ def of(
     Raises where it can't happen there; `elsewhere` is what to call instead, for a cluster that this machine is no part
     of."""
     name, text = next(
-        ((name, text) for name, text in _told(given, environment, may) if text),
+        ((name, text) for name, text in _stated(given, environment, may) if text),
         ("--address", default),
     )
     found = Place(_kind(text, name), "" if text == LOCAL else text)
@@ -61,7 +61,7 @@ def leads(environment: Mapping[str, str]) -> bool:
     return any(environment.get(name, "") not in ("", LOCAL) for name in (JOB_SERVER, RAY))
 
 
-def _told(given: str | None, environment: Mapping[str, str], may: Collection[Kind]) -> list[tuple[str, str]]:
+def _stated(given: str | None, environment: Mapping[str, str], may: Collection[Kind]) -> list[tuple[str, str]]:
     """By whom, and what; the first that says anything counts. On its head a cluster's Ray is no address for a command
     that only asks for results: these lie there."""
     of_ray = environment.get(RAY, "")

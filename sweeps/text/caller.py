@@ -77,7 +77,7 @@ _known: list[Caller] = []
 def known(address: str, kind: addresses.Kind, place: str = "", sweep: str = "") -> Iterator[None]:
     """Within the block, `current` is who called this process, with what they said on the command line. `place` is the
     address that counts, whoever has named it."""
-    _known.append(Caller(me(), kind, address, place if kind == "ssh" else "", sweep))
+    _known.append(Caller(program(), kind, address, place if kind == "ssh" else "", sweep))
     try:
         yield
     finally:
@@ -91,10 +91,10 @@ def current() -> Caller:
         return Caller(
             **{name: value for name, value in json.loads(asked).items() if name in fields}
         )  # newer ones ask too
-    return _known[-1] if _known else Caller(me())
+    return _known[-1] if _known else Caller(program())
 
 
-def told() -> str:
+def as_json() -> str:
     """The same as text, for the environment of a command on the head."""
     hidden = {"address": masked(current().address), "sweep": masked(current().sweep)}
     return json.dumps(dataclasses.asdict(current()) | hidden)
@@ -120,7 +120,7 @@ def elsewhere(variable: str, here: str) -> str:
     return f"the head's {variable} counts, not yours; for another one: {cure}"
 
 
-def me() -> str:
+def program() -> str:
     """How the user called this command."""
     called = Path(sys.argv[0])
     on_path = any(Path(folder) / "sweep" == called for folder in os.environ.get("PATH", "").split(os.pathsep))

@@ -20,6 +20,8 @@ from typing import Any
 
 import grpc
 
+from tests.beside import beside
+
 PATIENCE_S = 5.0
 SILENCE_S = 0.5
 AT_ONCE = 8  # ports
@@ -196,9 +198,8 @@ def in_the_way(address: str, port: int) -> Iterator[list[bytes]]:
     said: list[bytes] = []
     with socket.create_connection((address, port), timeout=PATIENCE_S) as line:
         line.settimeout(SILENCE_S / 5)
-        is_over = threading.Event()
 
-        def listen() -> None:
+        def listen(is_over: threading.Event) -> None:
             while not is_over.is_set():
                 with contextlib.suppress(TimeoutError):
                     try:
@@ -209,10 +210,5 @@ def in_the_way(address: str, port: int) -> Iterator[list[bytes]]:
                         return
                     said.append(more)
 
-        listener = threading.Thread(target=listen)
-        listener.start()
-        try:
+        with beside(listen):
             yield said
-        finally:
-            is_over.set()
-            listener.join()

@@ -210,8 +210,8 @@ def test_hosts_are_served_nothing_that_other_code_has_measured(
     for name in ("sweeps", "workers", "references"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setitem(laptop.environment, "PYTHONPATH", str(tmp_path))
-    (tmp_path / "sweeps/scheduling/gantt.py").write_text(
-        (tmp_path / "sweeps/scheduling/gantt.py").read_text() + "# it runs in no rank\n"
+    (tmp_path / "sweeps/text/gantt.py").write_text(
+        (tmp_path / "sweeps/text/gantt.py").read_text() + "# it runs in no rank\n"
     )
     assert kinds(laptop, file) == {"cached": 4}
     loop = tmp_path / "workers/workloads/images/throughput.py"
@@ -255,9 +255,9 @@ def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Lapto
     efficiency = {mbit: speed[mbit, 2] / (2 * speed[0, 1]) for mbit in (0, 200, 20)}
     assert share[0, 2] < share[200, 2] < share[20, 2], (share, speed)
     assert efficiency[200] > efficiency[20], (share, speed)
-    slow, free = (link.Trial(speed[mbit, 2], share[mbit, 2], 0) for mbit in (20, 0))
+    slow, free = (link.LinkTrial(speed[mbit, 2], share[mbit, 2], 0) for mbit in (20, 0))
     # How near it comes, and how often, says `make bench ONE=link`.
-    assert link.told(slow, free) == pytest.approx(link.removed(slow, free), abs=0.1), (share, speed)
+    assert link.attributed(slow, free) == pytest.approx(link.removed(slow, free), abs=0.1), (share, speed)
 
 
 def test_mlflow_is_seen_through_a_tunnel(laptop: Laptop) -> None:
@@ -305,7 +305,7 @@ def test_a_stranger_gets_nothing_from_any_port_of_any_host_in_mid_trial(laptop: 
     assert not {5000, 8265} & doors[laptop.head].keys()  # MLflow and the dashboard: whoever wants them comes by SSH
     assert all(doors.values())
     ranks = {(host.name, port): by for host in hosts for port, by in doors[host].items() if "workers." in by}
-    assert not ranks  # nor their nursery, nor the sampler
+    assert not ranks  # nor their fork server, nor the sampler
     assert not opened, {f"{place}": said for place, said in opened.items()}
     assert [one["trial"] for one in after["running"]] == [one["trial"] for one in before["running"]]
 

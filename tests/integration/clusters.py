@@ -95,7 +95,7 @@ class Cluster:
         found = []
         for process in processes(**{NODE: self._mark(name)}):
             with contextlib.suppress(psutil.Error):
-                if _is_nursery(process) and (parent := process.parent()) and _is_nursery(parent):
+                if _is_fork_server(process) and (parent := process.parent()) and _is_fork_server(parent):
                     found.append(process)
         return found
 
@@ -114,7 +114,7 @@ class Cluster:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def processes(self) -> list[psutil.Process]:
-        """All of all its nodes, ranks and keepers too."""
+        """All of all its nodes, ranks and supervisors too."""
         return processes(**{NODE: f"{self._folder}/"})
 
     def ask(self, question: str) -> Any:
@@ -198,7 +198,7 @@ def growing(cpus: int, head: str) -> dict[str, Any]:
     }
 
 
-def _is_nursery(process: psutil.Process) -> bool:
+def _is_fork_server(process: psutil.Process) -> bool:
     """Or one of its ranks, which are its forks."""
     return "workers.launch.fork_server" in process.cmdline()
 

@@ -14,9 +14,10 @@ from unittest import mock
 import pytest
 
 from sweeps.store import tracking
+from tests.integration.clusters import Cluster
 from tests.integration.gangs import KEY
 from tests.integration.input_sets import Elsewhere
-from workers.contract.paths import nursery_address
+from workers.contract.paths import fork_server_address
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,8 +40,8 @@ def workplace(workplace: Path, blank: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def nursery(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "workers.launch.fork_server", nursery_address(KEY)[1:]]
+def fork_server(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "workers.launch.fork_server", fork_server_address(KEY)[1:]]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     yield process
     assert process.stdin
@@ -54,3 +55,11 @@ def elsewhere() -> Iterator[Elsewhere]:
     process = Elsewhere()
     yield process
     process.close()
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Cluster]:
+    """A cluster of a head on which no rank may run."""
+    made = Cluster(cpus=0)
+    yield made
+    made.close()

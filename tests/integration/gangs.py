@@ -1,4 +1,4 @@
-"""Gangs of real ranks, forked by a real nursery and joined by Horovod, without Ray."""
+"""Gangs of real ranks, forked by a real fork server and joined by Horovod, without Ray."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from tests.unit.records import config
 from workers.contract import messages
 from workers.contract.paths import history_of
 from workers.contract.ranks import Seat
-from workers.launch.supervisor import Order, RankEnd, keep
+from workers.launch.supervisor import Order, RankEnd, supervise
 from workers.strategies.rendezvous import Rendezvous
 
 ROOT = Path(__file__).parents[2]
-KEY = f"test-{os.getpid()}"  # of the fixture `nursery`
+KEY = f"test-{os.getpid()}"  # of the fixture `fork_server`
 BAD_RANKS = "tests.integration.bad_ranks:run"
-IMPATIENT = messages.Deadlines(nursery_s=60, ring_s=3, build_s=60, step_s=2)  # with those that are meant to stand still
+IMPATIENT = messages.Deadlines(
+    fork_server_s=60, ring_s=3, build_s=60, step_s=2
+)  # with those that are meant to stand still
 
 
-def end_of(order: Order, nursery: str, is_called_off: Callable[[], bool] = lambda: False) -> RankEnd:
-    *_, end = keep(order, nursery, is_called_off)
+def end_of(order: Order, fork_server: str, is_called_off: Callable[[], bool] = lambda: False) -> RankEnd:
+    *_, end = supervise(order, fork_server, is_called_off)
     assert isinstance(end, RankEnd)
     return end
 
@@ -38,7 +40,7 @@ def history(log: Path) -> Path:
     return history_of(log / "history.json", software, "")
 
 
-def gang(size: int, log: Path, entry: str = BAD_RANKS, nursery: str = KEY, **fields: object) -> list[RankEnd]:
+def gang(size: int, log: Path, entry: str = BAD_RANKS, fork_server: str = KEY, **fields: object) -> list[RankEnd]:
     """How each rank of a gang ended. All are given up as soon as one has ended badly.
 
     `fields` are of the trial's config; by default it is a throughput trial of five steps of a tiny network.
@@ -75,7 +77,7 @@ def gang(size: int, log: Path, entry: str = BAD_RANKS, nursery: str = KEY, **fie
         for seat in seats
     ]
     with ThreadPoolExecutor() as pool:
-        runs = [pool.submit(end_of, order, nursery, called_off.is_set) for order in orders]
+        runs = [pool.submit(end_of, order, fork_server, called_off.is_set) for order in orders]
         while not all(run.done() for run in runs):
             if any(run.done() and run.result().what != "measured" for run in runs):
                 time.sleep(0.5)

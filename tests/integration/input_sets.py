@@ -28,7 +28,7 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=without_gpu)
-        mark = os.environ.pop(MARK, None)  # the process it starts is nothing that a nursery left behind
+        mark = os.environ.pop(MARK, None)  # the process it starts is nothing that a fork server left behind
         self._pool.submit(os.getpid).result()
         if mark:
             os.environ[MARK] = mark

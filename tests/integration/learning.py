@@ -100,7 +100,7 @@ def shows_its_environment(config: TrialConfig, seat: Seat, voice: Voice) -> None
     asked = {name: os.environ.get(name) for name in config.env}
     is_own_process = b"workers.launch.rank" in Path("/proc/self/cmdline").read_bytes().split(
         b"\0"
-    )  # else the nursery's
+    )  # else the fork server's
     tell(voice, {"asked": asked, "is_own_process": is_own_process, "version": tf.__version__})
 
 

@@ -15,7 +15,7 @@ from sweeps.cluster import private_ray
 from sweeps.run.metrics import Meter
 from sweeps.spec.arrangements import Node
 from tests.unit.records import record
-from tests.unit.test_metering import gpu, launched
+from tests.unit.test_metrics import gpu, launched
 
 SWEEP, NODES, GPUS = "one", 2, 4  # of each node
 

@@ -122,7 +122,7 @@ _OFTEN = "a Ray of our own reports what nobody reads, on the cores of the ranks 
 VARIABLES = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": Variable(
         "_private/accelerators/accelerator.py",
-        "Ray may hide every GPU from a process of its own that asks for none, such as a node's nurse",
+        "Ray may hide every GPU from a process of its own that asks for none, such as a node's own actor",
     ),
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": Variable(
         "train/constants.py", "Tune's words on the next Ray Train stand amid our tables"

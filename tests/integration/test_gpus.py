@@ -18,7 +18,7 @@ from workers.contract.ranks import Seat
 from workers.launch import verdict
 from workers.strategies.ring import environment
 
-pytestmark = pytest.mark.usefixtures("nursery")
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 RANKS = "tests.integration.gpu_ranks"
 SEAT = Seat(rank=1, size=4, local_rank=1, local_size=2, cross_rank=0, cross_size=2, host="10.0.0.7",

@@ -1,4 +1,4 @@
-"""A gang over a real placement group: its GPUs, its stop, the loss of a keeper, the death of the nurse."""
+"""A gang over a real placement group: its GPUs, its stop, the loss of a supervisor, the death of the node actor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.records import config
 from workers.contract import messages
 from workers.contract.paths import SweepPaths
 from workers.contract.ranks import Seat, Voice
-from workers.launch.gang import Group, Nurses
+from workers.launch.gang import Group, NodeActors
 
 pytestmark = pytest.mark.alone
 
@@ -37,15 +37,15 @@ def shows_its_gpu(_: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory, left_behind: Callable[[], list[str]]) -> Iterator[SweepPaths]:
-    """A private Ray with two (logical) GPUs and a nursery."""
+    """A private Ray with two (logical) GPUs and a fork server."""
     os.environ.update(ray_cluster.QUIET)
     paths = SweepPaths("group", tmp_path_factory.mktemp("results"))
     with cleanup.swept() as folder:
         ray.init("local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
-        nurses = Nurses(paths)
-        nurses.cover()
+        node_actors = NodeActors(paths)
+        node_actors.cover()
         yield paths
-        nurses.dismiss()
+        node_actors.dismiss()
         ray.shutdown()
     assert not left_behind()
 
@@ -86,8 +86,8 @@ def processes(wanted: str) -> list[psutil.Process]:
 
 def ranks() -> list[psutil.Process]:
     found = processes("workers.launch.fork_server")
-    nurseries = {process.pid for process in found}
-    return [process for process in found if process.is_running() and process.ppid() in nurseries]
+    fork_servers = {process.pid for process in found}
+    return [process for process in found if process.is_running() and process.ppid() in fork_servers]
 
 
 def wait_for_ranks() -> list[psutil.Process]:
@@ -126,10 +126,10 @@ def test_a_smaller_gang_takes_over_from_a_larger_one_and_gives_back(group: Group
         group.start(trial(8, device="gpu", gpus=ranks), logs, "tests.integration.test_group:shows_its_gpu")
         granted.append([place.gpu for place in ended(group).granted])
     assert granted == [["0"], ["0", "1"], ["0"]]
-    assert len(processes("ray::Keeper")) == 2
+    assert len(processes("ray::Supervisor")) == 2
 
 
-def test_a_gang_that_is_stopped_is_gone_and_its_keepers_serve_the_next(group: Group, logs: SweepPaths) -> None:
+def test_a_gang_that_is_stopped_is_gone_and_its_supervisors_serve_the_next(group: Group, logs: SweepPaths) -> None:
     group.start(trial(bad_ranks.NEVER_JOINS), logs, "tests.integration.bad_ranks:run")
     wait_for_ranks()
     group.stop()
@@ -138,10 +138,10 @@ def test_a_gang_that_is_stopped_is_gone_and_its_keepers_serve_the_next(group: Gr
     assert ended(group).status == "completed"
 
 
-def test_a_lost_keeper_takes_its_gang_with_it_and_the_next_gang_runs(group: Group, logs: SweepPaths) -> None:
+def test_a_lost_supervisor_takes_its_gang_with_it_and_the_next_gang_runs(group: Group, logs: SweepPaths) -> None:
     group.start(trial(bad_ranks.NEVER_JOINS), logs, "tests.integration.bad_ranks:run")
     wait_for_ranks()
-    processes("ray::Keeper.run")[0].send_signal(signal.SIGKILL)
+    processes("ray::Supervisor.run")[0].send_signal(signal.SIGKILL)
     outcome = ended(group)
     assert (outcome.status, outcome.kind) == ("lost", "node lost")
     assert not ranks()
@@ -149,10 +149,10 @@ def test_a_lost_keeper_takes_its_gang_with_it_and_the_next_gang_runs(group: Grou
     assert ended(group).status == "completed"
 
 
-def test_a_killed_nurse_comes_back_with_a_nursery(group: Group, logs: SweepPaths) -> None:
-    (nurse,) = processes("ray::Nurse.tend")
+def test_a_killed_node_actor_comes_back_with_a_fork_server(group: Group, logs: SweepPaths) -> None:
+    (node_actor,) = processes("ray::NodeActor.tend")
     before = {process.pid for process in processes("workers.launch.fork_server")}
-    nurse.send_signal(signal.SIGKILL)
+    node_actor.send_signal(signal.SIGKILL)
     until = time.monotonic() + 60
     while not {process.pid for process in processes("workers.launch.fork_server")} - before:
         assert time.monotonic() < until
@@ -161,5 +161,5 @@ def test_a_killed_nurse_comes_back_with_a_nursery(group: Group, logs: SweepPaths
     assert ended(group).status == "completed"
 
 
-def test_a_nursery_s_log_lies_with_the_ranks_(logs: SweepPaths) -> None:
-    assert list(Path(logs.logs).glob("nursery-*.log"))
+def test_a_fork_server_s_log_lies_with_the_ranks_(logs: SweepPaths) -> None:
+    assert list(Path(logs.logs).glob("fork-server-*.log"))

@@ -22,7 +22,7 @@ from tests.unit.records import config
 from workers.contract import messages
 from workers.contract.messages import ROUNDS, Measurement, TrialConfig, TrialOutcome
 from workers.contract.paths import SweepPaths
-from workers.launch.gang import Group, Nurses
+from workers.launch.gang import Group, NodeActors
 
 pytestmark = pytest.mark.alone
 
@@ -48,15 +48,15 @@ def real(paths: SweepPaths, left_behind: Callable[[], list[str]]) -> Iterator[Gr
     os.environ.update(ray_cluster.QUIET)
     with cleanup.swept() as folder:
         ray.init("local", num_cpus=RANKS, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
-        nurses = Nurses(paths)
-        nurses.cover()
+        node_actors = NodeActors(paths)
+        node_actors.cover()
         placement = placement_group([{"CPU": RANKS}])
         ray.get(placement.ready())
         group = Group(placement, [RANKS])
         yield group
         group.close()
         remove_placement_group(placement)
-        nurses.dismiss()
+        node_actors.dismiss()
         ray.shutdown()
     assert not left_behind()
 

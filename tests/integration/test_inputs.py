@@ -222,14 +222,14 @@ def two_splits(folder: Path) -> None:
     write(folder, [4, 5], "validation")
 
 
-def test_two_real_ranks_share_a_set(elsewhere: Elsewhere, nursery: Any, tmp_path: Path) -> None:
+def test_two_real_ranks_share_a_set(elsewhere: Elsewhere, fork_server: Any, tmp_path: Path) -> None:
     elsewhere(two_splits, tmp_path / "set")
     fields = {"data": str(tmp_path / "set"), "batch_size": 3, "classes": CLASSES, "protocol": "convergence"}
     ends = gang(2, tmp_path, entry="tests.integration.test_inputs:check_two_ranks", **fields)
     assert [(end.kind, end.message) for end in ends] == [("checked", "all holds")] * 2
 
 
-SLOW = messages.Deadlines(nursery_s=60, ring_s=20, build_s=3, step_s=60)
+SLOW = messages.Deadlines(fork_server_s=60, ring_s=20, build_s=3, step_s=60)
 READ_S = 0.05
 
 
@@ -263,7 +263,7 @@ def many_files(folder: Path) -> None:
 
 
 def test_counting_for_longer_than_a_deadline_is_no_stall_and_is_done_once(
-    elsewhere: Elsewhere, nursery: Any, tmp_path: Path
+    elsewhere: Elsewhere, fork_server: Any, tmp_path: Path
 ) -> None:
     elsewhere(many_files, tmp_path / "set")
     fields = {"data": str(tmp_path / "set"), "batch_size": 3, "classes": CLASSES, "protocol": "convergence"}
@@ -314,7 +314,7 @@ def two_thousand(folder: Path) -> None:
 
 
 def test_a_trial_trains_where_every_read_takes_a_millisecond_and_the_next_counts_nothing(
-    elsewhere: Elsewhere, nursery: Any, tmp_path: Path
+    elsewhere: Elsewhere, fork_server: Any, tmp_path: Path
 ) -> None:
     elsewhere(two_thousand, tmp_path / "set")
     fields = {"data": str(tmp_path / "set"), "batch_size": 250, "classes": CLASSES, "protocol": "convergence"}

@@ -16,7 +16,7 @@ from tests.unit.records import config
 from workers.contract.messages import ROUNDS
 from workers.launch import verdict
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("nursery")]
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fork_server")]
 
 
 @pytest.mark.parametrize(

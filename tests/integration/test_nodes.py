@@ -30,14 +30,6 @@ LONG = SWEEP + "steps: {warmup: 1, measured: 1000}\n"
 SHORT = SWEEP + "steps: {warmup: 1, measured: 3}\n"
 
 
-@pytest.fixture(scope="module")
-def head() -> Iterator[Cluster]:
-    """A cluster of a head on which no rank may run."""
-    made = Cluster(cpus=0)
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def cluster(head: Cluster, workplace: Path) -> Iterator[Cluster]:
     yield head
@@ -156,7 +148,7 @@ def test_a_cluster_is_asked_for_what_the_sweeps_that_live_need_in_sum(workplace:
         growing.close()
 
 
-def test_a_request_that_nobody_lives_for_goes_and_that_of_the_living_outlives_the_steward(workplace: Path) -> None:
+def test_a_request_that_nobody_lives_for_goes_and_that_of_the_living_outlives_the_lease_actor(workplace: Path) -> None:
     Path("large.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 3}\nwait_for_nodes_min: 10\n")
     Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 2}\n")
     growing = Cluster(cpus=0, grows_by=1)
@@ -167,9 +159,9 @@ def test_a_request_that_nobody_lives_for_goes_and_that_of_the_living_outlives_th
         assert asked_for(growing) == []
         driver = growing.driver("run", "large.yaml")
         assert eventually(lambda: len(asked_for(growing)) == 3), said()
-        (steward,) = [one for one in growing.processes() if "ray::Steward" in " ".join(one.cmdline())]
-        steward.kill()
-        request(growing, 5)  # what is asked for in the meantime is not the steward's either
+        (lease_actor,) = [one for one in growing.processes() if "ray::LeaseActor" in " ".join(one.cmdline())]
+        lease_actor.kill()
+        request(growing, 5)  # what is asked for in the meantime is not the lease actor's either
         assert eventually(lambda: len(asked_for(growing)) == 3), said()
         assert driver.poll() is None
         driver.kill()

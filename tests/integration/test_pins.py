@@ -20,7 +20,7 @@ IMAGE_PX = 64
 
 pytestmark = [
     pytest.mark.alone,
-    pytest.mark.usefixtures("nursery"),
+    pytest.mark.usefixtures("fork_server"),
     pytest.mark.skipif(len(topology.here().cores) != 2, reason="says what becomes of two cores"),
 ]
 

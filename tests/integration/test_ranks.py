@@ -1,4 +1,4 @@
-"""Real ranks, forked by a real nursery and joined by Horovod, without Ray: how each can end."""
+"""Real ranks, forked by a real fork server and joined by Horovod, without Ray: how each can end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration import bad_ranks
 from tests.integration.gangs import KEY, end_of, gang
 from tests.unit.records import config
 from workers.contract import messages
-from workers.contract.paths import nursery_address
+from workers.contract.paths import fork_server_address
 from workers.contract.ranks import Seat
 from workers.launch import verdict
 from workers.launch.supervisor import Order
@@ -31,22 +31,22 @@ ROOT = Path(__file__).parents[2]
 STOPPED = "stopped answering after step 3: no progress for 2 s; the process is stopped (SIGSTOP)"
 
 
-def ranks_alive(nursery: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return psutil.Process(nursery.pid).children(recursive=True)
+def ranks_alive(fork_server: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(fork_server.pid).children(recursive=True)
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_sound_gang_measures_every_step(nursery: subprocess.Popen[bytes], size: int, tmp_path: Path) -> None:
+def test_a_sound_gang_measures_every_step(fork_server: subprocess.Popen[bytes], size: int, tmp_path: Path) -> None:
     outcome = verdict.outcome(gang(size, tmp_path), ())
     assert outcome.status == "completed"
     assert outcome.measurement
     assert [len(rank.steps) for rank in outcome.measurement.ranks] == [5] * size
     assert outcome.measurement.images == 5 * 8 * size
-    assert not ranks_alive(nursery)
+    assert not ranks_alive(fork_server)
 
 
 def test_a_rank_that_starts_as_a_process_of_its_own_is_known_by_the_same_code_as_one_that_is_forked(
-    nursery: subprocess.Popen[bytes], tmp_path: Path
+    fork_server: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     (forked,) = gang(1, tmp_path / "forked")
     (own,) = gang(1, tmp_path / "own", env={"OMP_WAIT_POLICY": "passive"})
@@ -68,41 +68,41 @@ def test_a_rank_that_starts_as_a_process_of_its_own_is_known_by_the_same_code_as
     ],
 )  # fmt: skip
 def test_a_rank_that_goes_wrong_is_the_cause_and_none_is_left(
-    nursery: subprocess.Popen[bytes], tmp_path: Path, how: int, status: str, kind: str, message: str
+    fork_server: subprocess.Popen[bytes], tmp_path: Path, how: int, status: str, kind: str, message: str
 ) -> None:
     outcome = verdict.outcome(gang(2, tmp_path, batch_size=how), ())
     assert (outcome.status, outcome.kind, outcome.message) == (status, kind, message)
     assert outcome.rank == bad_ranks.BAD_RANK
     assert outcome.log == str(tmp_path / "rank-1.log")
-    assert not ranks_alive(nursery)
-    assert nursery.poll() is None
+    assert not ranks_alive(fork_server)
+    assert fork_server.poll() is None
 
 
-def test_a_rank_s_log_holds_its_traceback(nursery: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_a_rank_s_log_holds_its_traceback(fork_server: subprocess.Popen[bytes], tmp_path: Path) -> None:
     gang(2, tmp_path, batch_size=bad_ranks.RAISES)
     log = (tmp_path / "rank-1.log").read_text()
     assert "Traceback" in log
     assert "ValueError: planted\nwith a second line" in log
 
 
-def test_trials_do_not_taint_each_other(nursery: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_trials_do_not_taint_each_other(fork_server: subprocess.Popen[bytes], tmp_path: Path) -> None:
     """Each rank is a fresh process: what one sets or takes is gone with it."""
-    before = psutil.Process(nursery.pid).memory_info().rss
+    before = psutil.Process(fork_server.pid).memory_info().rss
     for precision in ("bf16", "fp32", "bf16"):
         outcome = verdict.outcome(gang(1, tmp_path, precision=precision), ())
         assert outcome.status in ("completed", "infeasible")
-    assert psutil.Process(nursery.pid).memory_info().rss < before * 1.1
+    assert psutil.Process(fork_server.pid).memory_info().rss < before * 1.1
 
 
-def test_an_unsupported_precision_is_infeasible(nursery: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_an_unsupported_precision_is_infeasible(fork_server: subprocess.Popen[bytes], tmp_path: Path) -> None:
     (end,) = gang(1, tmp_path, precision="tf32")
     assert (end.what, end.kind) == ("infeasible", "precision not supported here")
     assert "but not tf32" in end.message
 
 
-def test_ranks_die_with_a_nursery_that_is_killed(left_behind: Callable[[], list[str]], tmp_path: Path) -> None:
+def test_ranks_die_with_a_fork_server_that_is_killed(left_behind: Callable[[], list[str]], tmp_path: Path) -> None:
     key = f"{KEY}-doomed"
-    command = [sys.executable, "-m", "workers.launch.fork_server", nursery_address(key)[1:]]
+    command = [sys.executable, "-m", "workers.launch.fork_server", fork_server_address(key)[1:]]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     seat = Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, host="127.0.0.1")
     trial = dataclasses.replace(config(), batch_size=bad_ranks.NEVER_JOINS, deadlines=messages.Deadlines())
@@ -114,14 +114,14 @@ def test_ranks_die_with_a_nursery_that_is_killed(left_behind: Callable[[], list[
         (rank,) = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGKILL)
         end = run.result(timeout=10)
-    assert (end.what, end.kind) == ("failed", "nursery gone")
+    assert (end.what, end.kind) == ("failed", "fork server gone")
     process.wait()
     psutil.wait_procs([rank], timeout=5)
     assert not rank.is_running()
 
 
-def test_no_nursery_is_a_failure_within_its_deadline() -> None:
-    trial = dataclasses.replace(config(), deadlines=messages.Deadlines(nursery_s=0.2))
+def test_no_fork_server_is_a_failure_within_its_deadline() -> None:
+    trial = dataclasses.replace(config(), deadlines=messages.Deadlines(fork_server_s=0.2))
     seat = Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, host="127.0.0.1")
     end = end_of(Order(config=trial, seat=seat, entry="x:y", env={}, log="/dev/null"), "nobody")
-    assert (end.what, end.kind) == ("failed", "no nursery")
+    assert (end.what, end.kind) == ("failed", "no fork server")

@@ -17,7 +17,7 @@ from tests.integration.gangs import gang
 from workers.contract.messages import ROUNDS
 from workers.workloads.images import step_shares
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("nursery")]
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fork_server")]
 
 STEPS = 12
 

@@ -50,6 +50,6 @@ def spreads(ring: Ring, keras: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_ring_contract_holds(nursery: Any, size: int, tmp_path: Path) -> None:
+def test_the_ring_contract_holds(fork_server: Any, size: int, tmp_path: Path) -> None:
     ends = gang(size, tmp_path, entry="tests.integration.test_ring:check")
     assert [(end.kind, end.message) for end in ends] == [("checked", "all holds")] * size

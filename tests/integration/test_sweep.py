@@ -229,14 +229,16 @@ def test_a_sweep_that_stopped_is_resumed_to_every_trial_once(
     assert not left_behind()
 
 
-def test_a_nursery_that_dies_is_replaced_and_the_sweep_goes_on(
+def test_a_fork_server_that_dies_is_replaced_and_the_sweep_goes_on(
     workplace: Path, left_behind: Callable[[], list[str]]
 ) -> None:
     running = started_sweep(workplace)
     below = psutil.Process(running.pid).children(recursive=True)
-    nurseries = {process.pid: process for process in below if "workers.launch.fork_server" in process.cmdline()}
-    (nursery,) = [process for process in nurseries.values() if process.ppid() not in nurseries]  # the rest are ranks
-    nursery.kill()
+    fork_servers = {process.pid: process for process in below if "workers.launch.fork_server" in process.cmdline()}
+    (fork_server,) = [
+        process for process in fork_servers.values() if process.ppid() not in fork_servers
+    ]  # the rest are ranks
+    fork_server.kill()
     completed_after = 0
     assert running.stderr
     for line in running.stderr:
@@ -246,7 +248,7 @@ def test_a_nursery_that_dies_is_replaced_and_the_sweep_goes_on(
     os.killpg(running.pid, signal.SIGINT)
     running.communicate(timeout=60)
     kinds = Counter(trial.outcome.kind for trial in ledger.read("small").trials)
-    assert kinds["nursery gone"] <= 1
+    assert kinds["fork server gone"] <= 1
     assert completed_after == 3
     assert not left_behind()
 

@@ -19,6 +19,7 @@ import pytest
 from sweeps.record.ledger import SweepFacts
 from sweeps.run.tracker import Scribe
 from sweeps.store import tracking
+from tests.beside import beside
 from tests.cluster import database
 from tests.cluster.database import Postgres
 from tests.integration.clusters import free_port
@@ -64,9 +65,8 @@ def postgres(workplace: Path) -> Iterator[Postgres]:
 def cut(postgres: Postgres) -> Iterator[list[int]]:
     """Within the block MLflow's sessions end again and again, whatever they do; how many at a time."""
     counts: list[int] = []
-    is_over = threading.Event()
 
-    def work() -> None:
+    def work(is_over: threading.Event) -> None:
         while not is_over.is_set():
             with (
                 contextlib.suppress(psycopg.OperationalError),  # it has crashed itself
@@ -76,13 +76,8 @@ def cut(postgres: Postgres) -> Iterator[list[int]]:
                     counts.append(len(session.execute(CUT, [database.NAME]).fetchall()))
             is_over.wait(CUT_EVERY_S)
 
-    cutter = threading.Thread(target=work)
-    cutter.start()
-    try:
+    with beside(work):
         yield counts
-    finally:
-        is_over.set()
-        cutter.join()
 
 
 def logged(of: SweepFacts) -> str:

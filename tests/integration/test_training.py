@@ -17,7 +17,7 @@ from workers.launch import verdict
 from workers.launch.supervisor import RankEnd
 from workers.workloads.images import checkpoint
 
-pytestmark = pytest.mark.usefixtures("nursery")
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 LEARNING = "tests.integration.learning"
 TRAIN = "workers.workloads.images.train:run"

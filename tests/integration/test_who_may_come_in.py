@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import queue
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from workers.strategies.rendezvous import Rendezvous
 
 ROOT = Path(__file__).parents[2]
 
-PATIENT = messages.Deadlines(nursery_s=60, ring_s=20, build_s=60, step_s=20)
+PATIENT = messages.Deadlines(fork_server_s=60, ring_s=20, build_s=60, step_s=20)
 NODE = "a"
 SWEEP = """
 name: small
@@ -78,7 +77,7 @@ def answers(meeting: Rendezvous, by: str) -> bool:
 
 
 def test_while_a_gang_joins_a_stranger_gets_nothing_and_changes_nothing(
-    nursery: subprocess.Popen[bytes], tmp_path: Path, meetings: queue.SimpleQueue[Rendezvous]
+    fork_server: subprocess.Popen[bytes], tmp_path: Path, meetings: queue.SimpleQueue[Rendezvous]
 ) -> None:
     """Rank 0 has come and left its address; rank 1 never comes, and a stranger would take its seat."""
     with ThreadPoolExecutor() as pool:
@@ -88,7 +87,7 @@ def test_while_a_gang_joins_a_stranger_gets_nothing_and_changes_nothing(
         found = strangers.complaints(*rendezvous.place(meeting.address))
         absent = by_the_word(meeting, "GET", "global/rank_1")[0]
         told = {by: answers(meeting, by) for by in ("127.0.0.1", "127.0.0.2")}
-        bound = listening(psutil.Process(nursery.pid).children())
+        bound = listening(psutil.Process(fork_server.pid).children())
         outcome = verdict.outcome(running.result(), ())
     assert not found
     assert absent == 404
@@ -101,10 +100,10 @@ def test_while_a_gang_joins_a_stranger_gets_nothing_and_changes_nothing(
 
 
 def test_a_stranger_in_a_ranks_place_learns_nothing_and_costs_the_trial_at_most(
-    nursery: subprocess.Popen[bytes], tmp_path: Path
+    fork_server: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     """Gloo asks nobody who they are: docs/cluster.md says so."""
-    ranks = psutil.Process(nursery.pid).children
+    ranks = psutil.Process(fork_server.pid).children
     with ThreadPoolExecutor() as pool:
         running = pool.submit(
             gang,
@@ -123,19 +122,17 @@ def test_a_stranger_in_a_ranks_place_learns_nothing_and_costs_the_trial_at_most(
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_nobody_of_a_gang_listens_once_all_have_joined(
-    nursery: subprocess.Popen[bytes], size: int, tmp_path: Path
+    fork_server: subprocess.Popen[bytes], size: int, tmp_path: Path
 ) -> None:
     ends = gang(size, tmp_path, "tests.integration.joining_ranks:look_around")
     assert [(end.kind, end.message) for end in ends] == [("checked", "[], the rendezvous closed")] * size
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster(head: Cluster) -> Cluster:
     """One that asks for a token."""
-    made = Cluster(cpus=0)
-    made.join(NODE, cpus=2)
-    yield made
-    made.close()
+    head.join(NODE, cpus=2)
+    return head
 
 
 def is_stepping() -> bool:

@@ -16,7 +16,7 @@ from workers.launch import verdict
 from workers.measure import earlier_windows
 from workers.measure.steady import NOTHING, Known
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("nursery")]
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fork_server")]
 
 UNTIL_SURE = {"measured_steps": 0, "warmup_steps": 10, "env": {COMPUTE_S: "0.05"}, "explain": False}
 

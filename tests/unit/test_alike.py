@@ -122,7 +122,7 @@ def test_a_cell_that_measured_nothing_is_unlike_none() -> None:
 @SIDES
 def test_the_fastest_cell_is_not_called_so_among_cells_that_were_not_measured_alike(side: str) -> None:
     study = swept(side)
-    found = findings.of(study)
+    found = findings.find(study)
     assert "trains fastest" not in " ".join(found.lines())
     assert "leads cells that were not measured alike: 34" in found.answer.says
     assert found.answer.sureness == "open"
@@ -130,12 +130,12 @@ def test_the_fastest_cell_is_not_called_so_among_cells_that_were_not_measured_al
     assert apart.says.startswith(f"Which cell is best is open: the cells have **{WORDS[side]}")
     assert apart.sureness == "open"
     assert WORDS[side] in next(one.says for one in found.doubts if one.rule == "pooled")
-    again = {step.word: step for step in next_steps.of(study, found, Situation(file="x.yaml"))}
+    again = {step.word: step for step in next_steps.suggest(study, found, Situation(file="x.yaml"))}
     assert ("next" in again) == (side != "hardware"), "the nodes would be as unlike again"
     assert found.best
     assert found.best.repeats == 0
     assert WORDS[side] in found.best.caption
-    alike = findings.of(swept(side, ()))
+    alike = findings.find(swept(side, ()))
     assert "trains fastest" in alike.answer.says
     assert not [one for one in alike.doubts if one.rule == "pooled"]
 
@@ -253,7 +253,7 @@ def test_the_cheapest_cell_is_called_so_where_that_is_shown_and_else_by_means() 
         text = "{name: x, model: tiny, device: cpu, repeats: 3, space: {batch_size: [8, 16], gpus: [1, 2]}}"
         rates = {(8, 1): 100.0, (16, 1): 104.0, (8, 2): 150.0, (16, 2): 160.0}
         made = studies.planted(text, lambda one: rates[one.batch_size, one.gpus] * spread[one.repeat])
-        (told,) = [one for one in findings.of(made).notes if one.rule == "cheaper"]
+        (told,) = [one for one in findings.find(made).notes if one.rule == "cheaper"]
         return told
 
     shown = cheaper(0.999, 1.0, 1.001)
@@ -268,7 +268,7 @@ def test_the_cheapest_cell_is_called_so_where_that_is_shown_and_else_by_means() 
 
 
 def test_the_cheapest_of_unlike_cells_is_one_by_means() -> None:
-    (told,) = [one for one in findings.of(swept("software")).notes if one.rule == "cheaper"]
+    (told,) = [one for one in findings.find(swept("software")).notes if one.rule == "cheaper"]
     assert told.says.startswith("By means")
     assert "but the cells have 2 software fingerprints (new, old)" in told.says
 
@@ -289,7 +289,7 @@ def test_captions_say_whether_a_lead_is_shown(rates: dict[int, float], is_shown:
     assert (said not in alts["cost-front"].alt) == is_shown
     assert said in alts["cost-front"].note, "a front is not tested"
     assert said in overview.front(study.trials, study.plan)[0]
-    found = best.of(study)
+    found = best.find(study)
     assert found
     assert bool(found.caption) != is_shown
 

@@ -113,7 +113,7 @@ def test_whoever_submitted_a_sweep_can_copy_each_step_after_it(
 ) -> None:
     of, found = found_in(**how)
     at = next_steps.Situation(caller=Caller(kind=kind, address=address), file="a b.yaml", stopped=stopped)
-    steps = [step for step in next_steps.of(of, found, at) if step.word != "log"]
+    steps = [step for step in next_steps.suggest(of, found, at) if step.word != "log"]
     assert steps
     for step in steps:
         words = shlex.split(step.what)
@@ -125,7 +125,7 @@ def test_whoever_submitted_a_sweep_can_copy_each_step_after_it(
 def test_a_log_that_lies_on_the_head_is_said_to() -> None:
     of = ends.ended(failed=1)
     at = next_steps.Situation(caller=Caller(kind="ssh", address="c.yaml"))
-    (why,) = [step.why for step in next_steps.of(of, findings.of(of), at) if step.word == "log"]
+    (why,) = [step.why for step in next_steps.suggest(of, findings.find(of), at) if step.word == "log"]
     assert why == "on the head"
 
 
@@ -170,7 +170,7 @@ def test_ray_up_is_suggested_with_the_launcher_file_that_was_named_and_with_no_o
 
     def relay(arguments: object, url: str, sends: object = None) -> int:
         heard.append(versions.said(["x"]))
-        monkeypatch.setenv(caller.CALLED, caller.told())
+        monkeypatch.setenv(caller.CALLED, caller.as_json())
         heard.append(versions.said(["x"]))
         return 0
 
@@ -187,7 +187,7 @@ def test_a_head_answers_one_whose_newer_command_tells_it_more(monkeypatch: pytes
 
 def test_a_secret_in_an_address_is_not_passed_on() -> None:
     with caller.known("http://me:secret-of-mine@head:8265", "http"):
-        assert "secret-of-mine" not in caller.told()
+        assert "secret-of-mine" not in caller.as_json()
 
 
 def test_a_command_that_is_refused_says_it_with_the_address_that_counts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,12 +25,14 @@ import verdicts
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
-ROW = claims.Row(claim="how long it takes", ours="{took_s:.1f} s", peer="the others", peer_figures="{theirs_s:.1f} s")
-SECOND = claims.Row(peer="one more", peer_figures="{more_s:.1f} s", last="{times:.0f}×")
+ROW = claims.ClaimRow(
+    claim="how long it takes", ours="{took_s:.1f} s", peer="the others", peer_figures="{theirs_s:.1f} s"
+)
+SECOND = claims.ClaimRow(peer="one more", peer_figures="{more_s:.1f} s", last="{times:.0f}×")
 CLAIM = claims.Claim(
     benchmark="it", code=("code",), rows=(ROW, SECOND), notes=("Always said.", "It took {took_s:.2f} s.")
 )
-OTHER = claims.Claim(benchmark="other", code=("code",), rows=(claims.Row(claim="another", ours="{n:.0f}"),))
+OTHER = claims.Claim(benchmark="other", code=("code",), rows=(claims.ClaimRow(claim="another", ours="{n:.0f}"),))
 FIGURES = {"took_s": 1.25, "theirs_s": 5.0, "more_s": 7.5, "times": 6.0}
 SCRIPT = '"""What it measures."""\nN = 1\n'
 

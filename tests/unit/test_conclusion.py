@@ -34,23 +34,23 @@ def test_what_was_found_is_worked_out_once_and_told_in_all_three_places(
     calls: list[str] = []
     stored: list[tuple[Path, Conclusion]] = []
 
-    def counted(module: Any) -> None:
-        whole = module.of
+    def counted(module: Any, name: str) -> None:
+        whole = getattr(module, name)
 
-        def of(*given: Any) -> Any:
+        def once(*given: Any) -> Any:
             calls.append(module.__name__)
             return whole(*given)
 
-        monkeypatch.setattr(module, "of", of)
+        monkeypatch.setattr(module, name, once)
 
-    counted(findings)
-    counted(study)
+    counted(findings, "find")
+    counted(study, "read")
     monkeypatch.setattr(tracking, "attach", lambda facts, file, told: stored.append((file, told)))
     records = ledger.read("end").trials
     ending._conclude(planned, book, records, Setting(Terms(), Simulated(()), Console(), "end"), [], "", 0.0)
     assert calls == ["sweeps.analysis.study", "sweeps.analysis.findings"]
     ((page, told),) = stored
-    found = findings.of(study.of("end"))
+    found = findings.find(study.read("end"))
     assert page == tmp_path / "end" / "report.html"
     assert found.answer.plain in capsys.readouterr().out
     assert found.answer.plain in told.markdown

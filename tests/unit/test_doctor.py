@@ -53,7 +53,7 @@ def test_a_folder_of_data_is_looked_for_on_this_machine(tmp_path: Path) -> None:
 def test_doctor_hands_its_folders_on(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def examine(folders: object) -> list[doctor.Finding]:
+    def examine(folders: object) -> list[doctor.CheckResult]:
         asked.append(folders)
         return []
 

@@ -10,8 +10,8 @@ import pytest
 
 from sweeps.record import rows as rows_of
 from sweeps.record.ledger import TrialRecord
-from sweeps.scheduling.asha import Rungs, Verdict, arrival
-from sweeps.scheduling.cache import Cache, Made
+from sweeps.scheduling.asha import Judgement, Rungs, arrival
+from sweeps.scheduling.cache import Cache, NodeContents
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.feasibility import Feasibility
@@ -23,7 +23,7 @@ from workers.contract import messages
 from workers.contract.messages import EpochRecord, Granted, TrialConfig, TrialOutcome
 
 FOUR = [Node(f"n{n}", 4, 0) for n in range(4)]
-MADE_OF = {node.name: Made("hw", "sw", {"/images": "ff"}) for node in FOUR}
+MADE_OF = {node.name: NodeContents("hw", "sw", {"/images": "ff"}) for node in FOUR}
 LOST = TrialOutcome(status="lost", kind="node lost", message="gone")
 KILLED = TrialOutcome(status="failed", kind="killed", message="killed", rank=0)
 TOO_LARGE = TrialOutcome(status="infeasible", kind="host memory", message="too large")
@@ -214,12 +214,12 @@ def test_a_gang_keeps_its_arrangement_when_a_node_goes_and_waits_for_it() -> Non
 def test_where_nodes_differ_the_seats_decide() -> None:
     trials = [config(batch_size=8), config(batch_size=16)]
     made = engine(trials, cache=Cache(rows(trials, hardware="new")))
-    made.nodes_are(FOUR, MADE_OF | {"n0": Made("new", "sw")})
+    made.nodes_are(FOUR, MADE_OF | {"n0": NodeContents("new", "sw")})
     cached, again = made.next(0.0), made.next(0.0)  # both on the first node, since the one takes no time there
     assert isinstance(cached, TrialRecord)
     assert isinstance(again, TrialRecord)
     made = engine(trials, cache=Cache(rows(trials, hardware="new")))
-    made.nodes_are(FOUR, MADE_OF | {"n1": Made("new", "sw")})
+    made.nodes_are(FOUR, MADE_OF | {"n1": NodeContents("new", "sw")})
     started, cached = made.next(0.0), made.next(0.0)
     assert isinstance(started, Start)
     assert isinstance(cached, TrialRecord)
@@ -300,12 +300,14 @@ def test_who_goes_on_gives_no_retries_anew_and_counts_attempts_and_what_they_too
     assert (final.attempts, final.outcome.status) == (4, "lost")
 
 
-def made_of(**changed: str) -> dict[str, Made]:
+def made_of(**changed: str) -> dict[str, NodeContents]:
     """What all nodes are made of, but for this."""
     return {name: dataclasses.replace(made, **changed) for name, made in MADE_OF.items()}  # type: ignore[arg-type]
 
 
-def ran_after(before: list[TrialRecord], made: dict[str, Made], trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+def ran_after(
+    before: list[TrialRecord], made: dict[str, NodeContents], trials: Sequence[TrialConfig]
+) -> list[TrialConfig]:
     """What a sweep runs that goes on, on nodes that are made so."""
     ran: list[TrialConfig] = []
     going = engine(trials)
@@ -339,7 +341,7 @@ def test_a_lack_of_memory_with_other_files_of_the_same_name_rules_out_nothing() 
 def test_on_unlike_nodes_a_lack_of_memory_speaks_of_those_that_are_as_its_own() -> None:
     trials = [config(batch_size=64, repeat=n) for n in range(4)]
     made = engine(trials)
-    made.nodes_are(FOUR[:2], MADE_OF | {"n1": Made("larger", "sw")})
+    made.nodes_are(FOUR[:2], MADE_OF | {"n1": NodeContents("larger", "sw")})
     first, second = made.next(0.0), made.next(0.0)
     assert isinstance(first, Start)
     assert isinstance(second, Start)
@@ -349,7 +351,7 @@ def test_on_unlike_nodes_a_lack_of_memory_speaks_of_those_that_are_as_its_own() 
     assert isinstance(inferred, TrialRecord)
     assert inferred.outcome.kind == "host memory (inferred)"
     made.ended(record(second.trial), 2.0)
-    made.nodes_are(FOUR[1:2], MADE_OF | {"n1": Made("larger", "sw")})
+    made.nodes_are(FOUR[1:2], MADE_OF | {"n1": NodeContents("larger", "sw")})
     assert isinstance(made.next(2.0), Start)
 
 
@@ -367,13 +369,13 @@ def learning(size: int, gpus: int) -> TrialConfig:
     return dataclasses.replace(config(batch_size=size, gpus=gpus), **fields)  # type: ignore[arg-type]
 
 
-def judging(trials: Sequence[TrialConfig], made: dict[str, Made] = MADE_OF) -> Engine:
+def judging(trials: Sequence[TrialConfig], made: dict[str, NodeContents] = MADE_OF) -> Engine:
     going = engine(trials, rungs=Rungs(grace=1, reduction=3, epochs=9))
     going.nodes_are(FOUR, made)
     return going
 
 
-def at_rung(going: Engine, top1: float) -> Verdict:
+def at_rung(going: Engine, top1: float) -> Judgement:
     """The next trial, as it comes to its first rung."""
     start = going.next(0.0)
     assert isinstance(start, Start)
@@ -386,7 +388,7 @@ def at_rung(going: Engine, top1: float) -> Verdict:
     [(MADE_OF, True), (made_of(software="edited"), False), (made_of(hardware="larger"), False), ({}, False)],
 )
 def test_who_stood_at_a_rung_with_other_code_or_on_other_nodes_stops_nobody(
-    made: dict[str, Made], is_stopped: bool
+    made: dict[str, NodeContents], is_stopped: bool
 ) -> None:
     first, second = learning(8, 1), learning(16, 1)
     arrivals = at_rung(judging([first]), 0.9).arrivals

@@ -35,7 +35,7 @@ def completed(at: TrialConfig) -> TrialRecord:
 def learned(*records: TrialRecord, **how: object) -> Feasibility:
     feasibility = Feasibility(**how)  # type: ignore[arg-type]
     for one in records:
-        feasibility.told(one)
+        feasibility.tell(one)
     return feasibility
 
 
@@ -47,12 +47,12 @@ def run(trials: list[TrialConfig], needs: object, seed: int = 0) -> tuple[dict[s
         at = waiting.pop(0)
         if inference := feasibility.inferred(at):
             ended[at.trial] = outcome(inference)
-            feasibility.told(record(at, outcome=ended[at.trial]))
+            feasibility.tell(record(at, outcome=ended[at.trial]))
         else:
             attempts += 1
             one = short(at) if needs(at) > GIB else completed(at)  # type: ignore[operator]
             ended[at.trial] = one.outcome
-            feasibility.told(one)
+            feasibility.tell(one)
         waiting += feasibility.freed()
     return ended, attempts
 
@@ -150,16 +150,16 @@ def test_a_witness_of_other_nodes_other_code_or_other_data_rules_out_nothing_her
 def test_what_fits_with_other_code_refutes_no_witness() -> None:
     feasibility = learned(there(short(trial(64)), "hw"), there(completed(trial(300)), "hw", software="edited"))
     assert feasibility.is_ruled_out(trial(300), ("hw", "sw", ""))
-    feasibility.told(there(completed(trial(300)), "hw"))
+    feasibility.tell(there(completed(trial(300)), "hw"))
     assert not feasibility.is_ruled_out(trial(300), ("hw", "sw", ""))
 
 
 def test_what_was_inferred_stands_as_long_as_its_own_witness_does() -> None:
     inferred = record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)"))
     feasibility = learned(there(short(trial(64)), "hw"), inferred)
-    feasibility.told(there(completed(trial(256)), "hw", software="edited"))
+    feasibility.tell(there(completed(trial(256)), "hw", software="edited"))
     assert feasibility.freed() == []
-    feasibility.told(there(completed(trial(256)), "hw"))
+    feasibility.tell(there(completed(trial(256)), "hw"))
     assert [at.trial for at in feasibility.freed()] == [trial(128).trial]
 
 
@@ -217,9 +217,9 @@ def test_one_cell_in_eight_is_checked_until_there_are_three() -> None:
 def test_a_check_that_completes_refutes_its_witness_and_frees_what_that_had_ruled_out() -> None:
     feasibility = learned(short(trial(64)), short(trial(512)))
     for at in (trial(128), trial(256, 4), trial(1024)):
-        feasibility.told(record(at, outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
+        feasibility.tell(record(at, outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
     assert feasibility.freed() == []
-    feasibility.told(completed(trial(300)))
+    feasibility.tell(completed(trial(300)))
     assert {at.trial for at in feasibility.freed()} == {trial(128).trial, trial(256, 4).trial}
     assert feasibility.freed() == [], "each once"
     assert not feasibility.is_ruled_out(trial(400))
@@ -230,7 +230,7 @@ def test_a_witness_that_comes_after_its_refutation_never_stands() -> None:
     feasibility = learned(completed(trial(300)), short(trial(64)))
     assert not feasibility.is_ruled_out(trial(128))
     assert feasibility.freed() == []
-    feasibility.told(record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
+    feasibility.tell(record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
     assert [at.trial for at in feasibility.freed()] == [trial(128).trial]
 
 

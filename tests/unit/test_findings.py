@@ -50,7 +50,7 @@ def ended(text: str = FILE, **by_status: int) -> Study:
 
 
 def suggested(of: Study, at: Situation = HERE) -> dict[str, str]:
-    return {step.word: step.what for step in next_steps.of(of, findings.of(of), at)}
+    return {step.word: step.what for step in next_steps.suggest(of, findings.find(of), at)}
 
 
 def learned(hours: dict[int, tuple[float, ...]], reached: dict[int, int] | None = None) -> Study:
@@ -67,7 +67,7 @@ def learned(hours: dict[int, tuple[float, ...]], reached: dict[int, int] | None 
 
 
 def test_a_lead_that_is_shown_is_called_the_fastest_with_how_much_it_is_at_least() -> None:
-    found = findings.of(study({8: 100.0, 16: 150.0, 32: 200.0}))
+    found = findings.find(study({8: 100.0, 16: 150.0, 32: 200.0}))
     assert found.answer.says == "Batch size 32 trains fastest: 200 ± 5 images/s"
     assert found.answer.sureness == "shown"
     assert found.answer.evidence["compared"] == 3
@@ -79,20 +79,20 @@ def test_a_lead_that_is_shown_is_called_the_fastest_with_how_much_it_is_at_least
 
 
 def test_a_lead_that_is_not_shown_says_what_is_open_and_what_would_tell() -> None:
-    found = findings.of(study({8: 100.0, 16: 199.0, 32: 200.0}))
+    found = findings.find(study({8: 100.0, 16: 199.0, 32: 200.0}))
     assert found.answer.says.startswith("Batch size 32 leads, but not clearly: ")
     assert found.answer.sureness == "open"
     (says,) = [one.plain for one in found.notes if one.rule == "told apart"]
     assert says.startswith("Batch size 16 can't be told from it at 95%: 3 repeats each, and its lead is −")
     assert says.endswith("They are too near to each other for repeats to tell.")
-    nearer = findings.of(study({8: 100.0, 16: 197.0, 32: 200.0}))
+    nearer = findings.find(study({8: 100.0, 16: 197.0, 32: 200.0}))
     (says,) = [one.plain for one in nearer.notes if one.rule == "told apart"]
     assert "repeats would tell, if its lead is what it seems" in says
 
 
 def test_of_single_repeats_nothing_is_called_the_fastest() -> None:
     once = study({8: 100.0, 16: 150.0, 32: 900.0}, FILE.replace("repeats: 3", "repeats: 1"))
-    found = findings.of(once)
+    found = findings.find(once)
     assert "fastest" not in " ".join(found.lines())
     assert "every cell has a single repeat, and no interval. At least 3 repeats would tell." in found.notes[0].plain
     assert suggested(once)["next"] == "sweep run words.yaml --set repeats=3"
@@ -100,21 +100,21 @@ def test_of_single_repeats_nothing_is_called_the_fastest() -> None:
 
 def test_one_cell_is_not_the_fastest_of_anything() -> None:
     alone = studies.planted("{name: a, model: tiny, device: cpu, space: {batch_size: 8, gpus: 1}}", lambda _: 100.0)
-    assert findings.of(alone).answer.says == "It trains 100 ± 0 images/s"
+    assert findings.find(alone).answer.says == "It trains 100 ± 0 images/s"
 
 
 def test_the_soonest_to_the_target_is_named_where_its_lead_is_shown_and_left_open_where_not() -> None:
-    apart = findings.of(learned({8: (10.0, 10.1, 9.9), 16: (8.0, 8.1, 7.9), 32: (12.0, 12.1, 11.9)}))
+    apart = findings.find(learned({8: (10.0, 10.1, 9.9), 16: (8.0, 8.1, 7.9), 32: (12.0, 12.1, 11.9)}))
     assert apart.answer.says.startswith("Batch size 16 reaches the target soonest: in 8 ± ")
     assert "9 of 9 trials reached the target of top-1 90.0%." in [one.says for one in apart.notes]
     assert {"told apart", "target", "fewest epochs", "most accurate"} == {one.rule for one in apart.notes}
-    near = findings.of(learned({8: (9.0, 10.1, 9.5), 16: (8.9, 10.2, 9.3), 32: (12.0, 12.1, 11.9)}))
+    near = findings.find(learned({8: (9.0, 10.1, 9.5), 16: (8.9, 10.2, 9.3), 32: (12.0, 12.1, 11.9)}))
     assert "leads, but not clearly" in near.answer.says
 
 
 def test_a_cell_that_did_not_always_reach_the_target_is_not_the_soonest_to_it() -> None:
     some = learned({8: (10.0, 10.1, 9.9), 16: (1.0, 1.1, 0.9), 32: (12.0, 12.1, 11.9)}, {16: 2, 32: 0})
-    found = findings.of(some)
+    found = findings.find(some)
     assert found.answer.says.startswith("Batch size 8 alone reached the target with every repeat: in 10")
     assert [one.rule for one in found.doubts].count("missed target") == 2
 
@@ -128,14 +128,14 @@ def test_a_cell_of_which_a_repeat_never_ended_is_not_the_soonest_to_the_target(o
     stored = made.stored.copy()
     stored["outcome"] = stored["outcome"].astype(str).where(~last, outcome)
     stored.loc[last, ["images_per_s", "hours_to_target", "epochs_to_target", "top1"]] = math.nan
-    found = findings.of(dataclasses.replace(made, stored=stored))
+    found = findings.find(dataclasses.replace(made, stored=stored))
     assert found.answer.says.startswith("Batch size 8 reaches the target soonest: in 10")
     assert "8 of 9 trials reached the target of top-1 90.0%." in [one.says for one in found.notes]
 
 
 @pytest.mark.parametrize("made", [study({8: 100.0, 16: 199.0, 32: 200.0}), ended(failed=9), ended(failed=2, lost=1)])
 def test_console_report_and_mlflow_say_the_same_sentences(made: Study) -> None:
-    found = findings.of(made)
+    found = findings.find(made)
     page, conclusion = report.html(made), report.concluded(made)
     told = json.loads(conclusion.findings)
     assert [row["says"] for row in told] == [one.plain for one in found.all]
@@ -143,13 +143,13 @@ def test_console_report_and_mlflow_say_the_same_sentences(made: Study) -> None:
         assert one.sentence in conclusion.markdown
         assert rich(one.sentence).replace("\u00a0", " ") in page.replace("\u00a0", " ")
         assert any(one.plain == line.strip() for line in found.lines())
-    shown = answer.of(made)
+    shown = answer.find(made)
     assert shown.headline == found.answer.plain
     assert shown.cares == tuple(one.sentence for one in found.doubts)
 
 
 def test_the_tag_of_many_findings_is_whole_json_and_holds_the_first() -> None:
-    found = findings.of(ended(failed=2, lost=1))
+    found = findings.find(ended(failed=2, lost=1))
     cut = found.tag(700)
     assert len(cut) <= 700
     assert 0 < len(json.loads(cut)) < len(found.all)
@@ -220,7 +220,7 @@ def test_where_all_is_from_earlier_sweeps_a_fresh_run_is_suggested() -> None:
     cached = dataclasses.replace(made, records=records)
     assert suggested(cached)["next"] == "sweep run words.yaml --fresh"
     assert outcomes.are_all_cached(cached)
-    assert any(one.rule == "cached" for one in findings.of(cached).notes)
+    assert any(one.rule == "cached" for one in findings.find(cached).notes)
 
 
 def test_where_all_windows_were_too_short_longer_ones_are_suggested() -> None:

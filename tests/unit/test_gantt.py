@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.scheduling.gantt import MOST_ROWS, Bar, gantt
+from sweeps.text.gantt import MOST_ROWS, Bar, gantt
 
 BARS = st.lists(
     st.builds(

@@ -151,6 +151,15 @@ def test_no_import_leads_back_to_where_it_began() -> None:
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, with the circle
 
 
+def test_a_class_name_is_used_once() -> None:
+    found: dict[str, list[str]] = {}
+    for path in (path for folder in ("sweeps", "workers", "benchmarks") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not {name: places for name, places in found.items() if len(places) > 1}
+
+
 def test_the_contract_needs_only_the_standard_library() -> None:
     for module in (name for name in modules() if is_within(name, "workers.contract")):
         for name in imports(module):

@@ -13,6 +13,7 @@ from sweeps.record import ledger
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from tests.unit.records import record
+from workers.contract.messages import TrialOutcome
 
 TEXT = "{name: study, model: tiny, device: cpu, repeats: 2, space: {batch_size: [8, 16], gpus: 1}}"
 
@@ -208,3 +209,17 @@ def test_a_sweep_that_goes_while_one_looks_which_are_there_is_passed_over(monkey
 
     monkeypatch.setattr(Path, "is_file", looked)
     assert ledger.names() == ["study"]
+
+
+def test_a_ledger_of_before_names_were_changed_is_read() -> None:
+    text = TEXT.replace("repeats: 2", "repeats: 2, deadlines: {fork_server_s: 9}")
+    made = plan.plan(sweep_file.parse(text, "x"))
+    book = ledger.create(made, text)
+    ended = TrialOutcome(status="failed", kind="no fork server", message="it did not answer")
+    book.write(record(made.trials[0], outcome=ended))
+    lines = book.paths.ledger.read_text()
+    book.paths.ledger.write_text(lines.replace("fork_server_s", "nursery_s").replace("no fork server", "no nursery"))
+    read = ledger.read("study")
+    assert "nursery_s" in read.facts.file
+    assert (read.facts.trials, read.facts.spec.deadlines.fork_server_s) == (made.trials, 9)
+    assert [one.outcome for one in read.trials] == [ended]

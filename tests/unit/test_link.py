@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import link
-from link import BATCH, RANKS, Trial
+from link import BATCH, RANKS, LinkTrial
 from sweeps.spec import plan, sweep_file
 
 MS = st.floats(1, 1000)
 
 
-def trial(computing_ms: float, waiting_ms: float, off: float = 0.0) -> Trial:
+def trial(computing_ms: float, waiting_ms: float, off: float = 0.0) -> LinkTrial:
     """Of a step with these parts, whose share of waiting is told with an error."""
     step_ms = computing_ms + waiting_ms
-    return Trial(1e3 * RANKS * BATCH / step_ms, waiting_ms / step_ms + off, parameters=1e5)
+    return LinkTrial(1e3 * RANKS * BATCH / step_ms, waiting_ms / step_ms + off, parameters=1e5)
 
 
 @given(MS, st.floats(0, 100), st.floats(0, 1000))
@@ -26,7 +26,7 @@ def test_shares_that_are_right_say_what_removing_the_throttle_gives(
     """Though ranks wait for each other without a throttle too."""
     slow, free = trial(computing_ms, waiting_ms + throttle_ms), trial(computing_ms, waiting_ms)
     assert link.removed(slow, free) == pytest.approx(throttle_ms / (computing_ms + waiting_ms + throttle_ms))
-    assert link.told(slow, free) == pytest.approx(link.removed(slow, free))
+    assert link.attributed(slow, free) == pytest.approx(link.removed(slow, free))
 
 
 @pytest.mark.parametrize(("off", "is_near"), [(0.04, True), (-0.04, True), (0.06, False), (-0.06, False)])

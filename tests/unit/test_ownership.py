@@ -130,7 +130,7 @@ def together(*calls: Callable[[int], int], rounds: int = ROUNDS) -> list[tuple[i
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terms, "at", soon)
     monkeypatch.setattr(driver, "_conduct", measured)
-    monkeypatch.setattr(ending, "told", lambda *_: 0)
+    monkeypatch.setattr(ending, "summarize", lambda *_: 0)
     monkeypatch.setattr(tracking, "sync", lambda *_, **__: None)
     monkeypatch.setattr("sweeps.store.query.finished", lambda _: [])
 

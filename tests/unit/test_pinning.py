@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.unit.records import config
 from workers.contract.ranks import Seat
-from workers.launch.seats import Bench, seated
+from workers.launch.seats import Location, seated
 from workers.node import pinning
-from workers.node.pinning import NO_SIBLINGS, Decision
+from workers.node.pinning import NO_SIBLINGS, PinDecision
 from workers.node.topology import Core, Topology
 
 THREADS_OF_A_CORE = st.sampled_from([1, 2, 4])
@@ -31,7 +31,7 @@ class Node(NamedTuple):
     device: str
     cores_per_worker: int
 
-    def decided(self) -> list[Decision]:
+    def decided(self) -> list[PinDecision]:
         """What each rank comes to by itself."""
         trial = dataclasses.replace(config(), device=self.device, cores_per_worker=self.cores_per_worker)
         return [
@@ -207,18 +207,18 @@ def test_two_ranks_on_two_cores_have_none_to_spare_for_decoding() -> None:
     node = Node(flat(2), ("", ""), {}, 0, "cpu", 1)
     assert [str(pins) for pins, _ in node.decided()] == ["compute 0", "compute 1"]
     why = "2 ranks need 4 physical cores of their own (1 each to compute and 1 each to decode), but the node has 2"
-    assert node._replace(decode=1).decided() == [Decision(None, why)] * 2
+    assert node._replace(decode=1).decided() == [PinDecision(None, why)] * 2
 
 
 def test_siblings_are_no_two_cores() -> None:
     node = Node(Topology((Core(0, (0, 1)),)), ("", ""), {}, 0, "cpu", 1)
     why = "2 ranks need 2 physical cores of their own (1 each to compute), but the node has 1"
-    assert node.decided() == [Decision(None, why)] * 2
+    assert node.decided() == [PinDecision(None, why)] * 2
 
 
 def test_where_siblings_are_not_told_the_record_says_so() -> None:
     node = Node(dataclasses.replace(flat(2), has_siblings=False), ("", ""), {}, 0, "cpu", 1)
-    assert node.decided()[1] == Decision(pinning.Pins(frozenset([1]), frozenset()), NO_SIBLINGS)
+    assert node.decided()[1] == PinDecision(pinning.Pins(frozenset([1]), frozenset()), NO_SIBLINGS)
 
 
 def test_trials_that_share_a_node_are_not_pinned() -> None:
@@ -237,14 +237,17 @@ def test_where_the_quota_is_less_than_the_cores_none_is_a_rank_s_own() -> None:
 
 
 def test_ranks_on_one_machine_s_several_ray_nodes_do_not_take_the_same_cores_for_their_own() -> None:
-    """Each of Ray's nodes has a nursery of its own, which knows its own ranks."""
-    here = [Bench(node="a", address="10.0.0.1", interface="eth0", gpu="", nursery=name) for name in ("n1", "n1", "n2")]
+    """Each of Ray's nodes has a fork server of its own, which knows its own ranks."""
+    here = [
+        Location(node="a", address="10.0.0.1", interface="eth0", gpu="", fork_server=name)
+        for name in ("n1", "n1", "n2")
+    ]
     why = "another of Ray's nodes is on the same machine: its ranks may run on these cores"
-    assert [pinning.of_rank(config(), one, flat(8), 0) for one in seated(here)] == [Decision(None, why)] * 3
-    two = [dataclasses.replace(bench, address=f"10.0.0.{bench.nursery}") for bench in here]
+    assert [pinning.of_rank(config(), one, flat(8), 0) for one in seated(here)] == [PinDecision(None, why)] * 3
+    two = [dataclasses.replace(location, address=f"10.0.0.{location.fork_server}") for location in here]
     assert all(pinning.of_rank(config(), one, flat(8), 0).pins for one in seated(two))
     alone = dataclasses.replace(here[0], shares_machine=True)  # with the ranks of another trial
-    assert pinning.of_rank(config(), seated([alone])[0], flat(8), 0) == Decision(None, why)
+    assert pinning.of_rank(config(), seated([alone])[0], flat(8), 0) == PinDecision(None, why)
 
 
 def test_auto_leaves_four_cores_to_each_rank_and_at_least_one_to_decoding() -> None:

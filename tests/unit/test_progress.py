@@ -11,13 +11,12 @@ from rich.console import Console
 
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import status
-from sweeps.run.progress import Progress, figure, stage
+from sweeps.run.progress import SweepProgress, figure, stage
 from sweeps.spec.keys import SweepSpec
 from sweeps.spec.plan import namer
 from sweeps.text import tables
 from tests.unit.records import config, converged, record
-from workers.contract.messages import EpochRecord, TrialConfig, TrialOutcome
-from workers.contract.messages import Progress as Told
+from workers.contract.messages import EpochRecord, Progress, TrialConfig, TrialOutcome
 
 
 class Clock:
@@ -27,12 +26,16 @@ class Clock:
         return self.now
 
 
-def progress(*trials: TrialConfig, earlier: Sequence[TrialRecord] = ()) -> tuple[Progress, io.StringIO, Clock]:
+def progress(*trials: TrialConfig, earlier: Sequence[TrialRecord] = ()) -> tuple[SweepProgress, io.StringIO, Clock]:
     out, clock = io.StringIO(), Clock()
     spec = SweepSpec.model_validate(
         {"name": "x", "model": "tiny", "device": "cpu", "space": {"batch_size": [8, 16], "gpus": 1}}
     )
-    return Progress(len(trials), namer(spec), Console(file=out, width=120), "GPU-hours", earlier, clock), out, clock
+    return (
+        SweepProgress(len(trials), namer(spec), Console(file=out, width=120), "GPU-hours", earlier, clock),
+        out,
+        clock,
+    )
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:
@@ -86,20 +89,20 @@ def test_a_convergence_trial_shows_its_epochs_and_its_accuracy() -> None:
     trial = converged([0.5, 0.9, 0.96], reached_target=True)
     assert figure(trial) == "target after 3 epochs, top-1 96.00%"
     assert figure(converged([0.5])) == "top-1 50.00%"
-    assert stage(trial.config, Told("step", 7)) == "epoch 1/6"
+    assert stage(trial.config, Progress("step", 7)) == "epoch 1/6"
     last = EpochRecord(epoch=2, images=10, loss=0.25, rate=0.1, train_s=1, top1=0.9, top5=1.0)
-    assert stage(trial.config, Told("step", 40, last)) == "epoch 3/6, loss 0.25, top-1 90.00%"
-    assert stage(trial.config, Told("evaluate", 40, last)) == "validating epoch 3/6, loss 0.25, top-1 90.00%"
+    assert stage(trial.config, Progress("step", 40, last)) == "epoch 3/6, loss 0.25, top-1 90.00%"
+    assert stage(trial.config, Progress("evaluate", 40, last)) == "validating epoch 3/6, loss 0.25, top-1 90.00%"
 
 
 def test_a_trial_that_counts_its_records_says_how_far_it_is() -> None:
-    assert stage(config(), Told("count", 1_281_167)) == "counting its records: 1,281,167"
+    assert stage(config(), Progress("count", 1_281_167)) == "counting its records: 1,281,167"
 
 
 def test_only_steps_make_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(status.time, "time", clock)
-    running = status._Running(config())
+    running = status._RunningStatus(config())
     rates = []
     told = [
         ("count", 1000),
@@ -112,7 +115,7 @@ def test_only_steps_make_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     for phase, step in told:
         clock.now += 5.0
-        running.progressed(Told(phase, step))
+        running.progressed(Progress(phase, step))
         rates.append(running.images_per_s)
     assert rates == [None, None, None, None, 8 * 50 / 5.0, 80.0, 80.0]
 

@@ -65,11 +65,11 @@ def test_the_smallest_quota_on_the_way_up_counts(tmp_path: Path, own: str, files
 def test_the_smaller_of_affinity_and_quota_counts_and_only_what_is_kept_back_is_a_fact(tmp_path: Path) -> None:
     groups, own = planted(tmp_path, V2, {"kubepods/cpu.max": "350000 100000"})
     assert quota.facts(64, groups, own, AFFINITY) == {"usable_cores": 4, "cpu_quota": 3.5}
-    assert quota.told(64, groups, own, AFFINITY) == "4 of 64 cores (the container's quota)"
+    assert quota.described(64, groups, own, AFFINITY) == "4 of 64 cores (the container's quota)"
     assert quota.facts(64, groups, own, range(2)) == {"usable_cores": 2, "cpu_quota": 3.5}
-    assert quota.told(64, groups, own, range(2)) == "2 of 64 cores (the affinity of its processes)"
+    assert quota.described(64, groups, own, range(2)) == "2 of 64 cores (the affinity of its processes)"
     assert quota.facts(2, groups, own, range(2)) == {}
-    assert quota.told(2, groups, own, range(2)) == ""
+    assert quota.described(2, groups, own, range(2)) == ""
     free, none = planted(tmp_path / "free", V2, {"kubepods/cpu.max": "max 100000"})
     assert quota.facts(64, free, none, AFFINITY) == {}
     assert quota.facts(64, free, none, range(8)) == {"usable_cores": 8}

@@ -52,7 +52,7 @@ def blocks(study: Study) -> dict[str, object]:
 
 
 def test_the_first_screen_answers_in_words_and_four_numbers(study: Study) -> None:
-    said = answer.of(study)
+    said = answer.find(study)
     assert said.headline.startswith("Batch size 128, 4 GPUs, fp16 trains fastest: ")
     assert "**3.24×** one GPU" in said.lines[0]
     assert "81%" in said.lines[0]
@@ -67,7 +67,7 @@ def test_the_first_screen_answers_in_words_and_four_numbers(study: Study) -> Non
 
 def test_a_lead_within_the_intervals_is_not_called_the_fastest() -> None:
     noisy = studies.planted(BATCHES, lambda config: abs(rate(config)) * (1 + 0.4 * config.repeat))
-    said = answer.of(noisy)
+    said = answer.find(noisy)
     assert "leads, but not clearly" in said.headline
     assert any("can't be told from it" in line for line in said.lines)
 
@@ -83,12 +83,12 @@ def test_ranks_without_cores_of_their_own_are_told_of_with_the_reason() -> None:
     outcome = dataclasses.replace(last.outcome, measurement=dataclasses.replace(measured, ranks=loose))
     other = dataclasses.replace(study, records=(*study.records[:-1], dataclasses.replace(last, outcome=outcome)))
     says = "the ranks had no cores of their own: they need 9 cores, but 8 are there."
-    assert [says in " ".join(answer.of(one).cares) for one in (study, other)] == [False, True]
+    assert [says in " ".join(answer.find(one).cares) for one in (study, other)] == [False, True]
 
 
 def test_a_single_repeat_is_marked() -> None:
     once = studies.planted(BATCHES.replace("repeats: 3", "repeats: 1"), rate)
-    said = answer.of(once)
+    said = answer.find(once)
     assert "leads, but not clearly" in said.headline
     assert any("single repeat" in care for care in said.cares)
 
@@ -183,7 +183,7 @@ def test_energy_of_gpus_alone_is_drawn_under_its_own_name(study: Study) -> None:
 
 def test_nothing_measured_is_an_honest_page() -> None:
     unfit = studies.planted(BATCHES, lambda config: -1.0)
-    said = answer.of(unfit)
+    said = answer.find(unfit)
     assert said.headline == "No trial of batches measured anything"
     assert said.numbers == ()
     assert "54 infeasible" in said.lines[0]
@@ -229,7 +229,7 @@ def test_every_trial_is_in_the_table_and_in_the_page(study: Study) -> None:
 def test_unlike_machines_are_kept_apart() -> None:
     both = studies.planted(BATCHES, rate, lambda config: "a100" if config.repeat == 2 else "v100")
     assert both.axes[-1] == "hardware"
-    assert any("Pooled" in care for care in answer.of(both).cares)
+    assert any("Pooled" in care for care in answer.find(both).cares)
     curve = blocks(both)["batch-curve"]
     assert isinstance(curve, Chart)
     assert {"a100" in panel.title for panel in curve.panels} == {True, False}
@@ -243,7 +243,7 @@ def test_a_simulated_sweep_says_so_everywhere() -> None:
     assert "@top-center" in html  # on every sheet of paper
     assert html.count('class="plot"') == html.count('class="stamp"') > 0
     assert "(simulated)</title>" in html
-    assert any("simulated" in care for care in answer.of(study).cares)
+    assert any("simulated" in care for care in answer.find(study).cares)
     assert "--simulate nodes=1,gpus=2,gpu=v100" in html
     assert "simulated" not in report.html(studies.planted(small, rate)).split("</style>")[1].lower()
 

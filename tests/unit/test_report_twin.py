@@ -90,18 +90,18 @@ def test_the_twin_is_the_latest_of_the_same_study(tmp_path: Path, monkeypatch: p
     def begun(text: str = SWEEP, where: str = "") -> str:
         return ledger.create(plan.plan(sweep_file.parse(text, "x")), text, (), where).facts.name
 
-    assert studying.of(begun()).twin is None
+    assert studying.read(begun()).twin is None
     for where in (WHERE, WHERE):
         begun(where=where)
     begun(SWEEP.replace("name: batches", "name: batches-2"), WHERE)
-    found = studying.of("batches").twin
+    found = studying.read("batches").twin
     assert found
     assert found.name == "batches-simulated-2"
-    back = studying.of("batches-simulated").twin
+    back = studying.read("batches-simulated").twin
     assert back
     assert back.name == "batches"
     unreadable = tmp_path / "batches-simulated-2" / "ledger.jsonl"
     unreadable.write_text(unreadable.read_text().replace(f'"version":{ledger.VERSION}', '"version":0'))
-    earlier = studying.of("batches").twin
+    earlier = studying.read("batches").twin
     assert earlier
     assert earlier.name == "batches-simulated"

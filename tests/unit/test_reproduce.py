@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.analysis import publication, recipe, reproduction, setups
-from sweeps.analysis.publication import Table
+from sweeps.analysis.publication import PublishedTable
 from sweeps.analysis.reproduction import Held
 from sweeps.cli import main
 from sweeps.errors import InputError
@@ -44,11 +44,11 @@ mine,tiny,cpu,16,1,fp32,1200,12,5
 """
 
 
-def table(text: str = OWN) -> Table:
+def table(text: str = OWN) -> PublishedTable:
     return publication.parse(text, "own.csv", "own")
 
 
-def sweep_of(found: Table, *overrides: str) -> keys.SweepSpec:
+def sweep_of(found: PublishedTable, *overrides: str) -> keys.SweepSpec:
     return parsed(recipe.text(found, 3), overrides)
 
 
@@ -62,7 +62,9 @@ def planted(config: TrialConfig, rates: list[float], **columns: Any) -> list[dic
     return [{**row, **columns} for row in made]
 
 
-def held(found: Table, factors: Mapping[int, float], tolerance: float = 0.05, noise: float = 0.01) -> tuple[Held, ...]:
+def held(
+    found: PublishedTable, factors: Mapping[int, float], tolerance: float = 0.05, noise: float = 0.01
+) -> tuple[Held, ...]:
     """Each row of a table measured three times, at so many times its figure; those without a factor not at all."""
     asked = sweep_of(found)
     planned = {trial.cell for trial in plan.plan(asked, "own", NODES).trials}
@@ -343,7 +345,7 @@ tiny,cpu,16,2,1990,on
 """
 
 
-def met(found: Table, *overrides: str, **facts: Any) -> tuple[keys.SweepSpec, tuple[Held, ...]]:
+def met(found: PublishedTable, *overrides: str, **facts: Any) -> tuple[keys.SweepSpec, tuple[Held, ...]]:
     """Each row measured at its figure, by a sweep with these overrides."""
     asked = sweep_of(found, *overrides)
     trials = []
@@ -354,7 +356,7 @@ def met(found: Table, *overrides: str, **facts: Any) -> tuple[keys.SweepSpec, tu
     return asked, reproduction.reproduce(found, asked, trials, set(), 0.05, NODES)
 
 
-def lines(found: Table, *overrides: str) -> dict[str, tuple[str, str, str]]:
+def lines(found: PublishedTable, *overrides: str) -> dict[str, tuple[str, str, str]]:
     asked, judged = met(found, *overrides)
     told = [dataclasses.astuple(one) for one in setups.aspects(found, judged, asked, (), None)]
     assert len({what for what, *_ in told}) == len(told) or "xla" in {what for what, *_ in told}
@@ -474,7 +476,7 @@ def test_a_device_that_a_table_does_not_state_is_not_said_to_be_the_same() -> No
 def test_how_far_the_simulator_misses_a_row_is_told_of_the_program_that_was_fitted_alone(
     override: str, counts: bool
 ) -> None:
-    where, found = "nodes=2,gpu=v100-k", publication.published("a-table-5").of("C4140-K")
+    where, found = "nodes=2,gpu=v100-k", publication.published("a-table-5").system("C4140-K")
     asked, done = simulated(found, where, override)
     trials = [rows.row(one) for one in done]
     judged = reproduction.reproduce(found, asked, trials, {one.config.cell for one in done}, 0.05)
@@ -483,7 +485,7 @@ def test_how_far_the_simulator_misses_a_row_is_told_of_the_program_that_was_fitt
     assert any(error is not None for _, error in reproduce._fit(judged, departed, where)) is counts
 
 
-def simulated(found: Table, where: str, *overrides: str) -> tuple[keys.SweepSpec, list[TrialRecord]]:
+def simulated(found: PublishedTable, where: str, *overrides: str) -> tuple[keys.SweepSpec, list[TrialRecord]]:
     """What there is room for, as the simulator answers."""
     asked, cluster = sweep_of(found, *overrides), parse(where)
     done = []
@@ -936,7 +938,7 @@ def test_cells_measured_on_two_machines_are_two_systems_of_the_table(
     book.end("complete")
     found = earlier_table.table("small")
     assert found.systems == ["bbbb", "aaaa"]
-    assert [row.repeats for row in found.of("aaaa").rows] == [2] * 6
+    assert [row.repeats for row in found.system("aaaa").rows] == [2] * 6
     assert len(plan.plan(sweep_of(found)).cells) == 6, "both are answered by the same cells"
 
 

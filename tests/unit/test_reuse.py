@@ -44,7 +44,7 @@ from tests.unit.test_layers import imports, modules
 from workers.contract import datafiles, messages, paths
 from workers.contract.messages import Cached, Granted, TrialConfig, TrialOutcome
 from workers.launch import preload, rank, verdict
-from workers.launch.rank import Made
+from workers.launch.rank import Provenance
 from workers.launch.supervisor import RankEnd
 from workers.node import fingerprint, start_from_source
 
@@ -120,13 +120,13 @@ def test_an_edited_copy_is_served_nothing_that_was_measured_before(copy: Path) -
     row = {"trial": trial.trial, "arrangement": "", "hardware": "hw", "software": software(copy), "data_files": ""}
     row |= {"sweep": "earlier", "started_at": 1.7e9, "limited_by": "", "figures": {}}
     known = Cache([row])
-    assert known.outcome(trial, [(made(node).of(trial), 1)])
+    assert known.outcome(trial, [(made(node).fingerprints(trial), 1)])
     (copy / "docs" / "axes.md").unlink()
-    assert known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).of(trial), 1)])
+    assert known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).fingerprints(trial), 1)])
     (copy / "workers" / "frameworks" / "tensorflow" / "learner.py").write_text(
         (copy / "workers" / "frameworks" / "tensorflow" / "learner.py").read_text() + "# edited\n"
     )
-    assert not known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).of(trial), 1)])
+    assert not known.outcome(trial, [(made(node | {"software": {"digest": software(copy)}}).fingerprints(trial), 1)])
 
 
 def closure(start: tuple[str, ...], of: Any) -> set[str]:
@@ -150,7 +150,7 @@ def at_once(module: str) -> set[str]:
     return found
 
 
-def test_a_nursery_has_loaded_all_of_the_project_that_its_ranks_may_import() -> None:
+def test_a_fork_server_has_loaded_all_of_the_project_that_its_ranks_may_import() -> None:
     """Else an edit in the middle of a sweep would change what runs, and the fingerprint would not tell."""
     assert closure(("workers.launch.rank", "workers.workloads.images.train"), imports) <= closure(
         preload.MODULES, at_once
@@ -183,7 +183,7 @@ def begun(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def from_source(checkout: Path, *arguments: str) -> list[str]:
-    """The command that starts a process there as a nursery's is started."""
+    """The command that starts a process there as a fork server's is started."""
     script = start_from_source.SCRIPT
     there = checkout / script.relative_to(start_from_source.PACKAGE.parent)
     return [str(there) if part == str(script) else part for part in start_from_source.command(*arguments)]
@@ -238,16 +238,16 @@ EDITS_FIRST = """
 """.strip()
 
 
-def test_a_nursery_and_a_rank_of_its_own_start_from_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_and_a_rank_of_its_own_start_from_source(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, command: called.append(command))
     monkeypatch.setattr(os, "execve", lambda _, command, environment: called.append(command))
-    monkeypatch.setattr(sys, "argv", ["nursery", "address"])
+    monkeypatch.setattr(sys, "argv", ["fork_server", "address"])
     runpy.run_path(str(ROOT / "workers" / "launch" / "fork_server.py"), run_name="__main__")
     channel, beat = os.pipe()
     rank.start_from_nothing({"software": {}, "config": {"env": {}}}, channel, beat)
-    nursery, own = called
-    assert nursery == start_from_source.command("workers.launch.fork_server", "main", "address")
+    fork_server, own = called
+    assert fork_server == start_from_source.command("workers.launch.fork_server", "main", "address")
     assert own[:-3] == start_from_source.command("workers.launch.rank", "begin")
     for fd in (channel, beat, int(own[-3].rpartition("/")[2])):
         os.close(fd)
@@ -323,11 +323,11 @@ def test_what_a_trial_does_not_read_is_no_part_of_its_data(images: Path) -> None
 
 def test_data_that_changes_while_a_trial_reads_it_is_like_no_other(images: Path) -> None:
     trial = reading(str(images))
-    rank = Made("sw", datafiles.of_trial(trial))
+    rank = Provenance("sw", datafiles.of_trial(trial))
     report = record(trial).outcome.measurement.ranks[0]  # type: ignore[union-attr]
-    assert rank.told(report, trial).data_files == rank.data_files
+    assert rank.stamp(report, trial).data_files == rank.data_files
     (images / "train-00000-of-00002").write_bytes(b"new")
-    assert rank.told(report, trial).data_files not in (rank.data_files, datafiles.of_trial(trial))
+    assert rank.stamp(report, trial).data_files not in (rank.data_files, datafiles.of_trial(trial))
 
 
 # the arrangement
@@ -401,7 +401,7 @@ def test_every_search_runs_cells_of_the_plan_s_nodes(method: str) -> None:
     while proposed := strategy.propose():
         ran += proposed
         for trial in proposed:
-            strategy.told(record(trial))
+            strategy.tell(record(trial))
     assert ran
     assert all(sum(trial.arrangement) == trial.gpus for trial in ran)
     assert not [trial for trial in ran if (trial.gpus, trial.placement) == (8, "spread")], "which is pack here"
@@ -645,7 +645,7 @@ def test_a_sweep_that_goes_on_with_other_code_says_of_what_else_decides_nothing_
         ended(reading("/images", batch_size=512), "failed", "killed", **made),
     ]
     trial = reading("/images")
-    equal = asha.equals(trial, (("a", 1),), {"a": cache.Made("hw", "sw", {"/images": "ff"})})
+    equal = asha.equals(trial, (("a", 1),), {"a": cache.NodeContents("hw", "sw", {"/images": "ff"})})
     stood = {"trial": trial.trial, "cell": trial.cell, "equals": equal, "top1": 0.5, "taken_s": 1.0}
     arrivals = [
         *(asha.Arrival(**stood, epoch=n, is_at_rung=True, is_at_target=False) for n in range(4)),

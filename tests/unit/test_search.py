@@ -96,7 +96,7 @@ def run(
         records.append(answer(waiting.pop(0)))
         if told:
             told(records[-1])
-        strategy.told(records[-1])
+        strategy.tell(records[-1])
     return records
 
 
@@ -129,7 +129,7 @@ class TestEverySearch:
         whole, before = run(begun(spec)), run(begun(spec), until=17)
         resumed = begun(spec)
         for each in before:
-            resumed.told(each)
+            resumed.tell(each)
         after = run(resumed)
         assert not set(ids(before)) & set(ids(after))
         assert len(before) + len(after) == len(whole)
@@ -228,7 +228,7 @@ def test_what_is_inferred_is_never_tried_and_the_frontier_is_the_same() -> None:
         return measured(at) if planted_gib(at) <= 16 else short(at)
 
     spec = study("frontier", SPACE)
-    records = run(begun(spec), answer, told=feasibility.told)
+    records = run(begun(spec), answer, told=feasibility.tell)
     expected = {
         combination(row[0]): max((cell.batch_size for cell in row if planted_gib(cell) <= 16), default=0)
         for row in plan.ladders(spec)
@@ -253,11 +253,11 @@ def test_a_batch_that_fails_is_tried_once_more() -> None:
 def test_a_frontier_goes_up_again_when_an_inference_falls() -> None:
     strategy = begun(study("frontier", "{batch_size: [8, 16, 32], gpus: 1}"))
     (middle,) = strategy.propose()
-    strategy.told(record(middle, outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
+    strategy.tell(record(middle, outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
     (below,) = strategy.propose()
-    strategy.told(measured(below))
+    strategy.tell(measured(below))
     assert strategy.is_over
-    strategy.told(measured(middle))
+    strategy.tell(measured(middle))
     (above,) = strategy.propose()
     assert [at.batch_size for at in (middle, below, above)] == [16, 8, 32]
 
@@ -265,8 +265,8 @@ def test_a_frontier_goes_up_again_when_an_inference_falls() -> None:
 def test_a_larger_batch_that_fits_overrules_a_smaller_that_did_not() -> None:
     strategy = begun(study("frontier", "{batch_size: [8, 16, 32], gpus: 1}"))
     small, middle, large = plan.ladders(study("frontier", "{batch_size: [8, 16, 32], gpus: 1}"))[0]
-    strategy.told(short(small))
-    strategy.told(measured(middle))
+    strategy.tell(short(small))
+    strategy.tell(measured(middle))
     assert strategy.propose() == [large]
 
 
@@ -281,7 +281,7 @@ def trials_to(figure: float, spec: SweepSpec) -> int:
         at = waiting.pop(0)
         if rate(at) >= figure:
             return n
-        strategy.told(measured(at))
+        strategy.tell(measured(at))
     return strategy.total + 1
 
 
@@ -358,8 +358,8 @@ def test_what_is_ruled_out_is_never_proposed_and_the_best_that_fits_is_found() -
         fits = planted_gib(at) <= 8
         infeasible += not fits
         best = max(best, rate(at) * fits)
-        feasibility.told(measured(at) if fits else short(at))
-        strategy.told(measured(at) if fits else short(at))
+        feasibility.tell(measured(at) if fits else short(at))
+        strategy.tell(measured(at) if fits else short(at))
     assert best == max(rate(cell) for cell in plan.grid(spec) if planted_gib(cell) <= 8)
     assert infeasible <= 32, "half of the cells don't fit: 48 by chance"
 
@@ -383,7 +383,7 @@ def test_the_missing_repeats_of_a_cell_come_first() -> None:
     before = run(begun(spec), until=4)
     resumed = begun(spec)
     for each in before:
-        resumed.told(each)
+        resumed.tell(each)
     assert resumed.propose()[:2] == [
         at for at in plan.repeats_of(spec, before[3].config) if at.repeat > before[3].config.repeat
     ]
@@ -396,7 +396,7 @@ def test_what_was_measured_before_is_learned_from() -> None:
     for seed in range(5):
         resumed = begun(large(seed, trials=400))
         for cell in random.Random(seed).sample(cells, 150):
-            resumed.told(measured(cell))
+            resumed.tell(measured(cell))
         gains.append(statistics.fmean(map(rate, resumed.propose())) / statistics.fmean(map(rate, cells)))
     assert min(gains) > 2
 
@@ -406,11 +406,11 @@ def test_few_cells_are_out_at_a_time() -> None:
     first = strategy.propose()
     assert len(first) == search.STARTUP
     for each in first:
-        strategy.told(measured(each))
+        strategy.tell(measured(each))
     first = strategy.propose()
     assert len(first) == search.MOST_OUT
     assert strategy.propose() == []
-    strategy.told(measured(first[0]))
+    strategy.tell(measured(first[0]))
     assert len(strategy.propose()) == 1
 
 

@@ -172,7 +172,7 @@ def test_a_ledger_of_before_secrets_were_refused_is_shown_without_them() -> None
     facts = ledger.SweepFacts(
         name="x", id="0", study="x", created_at=0.0, file=text, overrides=overrides, trials=(trial,)
     )
-    shown = description.of(facts) + str(again(Study(facts, (record(trial),)))) + str(rows.row(record(trial)))
+    shown = description.write(facts) + str(again(Study(facts, (record(trial),)))) + str(rows.row(record(trial)))
     assert VALUE not in shown
     assert shown.count("OMP_NUM_THREADS") >= 3
 

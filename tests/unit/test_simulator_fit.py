@@ -81,36 +81,38 @@ def test_the_file_has_the_errors_that_the_benchmark_finds(judged: Any) -> None:
 
 
 OURS = [
-    evidence.Row(unit="images/s", kind="v100", model="resnet50", precision="fp16", batch_size=128, gpus=8, left_out=e)
+    evidence.PublishedFigure(
+        unit="images/s", kind="v100", model="resnet50", precision="fp16", batch_size=128, gpus=8, left_out=e
+    )
     for e in (0.01, -0.03, 0.02)
 ]
 
 
 def test_a_trial_that_is_judged_is_told_how_well() -> None:
-    (line,) = evidence.told([trial(gpus=8)], "v100", OURS)
+    (line,) = evidence.summary_lines([trial(gpus=8)], "v100", OURS)
     assert "resnet50" in line
     assert "within 3% (median 2.0%)" in line
 
 
 def test_where_the_model_does_not_hold_it_says_so() -> None:
     off = dataclasses.replace(OURS[0], kind="v100-k", left_out=-0.18)
-    told = list(evidence.told([trial(gpus=8)], "v100", [*OURS, off]))
+    told = list(evidence.summary_lines([trial(gpus=8)], "v100", [*OURS, off]))
     assert told[1] == "! the model does not hold for resnet50 on 8 GPUs of v100-k (-18%)"
-    assert len(list(evidence.told([trial(gpus=8)], "v100", OURS))) == 1
+    assert len(list(evidence.summary_lines([trial(gpus=8)], "v100", OURS))) == 1
 
 
 def test_a_network_that_is_met_to_three_percent_only_by_the_lesser_half_is_named() -> None:
     off = [
         dataclasses.replace(row, model="vgg16", left_out=e) for row, e in zip(OURS, (0.01, -0.04, 0.05), strict=True)
     ]
-    told = list(evidence.told([trial(gpus=8), trial("vgg16", gpus=8)], "v100", [*OURS, *off]))
+    told = list(evidence.summary_lines([trial(gpus=8), trial("vgg16", gpus=8)], "v100", [*OURS, *off]))
     assert told[1] == "! it does not hold to 3% in the median for vgg16 (4.0%)"
 
 
 def test_the_networks_that_are_named_are_those_whose_computed_median_is_above_three_percent(judged: Any) -> None:
     networks = sorted(FITTED.images_per_s)
     (told,) = (
-        line for line in evidence.told([trial(name, gpus=8) for name in networks], "v100", evidence.rows())
+        line for line in evidence.summary_lines([trial(name, gpus=8) for name in networks], "v100", evidence.rows())
         if "in the median" in line
     )  # fmt: skip
     off = {name: [abs(one.left_out) for one in judged if one.row.model == name] for name in networks}
@@ -168,7 +170,7 @@ def test_the_page_says_what_is_computed_by_network_and_gpus_and_by_all_three_way
     ],
 )
 def test_what_no_published_figure_judges_is_named(config: Any, kind: str, unjudged: str) -> None:
-    assert list(evidence.told([config], kind, OURS))[-1] == f"! no published figure judges {unjudged}"
+    assert list(evidence.summary_lines([config], kind, OURS))[-1] == f"! no published figure judges {unjudged}"
 
 
 def test_a_plan_for_a_simulated_cluster_says_how_far_it_is_borne_out(

@@ -37,6 +37,7 @@ def with_keys(**keys: object) -> str:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        (with_keys(deadlines={"nursery_s": 9}), "deadlines.nursery_s: was renamed to fork_server_s, but got nursery_s"),
         (with_space(batch_size=0), "space.batch_size: must be at least 1, but got 0"),
         (with_space(gpus=33), "space.gpus: must be at most 32, but got 33"),
         (with_space(gpus=[1, 33]), "space.gpus[1]: must be at most 32, but got 33"),

@@ -91,7 +91,7 @@ def test_an_infiniband_port_counts_words_of_four_bytes() -> None:
 @given(st.integers(1, 10**9), st.data())
 def test_energy_goes_on_where_its_counter_begins_anew(range_uj: int, data: st.DataObject) -> None:
     grown = data.draw(st.lists(st.integers(0, range_uj), max_size=20))
-    meter = readings.Meter("package-0", range_uj)
+    meter = readings.EnergyMeter("package-0", range_uj)
     for total in itertools.accumulate(grown):
         assert meter.read(str(total % (range_uj + 1)))["cpu_energy_j"]["package-0"] == pytest.approx(total / 1e6)
 
@@ -192,7 +192,7 @@ def nvml_of(gpus: int, without: str = "") -> types.SimpleNamespace:
     )
 
 
-def gpu_sources(monkeypatch: pytest.MonkeyPatch, library: Any, node: Path) -> list[readings.Source]:
+def gpu_sources(monkeypatch: pytest.MonkeyPatch, library: Any, node: Path) -> list[readings.ReadingSource]:
     monkeypatch.setattr(readings, "nvml", lambda: (library, ""))
     return readings.found(f"{node}/proc", f"{node}/sys")[0]
 

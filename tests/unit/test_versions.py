@@ -67,7 +67,7 @@ def test_who_asks_from_afar_hears_of_it(is_other: bool, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stdout", said)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     on_head.main(["list"])
-    lines = [marked_output.told(line) for line in said.getvalue().splitlines()]
+    lines = [marked_output.parsed(line) for line in said.getvalue().splitlines()]
     heard = [words for line in lines if line and line[0] == marked_output.ERR for words in [line[1]]]
     assert [words.startswith(versions.DIFFERS) for words in heard] == ([True] if is_other else [])
 

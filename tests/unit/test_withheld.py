@@ -121,10 +121,10 @@ def study(unsteady: int) -> Study:
 
 
 def test_the_report_names_the_cells_and_says_how_many_in_all() -> None:
-    assert not [care for care in answer.of(study(0)).cares if "interval of their own" in care]
+    assert not [care for care in answer.find(study(0)).cares if "interval of their own" in care]
     found = study(2)
     says = "**Withheld**: 2 of 6 trials have no interval of their own (2 drift)"
-    assert any(care.startswith(says) for care in answer.of(found).cares)
+    assert any(care.startswith(says) for care in answer.find(found).cares)
     ends = trials.ends(found)
     assert ends
     (table,) = (block for block in ends.blocks if block.name == "ends-withheld")

@@ -65,8 +65,8 @@ def tests(node: str, at: float, names: Sequence[str], measured: Sequence[dict[st
         found.append({"node": f"{node} GPU {name}", "kind": one["model"], "at": at, "figures": figures})
         if link is not None:
             pair = f"{name}→{names[(n + 1) % len(names)]}"
-            kind, told = f"{one['model']} {pair}", {"gpu_link_gib_per_s": link}
-            found.append({"node": f"{node} GPU {pair}", "kind": kind, "at": at, "figures": told})
+            kind, link_figures = f"{one['model']} {pair}", {"gpu_link_gib_per_s": link}
+            found.append({"node": f"{node} GPU {pair}", "kind": kind, "at": at, "figures": link_figures})
     return found
 
 

@@ -64,7 +64,7 @@ def facts() -> Facts:
         processor=_processor(),
         cores=psutil.cpu_count(logical=False) or 0,
         threads=os.cpu_count() or 0,
-        usable=quota.told(os.cpu_count() or 0),
+        usable=quota.described(os.cpu_count() or 0),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         gpus=gpus,
         driver=toolkit.shown_driver(toolkit.driver_here()),

@@ -26,10 +26,10 @@ def fingerprint(folder: str, splits: Sequence[str]) -> str:
     """
     try:
         files = sorted(path for split in splits for path in Path(folder).glob(pattern(split)))
-        told = [(path.name, (found := path.stat()).st_size, int(found.st_mtime)) for path in files]
+        listed = [(path.name, (found := path.stat()).st_size, int(found.st_mtime)) for path in files]
     except OSError:
         return ""
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:10] if told else ""
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:10] if listed else ""
 
 
 def of_trial(config: TrialConfig) -> str:

@@ -8,7 +8,7 @@ from workers.contract import redact
 from workers.contract.messages import UNREAD_VARIABLES, TrialConfig
 
 # Horovod and NCCL read theirs when a ring is joined. Whoever else reads variables may do so while it is imported,
-# which the nursery has long done: a trial that sets others has ranks that start from nothing.
+# which the fork server has long done: a trial that sets others has ranks that start from nothing.
 READ_LATE = ("HOROVOD_", "NCCL_")
 OF_THE_SEAT = ("RANK", "SIZE", "HOSTNAME", "RENDEZVOUS_ADDR", "RENDEZVOUS_PORT")
 

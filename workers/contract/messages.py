@@ -74,7 +74,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 class Deadlines:
     """How long a gang may stand still before its trial is given up, in seconds."""
 
-    nursery_s: float = 300.0  # until the node's nursery answers: it imports TensorFlow from a cold disk, once
+    fork_server_s: float = 300.0  # until the node's fork server answers: it imports TensorFlow from a cold disk, once
     ring_s: float = 60.0  # until every rank has joined the ring
     build_s: float = (
         600.0  # until the first step is done: tracing and compiling; before it, between two looks at the data
@@ -372,9 +372,15 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
+# In ledgers of before names were changed, with their names of today.
+EARLIER_DEADLINES = {"nursery_s": "fork_server_s"}
+EARLIER_KINDS = {"no nursery": "no fork server", "nursery gone": "fork server gone"}
+
+
 def trial_config(data: Mapping[str, Any]) -> TrialConfig:
     listed = {name: tuple(data.get(name, ())) for name in ("arrangement", "env_from")}
-    return TrialConfig(**{**data, "deadlines": Deadlines(**data["deadlines"]), **listed})
+    deadlines = {EARLIER_DEADLINES.get(name, name): seconds for name, seconds in data["deadlines"].items()}
+    return TrialConfig(**{**data, "deadlines": Deadlines(**deadlines), **listed})
 
 
 def progress(data: Mapping[str, Any]) -> Progress:
@@ -399,6 +405,7 @@ def trial_outcome(data: Mapping[str, Any]) -> TrialOutcome:
     return TrialOutcome(
         **{
             **data,
+            "kind": EARLIER_KINDS.get(kind := data.get("kind", ""), kind),
             "measurement": Measurement(ranks=reports) if measured else None,
             "granted": tuple(Granted(**place) for place in data.get("granted", ())),
             "cached": Cached(**data["cached"]) if data.get("cached") else None,

@@ -51,13 +51,13 @@ class SweepPaths:
     def rank_log(self, trial: str, rank: int) -> Path:
         return self.logs / trial / f"rank-{rank}.log"
 
-    def samples(self, nursery: str) -> Path:
+    def samples(self, fork_server: str) -> Path:
         """What a node's sampler wrote, on that node."""
-        return self.folder / "telemetry" / f"{nursery}.jsonl"
+        return self.folder / "telemetry" / f"{fork_server}.jsonl"
 
-    def last_probe(self, nursery: str) -> Path:
+    def last_probe(self, fork_server: str) -> Path:
         """Its time says when a node was last tested."""
-        return self.folder / "telemetry" / f"{nursery}.probed"
+        return self.folder / "telemetry" / f"{fork_server}.probed"
 
     def history(self, cell: str, places: Collection[str]) -> Path:
         """What the windows of a cell's trials in these places have shown, on the node of the first rank."""
@@ -74,9 +74,9 @@ def history_of(history: Path, software: str, data_files: str) -> Path:
     return history.with_name(f"{history.stem}-{made}{history.suffix}")
 
 
-def nursery_address(key: str) -> str:
-    """The nursery's socket on its node: a name of the kernel, so that no file can be left behind."""
-    return f"\0sweep-nursery-{os.getuid()}-{key}"
+def fork_server_address(key: str) -> str:
+    """The fork server's socket on its node: a name of the kernel, so that no file can be left behind."""
+    return f"\0sweep-fork-server-{os.getuid()}-{key}"
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def facts(
     return {"usable_cores": usable, **({"cpu_quota": within} if math.isfinite(within) else {})}
 
 
-def told(of_machine: int, groups: Path = GROUPS, own: Path = OWN, affinity: Collection[int] | None = None) -> str:
+def described(of_machine: int, groups: Path = GROUPS, own: Path = OWN, affinity: Collection[int] | None = None) -> str:
     """`4 of 64 cores (the container's quota)`; empty where it may use them all."""
     found = facts(of_machine, groups, own, affinity)
     if not found:

@@ -1,6 +1,6 @@
 """A rank and whoever started it: where it sits, what it says, how it ends before its time. Standard library only.
 
-It speaks to its keeper in two ways. Its *voice* is a socket for the few things worth a message; its *beat* is
+It speaks to its supervisor in two ways. Its *voice* is a socket for the few things worth a message; its *beat* is
 sixteen bytes of shared memory that say how far it has come, written once a step without a system call, so that
 the measured loop stays clean and a rank that stands still is noticed from outside.
 """

@@ -16,7 +16,7 @@ FILLERS = -1  # and below: numbers of records that only fill up batches
 HOPELESS = 1000  # records left over, before it is asked how many came through
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     file: int  # its place in the set
     record: int  # its place in the file
 
@@ -55,7 +55,7 @@ class Tally:
     def decoded(self) -> int:
         return int(self._decoded.numpy())
 
-    def undecodable(self) -> list[Place]:
+    def undecodable(self) -> list[RecordPlace]:
         """In the order in which they were read."""
         end = int(self._last.numpy())  # read first: the pipeline goes on
         left = dict(zip(*(values.numpy().tolist() for values in self._left.export()), strict=True))
@@ -63,7 +63,7 @@ class Tally:
             end = max(end, max(left) - self._in_flight)
         return [place_of(left[position]) for position in sorted(left) if position < end and left[position] > FILLERS]
 
-    def mislabelled(self) -> list[tuple[Place, int]]:
+    def mislabelled(self) -> list[tuple[RecordPlace, int]]:
         records, labels = (values.numpy().tolist() for values in self._mislabelled.export())
         return [(place_of(record), label) for record, label in sorted(zip(records, labels, strict=True))]
 
@@ -73,5 +73,5 @@ def number_of(files: Any, records: Any) -> Any:
     return files * 2**32 + records
 
 
-def place_of(number: int) -> Place:
-    return Place(*divmod(number, 2**32))
+def place_of(number: int) -> RecordPlace:
+    return RecordPlace(*divmod(number, 2**32))

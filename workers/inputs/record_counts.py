@@ -36,7 +36,7 @@ class Stamp(NamedTuple):
     mtime_ns: int
 
 
-class Kept:
+class StoredCounts:
     """The counts of a set's files that earlier trials have made.
 
     Each host appends to a file of its own, one line a count, and reads those of all. A line that is torn is no count.
@@ -47,7 +47,7 @@ class Kept:
         self._folder = kept_counts() / digest
         self._records = dict(self._read())
 
-    def of(self, stamp: Stamp) -> int | None:
+    def get(self, stamp: Stamp) -> int | None:
         return self._records.get(stamp)
 
     def keep(self, stamp: Stamp, records: int) -> None:
@@ -84,7 +84,7 @@ def of_ranks(parts: Sequence[shards.Part], folder: str, ring: Ring, beat: Beat) 
 
     They count in rounds and tell each other after each, so that a rank that has done its part is seen to live too.
     """
-    progress = so_far(parts, Kept(folder))
+    progress = so_far(parts, StoredCounts(folder))
     own = others = 0
     while True:
         is_done, until = True, time.perf_counter() + ROUND_S
@@ -93,16 +93,16 @@ def of_ranks(parts: Sequence[shards.Part], folder: str, ring: Ring, beat: Beat) 
             if time.perf_counter() >= until:
                 is_done = False
                 break
-        told = np.zeros(ring.size + 1, np.int64)
-        told[ring.rank], told[-1] = own, not is_done
-        *counts, counting = ring.total(told).tolist()
+        shared = np.zeros(ring.size + 1, np.int64)
+        shared[ring.rank], shared[-1] = own, not is_done
+        *counts, counting = ring.total(shared).tolist()
         others = sum(counts) - own
         beat("count", others + own)
         if not counting:
             return np.array(counts, np.int64)
 
 
-def so_far(parts: Sequence[shards.Part], kept: Kept) -> Iterator[int]:
+def so_far(parts: Sequence[shards.Part], kept: StoredCounts) -> Iterator[int]:
     """How many records of these parts have been found, again and again until they all are."""
     before = 0
     for part in parts:
@@ -113,9 +113,9 @@ def so_far(parts: Sequence[shards.Part], kept: Kept) -> Iterator[int]:
         before += found
 
 
-def _in_file(path: str, kept: Kept) -> Iterator[int]:
+def _in_file(path: str, kept: StoredCounts) -> Iterator[int]:
     stamp = _stamp(path)
-    if (known := kept.of(stamp)) is not None:
+    if (known := kept.get(stamp)) is not None:
         yield known
         return
     records = 0

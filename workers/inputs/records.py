@@ -20,7 +20,7 @@ import tensorflow as tf
 from workers.contract.messages import TrialConfig
 from workers.contract.ranks import Fault, Infeasible
 from workers.inputs import images, labels, padding, record_counts, shards
-from workers.inputs.dropped_images import Place, Tally, number_of
+from workers.inputs.dropped_images import RecordPlace, Tally, number_of
 from workers.inputs.source import GROUP, Batch, Cores
 from workers.inputs.threads import Decoders
 from workers.strategies.ring import Ring
@@ -79,7 +79,7 @@ class Records:
         rank, size, parts = self._ring.rank, self._config.batch_size, self._parts["train"]
         if not shards.holds(parts, size):
             raise self._too_few(
-                rank, max(record_counts.so_far(parts, record_counts.Kept(self._config.data)), default=0)
+                rank, max(record_counts.so_far(parts, record_counts.StoredCounts(self._config.data)), default=0)
             )
         key = self._key(0, rank)
         records = read(table(parts).shuffle(len(parts), key).repeat()).shuffle(SHUFFLED, key)
@@ -193,7 +193,7 @@ class Records:
             self.check()
             raise shards.blame([part.path for part in self._parts[split]], error.message) from error
 
-    def _name(self, tally: Tally, place: Place) -> str:
+    def _name(self, tally: Tally, place: RecordPlace) -> str:
         return shards.place(self._whole[tally.split][place.file].path, place.record)
 
     def _too_few(self, rank: int, count: int) -> Infeasible:

@@ -4,7 +4,7 @@
 
 It listens on one Unix socket, for its own user only. A connection asks for one rank: it sends the order and two
 file descriptors (the rank's voice and its beat), gets the rank's pid, and later how the rank ended. Who hangs up
-has its rank killed. The nursery ends, and every rank with it, when its standard input closes.
+has its rank killed. The fork server ends, and every rank with it, when its standard input closes.
 
 It runs no TensorFlow op and lists no device: a fork would inherit half of what that starts. It has one thread.
 
@@ -52,7 +52,7 @@ def preloaded() -> dict[str, Any]:
     from tensorflow.python.eager import context
 
     if context.context()._initialized:
-        raise RuntimeError("TensorFlow has started in the nursery; a fork of it would not be clean")
+        raise RuntimeError("TensorFlow has started in the fork server; a fork of it would not be clean")
     return facts
 
 
@@ -67,7 +67,7 @@ class Child(NamedTuple):
     scratch: str
 
 
-class Nursery:
+class ForkServer:
     def __init__(self, address: str, software: Mapping[str, Any]) -> None:
         self._software = software
         self._selector = selectors.DefaultSelector()
@@ -165,7 +165,7 @@ def main(address: str) -> None:
     software = preloaded()
     gc.collect()
     gc.freeze()  # what is here now stays shared with the ranks
-    Nursery("\0" + address, software).serve()
+    ForkServer("\0" + address, software).serve()
 
 
 if __name__ == "__main__":

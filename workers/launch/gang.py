@@ -1,7 +1,7 @@
 """A trial's gang of ranks over its Ray placement group: seats, rendezvous, deadlines, the outcome as a value.
 
-A bundle is a node's part of the gang. The keepers in it, one actor a rank, outlive trials: whatever gang comes next on
-the same nodes starts at once. One nurse actor a node keeps that node's nursery alive for as long as the sweep runs.
+A bundle is a node's part of the gang. The supervisors in it, one actor a rank, outlive trials: whatever gang comes next
+on the same nodes starts at once. One actor a node keeps the node's fork server alive for as long as the sweep runs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from workers.checks import gpu_self_test, self_test
 from workers.contract import datafiles, messages
 from workers.contract.messages import Progress
-from workers.contract.paths import SweepPaths, nursery_address
+from workers.contract.paths import SweepPaths, fork_server_address
 from workers.launch import verdict
-from workers.launch.seats import Bench, seated
-from workers.launch.supervisor import Order, RankEnd, is_answering, keep
+from workers.launch.seats import Location, seated
+from workers.launch.supervisor import Order, RankEnd, is_answering, supervise
 from workers.node import fingerprint, gpus
 from workers.strategies.rendezvous import Rendezvous
 from workers.workloads.images import checkpoint
@@ -41,14 +41,14 @@ SURE_WITHIN_S = 60.0  # is Ray of a node's end
 ECHO_S = 2.0  # how long the rest of a gang may take to end by itself once one rank has
 
 
-def nursery_key() -> str:
-    """One nursery a node and sweep."""
+def fork_server_key() -> str:
+    """One fork server a node and sweep."""
     here = ray.get_runtime_context()
     return f"{here.get_job_id()}-{here.get_node_id()[:16]}"
 
 
-class Nurse:
-    """Keeps this node's nursery and its sampler alive, and takes them along when it goes."""
+class NodeActor:
+    """Keeps this node's fork server and its sampler alive, and takes them along when it goes."""
 
     def introduce(self, folders: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """What this node is made of, and which data it has: fingerprints of these splits in these folders."""
@@ -66,9 +66,9 @@ class Nurse:
         """Returns when it is cancelled. A call that lasts, because an actor without one wakes a hundred times a
         second, in the way of those who measure."""
         Path(log).parent.mkdir(parents=True, exist_ok=True)
-        nursery = [sys.executable, "-m", "workers.launch.fork_server", nursery_address(nursery_key())[1:]]
+        fork_server = [sys.executable, "-m", "workers.launch.fork_server", fork_server_address(fork_server_key())[1:]]
         sampler = [sys.executable, "-m", "workers.node.telemetry", samples, "--every", str(sample_every_s)]
-        commands = [nursery, sampler] if sample_every_s else [nursery]
+        commands = [fork_server, sampler] if sample_every_s else [fork_server]
         # They see every GPU of the node; each rank is told which is its own.
         environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | gpus.ORDER
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -90,8 +90,8 @@ class Nurse:
             process.communicate()  # closes its input, and it goes
 
 
-class Nurses:
-    """A nurse on every node that ranks may run on, as long as this object's process lives."""
+class NodeActors:
+    """A node actor on every node that ranks may run on, as long as this object's process lives."""
 
     def __init__(
         self, paths: SweepPaths, sample_every_s: float = 1.0, folders: Mapping[str, Sequence[str]] | None = None
@@ -100,21 +100,21 @@ class Nurses:
         self._paths = paths
         self._folders = dict(folders or {})
         self._sample_every_s = sample_every_s
-        self._nurses: dict[str, tuple[Any, Any]] = {}  # by node: the nurse, and what it does until it goes
+        self._node_actors: dict[str, tuple[Any, Any]] = {}  # by node: the node actor, and what it does until it goes
         self._introducing: list[Any] = []
         self._covered_at = -math.inf
         self._left_out: frozenset[str] = frozenset()  # nodes, when it was done last
 
     def cover(self, but: Collection[str] = ()) -> None:
-        """Send a nurse to each node that has none yet: at the start, and when a node has joined. Not to those that
-        others measure on: while its nursery imports TensorFlow a node is slow."""
+        """Send a node actor to each node that has none yet: at the start, and when a node has joined. Not to those that
+        others measure on: while its fork server imports TensorFlow a node is slow."""
         self._covered_at, self._left_out = time.monotonic(), frozenset(but)
         nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
-        for gone in self._nurses.keys() - nodes:
-            del self._nurses[gone]
-        for node in nodes - self._nurses.keys() - self._left_out:
-            nurse = (
-                ray.remote(Nurse)
+        for gone in self._node_actors.keys() - nodes:
+            del self._node_actors[gone]
+        for node in nodes - self._node_actors.keys() - self._left_out:
+            node_actor = (
+                ray.remote(NodeActor)
                 .options(
                     num_cpus=0,
                     max_restarts=-1,
@@ -123,10 +123,10 @@ class Nurses:
                 )
                 .remote()
             )
-            self._introducing.append(nurse.introduce.remote(self._folders))
-            log = str(self._paths.logs / f"nursery-{node[:8]}.log")
+            self._introducing.append(node_actor.introduce.remote(self._folders))
+            log = str(self._paths.logs / f"fork-server-{node[:8]}.log")
             samples = str(self._paths.samples(f"{ray.get_runtime_context().get_job_id()}-{node[:16]}"))
-            self._nurses[node] = nurse, nurse.tend.remote(log, samples, self._sample_every_s)
+            self._node_actors[node] = node_actor, node_actor.tend.remote(log, samples, self._sample_every_s)
 
     def introduced(self, but: Collection[str] = ()) -> list[dict[str, Any]]:
         """What the nodes that are new since the last call are made of, as far as they have said; `but` those of
@@ -143,13 +143,13 @@ class Nurses:
         return facts
 
     def dismiss(self) -> None:
-        """Send every nurse home, its nursery with it."""
-        tending = [tending for _, tending in self._nurses.values()]
+        """Send every node actor home, its fork server with it."""
+        tending = [tending for _, tending in self._node_actors.values()]
         for call in tending:
             ray.cancel(call)
         if tending:
             ray.wait(tending, num_returns=len(tending), timeout=10)
-        self._nurses = {}
+        self._node_actors = {}
 
 
 def own_address() -> str:
@@ -167,29 +167,29 @@ def own_machine() -> tuple[str, bool]:
     return str(address), any(node["Alive"] and node["Resources"].get("CPU") for node in beside)
 
 
-class Keeper:
-    """Sits in a bundle, and keeps one rank at a time."""
+class Supervisor:
+    """Sits in a bundle, and supervises one rank at a time."""
 
-    def where(self) -> Bench:
+    def where(self) -> Location:
         address, shares_machine = own_machine()
         interfaces = [
             name for name, addresses in psutil.net_if_addrs().items() if any(a.address == address for a in addresses)
         ]
-        return Bench(
+        return Location(
             node=os.uname().nodename,
             node_id=ray.get_runtime_context().get_node_id(),
             address=address,
             interface=interfaces[0] if interfaces else "",
             gpu=",".join(gpus.number(str(gpu)) for gpu in ray.get_gpu_ids()),
-            nursery=nursery_key(),
+            fork_server=fork_server_key(),
             shares_machine=shares_machine,
             hardware=fingerprint.digest(fingerprint.hardware()),
             software=fingerprint.digest(fingerprint.software()),
         )
 
     def probe(self, last: str, every_s: float, patience_s: float, on_node: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Test this node, and the GPUs that the gang has on it, but for what was tested lately; not before its nursery
-        is there, which makes a node slow while it imports TensorFlow."""
+        """Test this node, and the GPUs that the gang has on it, but for what was tested lately; not before its fork
+        server is there, which makes a node slow while it imports TensorFlow."""
         due = [last] if not _is_recent(last, every_s) else []
         marks = [f"{last}-gpu-{gpu}" for gpu in on_node]
         if not all(_is_recent(mark, every_s) for mark in marks):
@@ -197,7 +197,7 @@ class Keeper:
         if not due:
             return []
         give_up = time.monotonic() + patience_s
-        while time.monotonic() < give_up and not is_answering(nursery_key()):
+        while time.monotonic() < give_up and not is_answering(fork_server_key()):
             time.sleep(0.1)
         node, tests = os.uname().nodename, []
         if last in due:
@@ -212,7 +212,7 @@ class Keeper:
     @ray.method(num_returns="streaming")  # type: ignore[untyped-decorator]
     def run(self, order: Order) -> Iterator[Progress | RankEnd]:
         """One thread does it all: an actor with several wakes a hundred times a second."""
-        yield from keep(order, nursery_key(), ray.get_runtime_context().is_canceled)
+        yield from supervise(order, fork_server_key(), ray.get_runtime_context().is_canceled)
 
 
 def _is_recent(mark: str, within_s: float) -> bool:
@@ -238,10 +238,12 @@ class Group:
         self.seats = seats  # of the next trial
         self._placement = placement
         self._node_ids = node_ids
-        self._pools: list[list[tuple[Any, Bench]]] = [[] for _ in seats]  # by bundle: keepers, and where they sit
-        self._keepers: list[Any] = []  # by rank, of the latest trial
-        self._benches: list[Bench] = []  # likewise
-        self._running: dict[Any, int] = {}  # what a keeper's run yields: its rank
+        self._pools: list[list[tuple[Any, Location]]] = [
+            [] for _ in seats
+        ]  # by bundle: supervisors, and where they sit
+        self._supervisors: list[Any] = []  # by rank, of the latest trial
+        self._locations: list[Location] = []  # likewise
+        self._running: dict[Any, int] = {}  # what a supervisor's run yields: its rank
         self._granted: list[messages.Granted] = []
         self._ends: list[RankEnd] = []
         self._give_up = float("inf")
@@ -257,10 +259,10 @@ class Group:
             return []
         tests = [
             pool[0][0].probe.remote(
-                str(paths.last_probe(pool[0][1].nursery)),
+                str(paths.last_probe(pool[0][1].fork_server)),
                 every_s,
-                config.deadlines.nursery_s,
-                [bench.gpu for _, bench in pool if bench.gpu],
+                config.deadlines.fork_server_s,
+                [location.gpu for _, location in pool if location.gpu],
             )
             for pool in self._pools
         ]
@@ -276,48 +278,50 @@ class Group:
         self.progress = Progress("start", 0)  # of rank 0
         self.epochs: list[messages.EpochRecord] = []  # that it has finished
         try:
-            self._keepers = self._seat(config)
+            self._supervisors = self._seat(config)
         except NodeGoneError as gone:
             self._granted = []
             self._ends = [RankEnd(rank=gone.rank, what="lost", kind="node lost", message=str(gone), at=time.time())]
             return
-        seats = seated(self._benches)
+        seats = seated(self._locations)
         if config.gpus > 1:
-            alone = len({bench.nursery for bench in self._benches} | {nursery_key()}) == 1
+            alone = len({location.fork_server for location in self._locations} | {fork_server_key()}) == 1
             self._rendezvous = Rendezvous(seats, "127.0.0.1" if alone else own_address())
             seats = [dataclasses.replace(seat, rendezvous=self._rendezvous.address) for seat in seats]
         self._saved = paths.checkpoint(config.trial) if config.checkpoint_every else None
         self._kept_before = self._kept()
         made = {
-            "hardware": checkpoint.joined((bench.nursery, bench.hardware) for bench in self._benches),
+            "hardware": checkpoint.joined((location.fork_server, location.hardware) for location in self._locations),
             "arrangement": messages.arranged(self.seats),
         }
-        places = [f"{bench.node} {bench.hardware} {bench.software}" for bench in self._benches]
+        places = [f"{location.node} {location.hardware} {location.software}" for location in self._locations]
         history = str(paths.history(config.cell, places))
         self._granted = [
             messages.Granted(
                 rank=rank,
-                node=bench.node,
-                gpu=bench.gpu,
-                node_id=bench.node_id,
-                hardware=bench.hardware,
-                software=bench.software,
+                node=location.node,
+                gpu=location.gpu,
+                node_id=location.node_id,
+                hardware=location.hardware,
+                software=location.software,
             )
-            for rank, bench in enumerate(self._benches)
+            for rank, location in enumerate(self._locations)
         ]
-        for keeper, bench, seat in zip(self._keepers, self._benches, seats, strict=True):
+        for supervisor, location, seat in zip(self._supervisors, self._locations, seats, strict=True):
             order = Order(
                 config=config,
                 seat=dataclasses.replace(
                     seat, checkpoint=str(paths.checkpoint(config.trial)), made=made, history=history
                 ),
                 entry=entry,
-                env=gpus.environment([bench.gpu] if bench.gpu else []),
+                env=gpus.environment([location.gpu] if location.gpu else []),
                 log=str(paths.rank_log(config.trial, seat.rank)),
-                samples=str(paths.samples(bench.nursery)),
-                gpus=tuple(other.gpu for other in self._benches if other.nursery == bench.nursery and other.gpu),
+                samples=str(paths.samples(location.fork_server)),
+                gpus=tuple(
+                    other.gpu for other in self._locations if other.fork_server == location.fork_server and other.gpu
+                ),
             )
-            self._running[keeper.run.remote(order)] = seat.rank
+            self._running[supervisor.run.remote(order)] = seat.rank
 
     def wait(self, timeout_s: float) -> messages.TrialOutcome | None:
         """The outcome once every rank has ended; None if that takes longer than `timeout_s`."""
@@ -353,30 +357,30 @@ class Group:
 
     def close(self) -> None:
         self.stop()
-        for keeper, _ in itertools.chain(*self._pools):
-            ray.kill(keeper)
+        for supervisor, _ in itertools.chain(*self._pools):
+            ray.kill(supervisor)
         self._pools = [[] for _ in self._pools]
 
     def _seat(self, config: messages.TrialConfig) -> list[Any]:
-        """A keeper for each rank, in the order of the ranks; those that are there already sit where they sat."""
+        """A supervisor for each rank, in the order of the ranks; those that are there already sit where they sat."""
         missing = [
-            (bundle, self._keeper(config, bundle))
+            (bundle, self._supervisor(config, bundle))
             for bundle, ranks in enumerate(self.seats)
             for _ in range(ranks - len(self._pools[bundle]))
         ]
-        calls = [keeper.where.remote() for _, keeper in missing]
+        calls = [supervisor.where.remote() for _, supervisor in missing]
         while calls and ray.wait(calls, num_returns=len(calls), timeout=LOOK_EVERY_S)[1]:
-            self._check_nodes([keeper for _, keeper in missing])
-        benches = ray.get(calls)
-        for (bundle, keeper), bench in zip(missing, benches, strict=True):
-            self._check(bench, bundle)
-            self._pools[bundle].append((keeper, bench))
+            self._check_nodes([supervisor for _, supervisor in missing])
+        locations = ray.get(calls)
+        for (bundle, supervisor), location in zip(missing, locations, strict=True):
+            self._check(location, bundle)
+            self._pools[bundle].append((supervisor, location))
             self._pools[bundle].sort(key=lambda one: (len(one[1].gpu), one[1].gpu))  # a gang has its node's first
         seated = [one for pool, ranks in zip(self._pools, self.seats, strict=True) for one in pool[:ranks]]
-        self._benches = [bench for _, bench in seated]
-        return [keeper for keeper, _ in seated]
+        self._locations = [location for _, location in seated]
+        return [supervisor for supervisor, _ in seated]
 
-    def _keeper(self, config: messages.TrialConfig, bundle: int) -> Any:
+    def _supervisor(self, config: messages.TrialConfig, bundle: int) -> Any:
         options = {
             # Else an actor waits 30 s for a call that was cancelled before it was sent, and then fails the next.
             "allow_out_of_order_execution": True,
@@ -384,31 +388,33 @@ class Group:
             "num_gpus": int(config.device == "gpu"),
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
         }
-        return ray.remote(Keeper).options(**options).remote()
+        return ray.remote(Supervisor).options(**options).remote()
 
     def _check_nodes(self, waiting: Sequence[Any]) -> None:
         """Ray would wait for ever for a node that has gone."""
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         for bundle, node in enumerate(self._node_ids):
             if node not in alive:
-                for keeper in waiting:
-                    ray.kill(keeper)
+                for supervisor in waiting:
+                    ray.kill(supervisor)
                 raise NodeGoneError(sum(self.seats[:bundle]), node)
 
-    def _check(self, bench: Bench, bundle: int) -> None:
-        wanted = self._node_ids[bundle] if self._node_ids else bench.node_id
-        if bench.node_id != wanted:
-            raise RuntimeError(f"a rank was to sit on node {wanted[:8]}, but sits on {bench.node} {bench.node_id[:8]}")
+    def _check(self, location: Location, bundle: int) -> None:
+        wanted = self._node_ids[bundle] if self._node_ids else location.node_id
+        if location.node_id != wanted:
+            raise RuntimeError(
+                f"a rank was to sit on node {wanted[:8]}, but sits on {location.node} {location.node_id[:8]}"
+            )
 
     def _hear(self, run: Any) -> None:
-        """What a keeper yields next: progress, or the end of its rank."""
+        """What a supervisor yields next: progress, or the end of its rank."""
         rank = self._running[run]
         try:
             heard = ray.get(next(run))
         except ray.exceptions.TaskCancelledError:
             heard = RankEnd(rank=rank, what="stopped", at=time.time())
         except ray.exceptions.RayError as error:
-            message = self._why_gone(self._keepers[rank], error)
+            message = self._why_gone(self._supervisors[rank], error)
             heard = RankEnd(rank=rank, what="lost", kind="node lost", message=message, at=time.time())
         if isinstance(heard, Progress):
             if rank == 0:
@@ -424,12 +430,12 @@ class Group:
         if heard.epoch and (not self.epochs or heard.epoch.epoch > self.epochs[-1].epoch):
             self.epochs.append(heard.epoch)
 
-    def _why_gone(self, keeper: Any, error: Exception) -> str:
+    def _why_gone(self, supervisor: Any, error: Exception) -> str:
         """Once Ray is sure that it is: until then its node would seem fit for the next attempt."""
         until = time.monotonic() + SURE_WITHIN_S
         while time.monotonic() < until:
             try:
-                ray.get(keeper.where.remote(), timeout=SURE_WITHIN_S)
+                ray.get(supervisor.where.remote(), timeout=SURE_WITHIN_S)
                 break  # it was only away for a moment
             except ray.exceptions.ActorDiedError as death:
                 return _reason(death)

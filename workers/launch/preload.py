@@ -1,6 +1,6 @@
 """All of the project that a rank may import, imported at once, and the fingerprint of what was imported.
 
-A node's nursery does so before it forks its first rank. From then on its ranks run what it has loaded, whatever
+A node's fork server does so before it forks its first rank. From then on its ranks run what it has loaded, whatever
 becomes of the files: an edit in the middle of a sweep changes nothing that runs. A rank that starts as a process of
 its own (`knobs.needs_own_process`) loads the files as they are when it starts, and has a fingerprint of its own: if
 they were edited meanwhile its trial is told apart from the others.

@@ -27,13 +27,13 @@ RING_BROKEN = ("HorovodInternalError", "Horovod has been shut down", "/gloo/", "
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class Provenance:
     """What a rank measures with."""
 
     software: str = ""  # fingerprints: of what its process has loaded,
     data_files: str = ""  # and of the files that it reads
 
-    def told(self, report: messages.RankReport, config: messages.TrialConfig) -> messages.RankReport:
+    def stamp(self, report: messages.RankReport, config: messages.TrialConfig) -> messages.RankReport:
         """Return the report with these; data that changed while it was read has two, and is like no other."""
         now = datafiles.of_trial(config)
         files = self.data_files if now == self.data_files else f"{self.data_files}>{now}"
@@ -48,13 +48,13 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
     _redirect(Path(order["log"]), keep=(channel_fd, beat_fd))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     voice = Voice(socket.socket(fileno=channel_fd), Beat(beat_fd))
-    code, made = 0, Made()
+    code, made = 0, Provenance()
     try:
         config = messages.trial_config(order["config"])
         os.environ.update(order["env"] | environment.environment(config))
         _check_variables(config)
-        made = Made(_software(order["software"]), datafiles.of_trial(config))
-        voice.sign = lambda report: made.told(report, config)
+        made = Provenance(_software(order["software"]), datafiles.of_trial(config))
+        voice.sign = lambda report: made.stamp(report, config)
         module, function = order["entry"].split(":")
         entry = getattr(importlib.import_module(module), function)
         entry(config, _remembering(Seat(**order["seat"]), made), voice)
@@ -82,11 +82,12 @@ def _secrets(named: Iterable[str]) -> list[str]:
 
 
 def _software(facts: Mapping[str, Any]) -> str:
-    """The fingerprint of what this process has loaded: what its nursery had, or, started by itself, what lies there."""
+    """The fingerprint of what this process has loaded: what its fork server had, or, started by itself, what is
+    there."""
     return fingerprint.digest(facts if facts.get("code") else preload.loaded(facts))
 
 
-def _remembering(seat: Seat, made: Made) -> Seat:
+def _remembering(seat: Seat, made: Provenance) -> Seat:
     """Windows that other code or other data have shown say nothing of these; nor do their checkpoints."""
     history = seat.history and str(paths.history_of(Path(seat.history), made.software, made.data_files))
     return dataclasses.replace(seat, history=history, made={**seat.made, **dataclasses.asdict(made)})
@@ -143,7 +144,7 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def _redirect(log: Path, keep: tuple[int, ...]) -> None:
-    """Everything the rank prints goes to its log; every descriptor of the nursery's is closed."""
+    """Everything the rank prints goes to its log; every descriptor of the fork server's is closed."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         os.dup2(out.fileno(), 1)

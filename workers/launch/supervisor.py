@@ -1,6 +1,6 @@
-"""Keeps one rank: has it forked by the node's nursery, listens to it, and says how it ended.
+"""Supervises one rank: has it forked by the node's fork server, listens to it, and says how it ended.
 
-A rank can end in any way (it raises, is killed, stops answering, never joins the ring) and the keeper always
+A rank can end in any way (it raises, is killed, stops answering, never joins the ring) and the supervisor always
 comes back with a `RankEnd`. Knows nothing of Ray.
 """
 
@@ -56,7 +56,7 @@ class RankEnd:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a nursery needs to fork a rank, and the rank to do its work."""
+    """What a fork server needs to fork a rank, and the rank to do its work."""
 
     config: messages.TrialConfig
     seat: Seat
@@ -67,13 +67,13 @@ class Order:
     gpus: tuple[str, ...] = ()  # of the gang on this node
 
 
-def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Iterator[Progress | RankEnd]:
+def supervise(order: Order, fork_server: str, is_called_off: Callable[[], bool]) -> Iterator[Progress | RankEnd]:
     """Start a rank and stay until it has ended, whatever way; afterwards no process of it is left.
 
     Yields its progress now and then and after each epoch, and its end last. Ends it early once `is_called_off` says so.
     """
-    # Where its temporary files go: a rank that is killed can't clear them away. Its nursery does, when the
-    # rank has ended; its keeper does too, should the nursery be killed.
+    # Where its temporary files go: a rank that is killed can't clear them away. Its fork server does, when the
+    # rank has ended; its supervisor does too, should the fork server be killed.
     _clear_away_what_nobody_holds()
     scratch = tempfile.mkdtemp(prefix=SCRATCH)
     scratch_fd = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
@@ -84,8 +84,8 @@ def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Itera
         os.ftruncate(beat_fd, BEAT.size)
         beat = Beat(beat_fd)
         ended: dict[str, Any] = {}
-        if not (line := _connected(order, nursery, is_called_off)):
-            ended = _no_nursery(order, is_called_off)
+        if not (line := _connected(order, fork_server, is_called_off)):
+            ended = _no_fork_server(order, is_called_off)
         else:
             with line:
                 socket.send_fds(line, [_encode(order, scratch)], [theirs.fileno(), beat_fd])
@@ -96,7 +96,7 @@ def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Itera
                     else:
                         ended = seen
         phase, step = beat.read()
-        told = _usage(order, ended.get("report"))
+        used = _usage(order, ended.get("report"))
         yield RankEnd(
             rank=order.seat.rank,
             phase=phase,
@@ -104,7 +104,7 @@ def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Itera
             at=time.time(),
             log=order.log,
             host=order.seat.host,
-            usage=told,
+            usage=used,
             **ended,
         )
     finally:
@@ -117,7 +117,7 @@ def keep(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> Itera
 
 @functools.cache  # once a process
 def _clear_away_what_nobody_holds() -> None:
-    """Such folders of keepers that were killed together with their nursery: as a whole machine is."""
+    """Such folders of supervisors that were killed together with their fork server: as a whole machine is."""
     for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError), _taken_from_nobody(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -125,7 +125,7 @@ def _clear_away_what_nobody_holds() -> None:
 
 @contextlib.contextmanager
 def _taken_from_nobody(folder: Path) -> Iterator[None]:
-    """Raises BlockingIOError where a keeper holds it, or may be about to."""
+    """Raises BlockingIOError where a supervisor holds it, or may be about to."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if time.time() - os.fstat(held).st_mtime < YOUNG_S:
@@ -136,17 +136,17 @@ def _taken_from_nobody(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def is_answering(nursery: str) -> bool:
+def is_answering(fork_server: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        return line.connect_ex(paths.nursery_address(nursery)) == 0
+        return line.connect_ex(paths.fork_server_address(fork_server)) == 0
 
 
-def _connected(order: Order, nursery: str, is_called_off: Callable[[], bool]) -> socket.socket | None:
-    give_up = time.monotonic() + order.config.deadlines.nursery_s
+def _connected(order: Order, fork_server: str, is_called_off: Callable[[], bool]) -> socket.socket | None:
+    give_up = time.monotonic() + order.config.deadlines.fork_server_s
     while time.monotonic() < give_up and not is_called_off():
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            line.connect(paths.nursery_address(nursery))
+            line.connect(paths.fork_server_address(fork_server))
             return line
         except OSError:
             line.close()
@@ -154,15 +154,15 @@ def _connected(order: Order, nursery: str, is_called_off: Callable[[], bool]) ->
     return None
 
 
-def _no_nursery(order: Order, is_called_off: Callable[[], bool]) -> dict[str, Any]:
+def _no_fork_server(order: Order, is_called_off: Callable[[], bool]) -> dict[str, Any]:
     if is_called_off():
         return {"what": "stopped"}
-    message = f"the node's nursery did not answer within {order.config.deadlines.nursery_s:g} s"
-    return {"what": "failed", "kind": "no nursery", "message": message}
+    message = f"the node's fork server did not answer within {order.config.deadlines.fork_server_s:g} s"
+    return {"what": "failed", "kind": "no fork server", "message": message}
 
 
 def _watched(
-    order: Order, nursery: socket.socket, voice: socket.socket, beat: Beat, is_called_off: Callable[[], bool]
+    order: Order, fork_server: socket.socket, voice: socket.socket, beat: Beat, is_called_off: Callable[[], bool]
 ) -> Iterator[Progress | dict[str, Any]]:
     """A rank's progress while it lives; at last, how it ended."""
     heard = b""
@@ -174,7 +174,7 @@ def _watched(
     kills_before = memory.kernel_kills()
     log_begin = os.path.getsize(order.log) if os.path.exists(order.log) else 0
     with selectors.DefaultSelector() as selector:
-        selector.register(nursery, selectors.EVENT_READ)
+        selector.register(fork_server, selectors.EVENT_READ)
         selector.register(voice, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select(LOOK_EVERY_S):
@@ -188,7 +188,7 @@ def _watched(
                     if not chunk:
                         selector.unregister(voice)
                     continue
-                message = json.loads(_receive(nursery) or "{}")
+                message = json.loads(_receive(fork_server) or "{}")
                 if "pid" in message:
                     pid = message["pid"]
                     continue
@@ -203,17 +203,17 @@ def _watched(
                 seen, since = beat.read(), now
             held = memory.resident(pid) if pid else 0
             if held > may_hold:
-                _hang_up(nursery)
+                _hang_up(fork_server)
                 yield _too_much(held, may_hold, order.config)
                 return
             limit_s = _limit_s(order, seen[0])
             if now - since > limit_s:
                 why = _stalled(seen, limit_s, pid)
-                _hang_up(nursery)
+                _hang_up(fork_server)
                 yield why
                 return
             if is_called_off():
-                _hang_up(nursery)
+                _hang_up(fork_server)
                 yield {"what": "stopped"}
                 return
             if now >= tell_at:
@@ -222,10 +222,10 @@ def _watched(
 
 
 def _limit_s(order: Order, phase: messages.Phase) -> float:
-    """How long a rank may stay in a phase. One that has TensorFlow to import starts as slowly as a nursery."""
+    """How long a rank may stay in a phase. One that has TensorFlow to import starts as slowly as a fork server."""
     deadlines = order.config.deadlines
     if phase == "start" and environment.needs_own_process(order.config.env):
-        return deadlines.nursery_s
+        return deadlines.fork_server_s
     return deadlines.for_phase(phase)
 
 
@@ -275,12 +275,12 @@ def _drained(voice: socket.socket) -> bytes:
     return heard
 
 
-def _hang_up(nursery: socket.socket) -> None:
-    """Have the nursery kill the rank, and wait until it has."""
+def _hang_up(fork_server: socket.socket) -> None:
+    """Have the fork server kill the rank, and wait until it has."""
     with contextlib.suppress(OSError):
-        nursery.shutdown(socket.SHUT_WR)
-        nursery.settimeout(10)
-        while nursery.recv(1 << 16):
+        fork_server.shutdown(socket.SHUT_WR)
+        fork_server.settimeout(10)
+        while fork_server.recv(1 << 16):
             pass
 
 
@@ -296,8 +296,8 @@ def _verdict(
     if exit_code is None:
         return {
             "what": "failed",
-            "kind": "nursery gone",
-            "message": "the node's nursery died, and the rank with it",
+            "kind": "fork server gone",
+            "message": "the node's fork server died, and the rank with it",
         }
     if exit_code == -signal.SIGKILL and was_killed_for_memory:
         message = "the kernel ended it because the node had no memory left"

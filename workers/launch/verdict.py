@@ -20,8 +20,8 @@ GRAVITY = (
     "killed",
     "exited",
     "raised",
-    "nursery gone",
-    "no nursery",
+    "fork server gone",
+    "no fork server",
     "no rendezvous",
     "stalled",
 )
@@ -56,7 +56,7 @@ def outcome(ends: Sequence[RankEnd], granted: Sequence[messages.Granted]) -> mes
 def _used(ends: Sequence[RankEnd]) -> dict[str, float]:
     """What the trial's nodes did, each told by one of its ranks."""
     of_nodes = [(end.usage, end.host) for end in ends if end.usage is not None]
-    return usage.combine([told for told, _ in of_nodes], [host for _, host in of_nodes])
+    return usage.combine([used for used, _ in of_nodes], [host for _, host in of_nodes])
 
 
 def _as_measured(place: messages.Granted, reports: Sequence[messages.RankReport]) -> messages.Granted:

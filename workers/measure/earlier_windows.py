@@ -14,8 +14,8 @@ from workers.measure import steady
 def load(file: str) -> steady.Known:
     """Return what the file holds; nothing is known where there is none, or it can't be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        told = json.loads(Path(file).read_text())
-        return steady.Known(**{name: type(getattr(steady.NOTHING, name))(value) for name, value in told.items()})
+        kept = json.loads(Path(file).read_text())
+        return steady.Known(**{name: type(getattr(steady.NOTHING, name))(value) for name, value in kept.items()})
     return steady.NOTHING
 
 

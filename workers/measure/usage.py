@@ -130,7 +130,7 @@ class Stretch(NamedTuple):
         return (self.end - self.begin) * (self.after.monotonic - self.before.monotonic)
 
 
-class Seen(NamedTuple):
+class PartInWindow(NamedTuple):
     """One part of a quantity over a window: the mean of its readings or of its growth a second."""
 
     mean: float
@@ -149,7 +149,7 @@ def summary(
     some of them would pass for one of all.
     """
     stretches = _stretches(within(source, start_at, end_at) if isinstance(source, Path) else source, start_at, end_at)
-    return _told(stretches, start_at, end_at, FIGURES, gpus)
+    return _figures_of(stretches, start_at, end_at, FIGURES, gpus)
 
 
 def combine(nodes: Sequence[Mapping[str, float]], machines: Sequence[str] = ()) -> dict[str, float]:
@@ -162,15 +162,15 @@ def combine(nodes: Sequence[Mapping[str, float]], machines: Sequence[str] = ()) 
     has GPUs, which samples don't tell.
     """
     reductions = {**COUNTS, **{name: figure.over_nodes for name, figure in FIGURES.items()}}
-    told = {}
+    combined = {}
     for name, over_nodes in reductions.items():
         every = [node.get(name) for node in nodes]
         if not name.startswith("gpu_"):
             every = _of_machines(every, machines)
         parts = [part for part in every if part is not None]
         if parts and (len(parts) == len(every) or over_nodes is not sum):
-            told[name] = over_nodes(parts)
-    return told
+            combined[name] = over_nodes(parts)
+    return combined
 
 
 def _of_machines(parts: Sequence[float | None], machines: Sequence[str]) -> list[float | None]:
@@ -199,13 +199,13 @@ def series(
     for last in range(1, len(known)):
         begin, end = known[first].at, known[last].at
         if end - begin >= step_s:
-            told = _told(_stretches(known[first : last + 1], begin, end), begin, end, wanted)
-            rows.append({"at": end, **{name: told[name] for name in wanted if name in told}})
+            found = _figures_of(_stretches(known[first : last + 1], begin, end), begin, end, wanted)
+            rows.append({"at": end, **{name: found[name] for name in wanted if name in found}})
             first = last
     return rows
 
 
-def _told(
+def _figures_of(
     stretches: Sequence[Stretch],
     start_at: float,
     end_at: float,
@@ -216,7 +216,7 @@ def _told(
         return {}
     window_s = end_at - start_at
     times = {time for stretch in stretches for time in (stretch.before.at, stretch.after.at)}
-    told = {
+    found = {
         "samples": sum(start_at <= time <= end_at for time in times),
         "sampled_s": sum(stretch.seconds for stretch in stretches),
     }
@@ -229,8 +229,8 @@ def _told(
         if seen and all(it.seconds >= LEAST_SEEN * window_s for it in seen.values()):
             parts = [it.largest if figure.over_time == "max" else it.mean for it in seen.values()]
             whole = window_s if figure.over_time == "total" else 1
-            told[name] = figure.over_parts(parts) * whole / figure.unit
-    return told
+            found[name] = figure.over_parts(parts) * whole / figure.unit
+    return found
 
 
 def _stretches(known: Sequence[Sample], start_at: float, end_at: float) -> list[Stretch]:
@@ -245,9 +245,9 @@ def _stretches(known: Sequence[Sample], start_at: float, end_at: float) -> list[
     return found
 
 
-def _seen(stretches: Sequence[Stretch], quantity: str, counts_up: bool) -> dict[str, Seen]:
+def _seen(stretches: Sequence[Stretch], quantity: str, counts_up: bool) -> dict[str, PartInWindow]:
     """By part. A counter that has fallen began anew in between, and that stretch tells nothing of it."""
-    seen: dict[str, Seen] = {}
+    seen: dict[str, PartInWindow] = {}
     for stretch in stretches:
         before, after = (sample.values.get(quantity, {}) for sample in (stretch.before, stretch.after))
         between_s = stretch.after.monotonic - stretch.before.monotonic
@@ -260,5 +260,5 @@ def _seen(stretches: Sequence[Stretch], quantity: str, counts_up: bool) -> dict[
                 first = last = growth / between_s
             total, largest, seconds = seen.get(part, (0.0, first, 0.0))
             total += (first + last) / 2 * stretch.seconds
-            seen[part] = Seen(total, max(largest, first, last), seconds + stretch.seconds)
-    return {part: Seen(total / seconds, largest, seconds) for part, (total, largest, seconds) in seen.items()}
+            seen[part] = PartInWindow(total, max(largest, first, last), seconds + stretch.seconds)
+    return {part: PartInWindow(total / seconds, largest, seconds) for part, (total, largest, seconds) in seen.items()}

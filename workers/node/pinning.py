@@ -37,7 +37,7 @@ class Pins(NamedTuple):
         return f"compute {listed(self.compute)}" + (f", decode {listed(self.decode)}" if self.decode else "")
 
 
-class Decision(NamedTuple):
+class PinDecision(NamedTuple):
     pins: Pins | None  # None: the rank may run anywhere
     note: str  # why it may, or what was not known; empty where there is nothing to say
 
@@ -72,23 +72,23 @@ def of_rank(
     decode: int,
     near: Callable[[str], Collection[int]] = near_gpu,
     quota: float = math.inf,
-) -> Decision:
+) -> PinDecision:
     """A rank's pins on a node that the trial has to itself. It has `decode` threads of its own, or none. `quota` is the
     container's, in logical cores."""
     if config.isolation == "shared":
-        return Decision(None, "isolation is shared: other trials run on the node")
+        return PinDecision(None, "isolation is shared: other trials run on the node")
     if seat.shares_machine:
-        return Decision(None, "another of Ray's nodes is on the same machine: its ranks may run on these cores")
+        return PinDecision(None, "another of Ray's nodes is on the same machine: its ranks may run on these cores")
     logical = sum(len(core.cpus) for core in topology.cores)
     if quota < logical:
-        return Decision(None, f"the container's quota is the time of {quota:g} of its {logical} cores")
+        return PinDecision(None, f"the container's quota is the time of {quota:g} of its {logical} cores")
     gpus = seat.gpus or ("",) * seat.local_size
     spare = len(topology.cores) // seat.local_size - decode
     compute = config.cores_per_worker if config.device == "cpu" else max(1, min(SPARE_CORES, spare))
     found = assigned(topology.cores, [near(gpu) if gpu else () for gpu in gpus], compute, decode)
     if isinstance(found, str):
-        return Decision(None, found)
-    return Decision(found[seat.local_rank], "" if topology.has_siblings else NO_SIBLINGS)
+        return PinDecision(None, found)
+    return PinDecision(found[seat.local_rank], "" if topology.has_siblings else NO_SIBLINGS)
 
 
 def assigned(cores: Sequence[Core], near: Sequence[Collection[int]], compute: int, decode: int) -> list[Pins] | str:

@@ -22,7 +22,7 @@ ALL_LINKS = 0xFFFFFFFF
 Values = dict[str, dict[str, float]]  # by quantity, then by core, disk, interface, port or GPU; "" for the node
 
 
-class Source(NamedTuple):
+class ReadingSource(NamedTuple):
     """Something that can be read again and again. Raises OSError, ValueError or LookupError when it can't be."""
 
     name: str
@@ -34,13 +34,13 @@ class Missing(NamedTuple):
     why: str
 
 
-def found(proc: str = "/proc", sys: str = "/sys") -> tuple[list[Source], list[Missing]]:
+def found(proc: str = "/proc", sys: str = "/sys") -> tuple[list[ReadingSource], list[Missing]]:
     """What this node can tell, and what it can't. Those that may take milliseconds come last."""
     things = [*_of_the_system(proc, sys), *_of_infiniband(sys), *_of_energy(sys), *_of_gpus()]
-    return [it for it in things if isinstance(it, Source)], [it for it in things if isinstance(it, Missing)]
+    return [it for it in things if isinstance(it, ReadingSource)], [it for it in things if isinstance(it, Missing)]
 
 
-class Kept:
+class KernelFile:
     """A file of the kernel, held open: each read gives what it says now."""
 
     def __init__(self, path: str) -> None:
@@ -53,7 +53,7 @@ class Kept:
         return said.decode(errors="replace")
 
 
-def _of_the_system(proc: str, sys: str) -> Iterator[Source | Missing]:
+def _of_the_system(proc: str, sys: str) -> Iterator[ReadingSource | Missing]:
     parsers: dict[str, Callable[[str], Values]] = {
         "stat": processor_seconds,
         "meminfo": memory_bytes,
@@ -64,12 +64,12 @@ def _of_the_system(proc: str, sys: str) -> Iterator[Source | Missing]:
         yield _opened(f"{proc}/{name}", [f"{proc}/{name}"], parse)
 
 
-def _opened(name: str, paths: list[str], parse: Callable[..., Values]) -> Source | Missing:
+def _opened(name: str, paths: list[str], parse: Callable[..., Values]) -> ReadingSource | Missing:
     try:
-        files = [Kept(path) for path in paths]
+        files = [KernelFile(path) for path in paths]
     except OSError as error:
         return Missing(name, str(error))
-    return Source(name, lambda: parse(*(file.read() for file in files)))
+    return ReadingSource(name, lambda: parse(*(file.read() for file in files)))
 
 
 def processor_seconds(stat: str) -> Values:
@@ -139,7 +139,7 @@ def real_interfaces(sys: str) -> set[str]:
     return {path.split("/")[-2] for path in glob.glob(f"{sys}/class/net/*/device")}
 
 
-def _of_infiniband(sys: str) -> Iterator[Source | Missing]:
+def _of_infiniband(sys: str) -> Iterator[ReadingSource | Missing]:
     for port in sorted(glob.glob(f"{sys}/class/infiniband/*/ports/*")):
         parts = port.split("/")
         name = f"{parts[-3]}/{parts[-1]}"
@@ -152,7 +152,7 @@ def port_bytes(sent: str, received: str, name: str) -> Values:
     return {"ib_send_bytes": {name: int(sent) * 4}, "ib_receive_bytes": {name: int(received) * 4}}
 
 
-def _of_energy(sys: str) -> Iterator[Source | Missing]:
+def _of_energy(sys: str) -> Iterator[ReadingSource | Missing]:
     """Of processor packages; what lies within a package (cores, DRAM) is left out."""
     zones = sorted(glob.glob(f"{sys}/class/powercap/intel-rapl:*"))
     packages = [zone for zone in zones if text(f"{zone}/name").startswith("package")]
@@ -162,12 +162,12 @@ def _of_energy(sys: str) -> Iterator[Source | Missing]:
         name = text(f"{zone}/name")
         range_uj = text(f"{zone}/max_energy_range_uj")
         if range_uj:
-            yield _opened(f"cpu_energy_j of {name}", [f"{zone}/energy_uj"], Meter(name, int(range_uj)).read)
+            yield _opened(f"cpu_energy_j of {name}", [f"{zone}/energy_uj"], EnergyMeter(name, int(range_uj)).read)
         else:
             yield Missing(f"cpu_energy_j of {name}", "where it begins anew can't be read")
 
 
-class Meter:
+class EnergyMeter:
     """Goes on counting where a counter of microjoules begins anew at its range."""
 
     def __init__(self, name: str, range_uj: int) -> None:
@@ -196,7 +196,7 @@ def nvml() -> tuple[Any, str]:
     return pynvml, ""
 
 
-def _of_gpus() -> Iterator[Source | Missing]:
+def _of_gpus() -> Iterator[ReadingSource | Missing]:
     library, why = nvml()
     if not library:
         yield Missing("GPUs", why)
@@ -209,9 +209,9 @@ def _of_gpus() -> Iterator[Source | Missing]:
             yield Missing(f"GPU {index}", str(error))
     for name, gpu in gpus.items():
         for quantity, ask in _questions(library).items():
-            yield Source(f"{quantity} of GPU {name}", partial(_asked, library, quantity, ask, name, gpu))
+            yield ReadingSource(f"{quantity} of GPU {name}", partial(_asked, library, quantity, ask, name, gpu))
     if gpus:
-        yield Source("PCIe of GPUs", InTurn(library, gpus).read)
+        yield ReadingSource("PCIe of GPUs", InTurn(library, gpus).read)
 
 
 def _asked(library: Any, quantity: str, ask: Callable[[Any], float], name: str, gpu: Any) -> Values:

@@ -5,7 +5,7 @@
 Python takes a `.pyc` for as good as its source if the source's size and second are those that it was compiled from.
 A copy that keeps times, or two edits within a second, is enough for what runs to be another program than what lies
 there. A fingerprint of the files would then name a program that nobody has measured. So what measures, a node's
-nursery and each rank that is a process of its own, starts here: this file is run by its path, which Python always
+fork server and each rank that is a process of its own, starts here: this file is run by its path, which Python always
 compiles, and every module of the project behind it is compiled from the bytes that its loader has read. The loader
 keeps their digest. All else, TensorFlow above all, comes from its `.pyc` as usual.
 

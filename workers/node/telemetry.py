@@ -42,7 +42,7 @@ def sample(path: str, every_s: float) -> None:
             return
 
 
-def take(sources: list[readings.Source]) -> tuple[readings.Values, list[readings.Missing]]:
+def take(sources: list[readings.ReadingSource]) -> tuple[readings.Values, list[readings.Missing]]:
     """What the sources say now. Those that can't be read are taken off the list."""
     values: readings.Values = {}
     gone = []

@@ -122,8 +122,8 @@ class _Request(http.server.BaseHTTPRequestHandler):
             self._answer(200, value)
 
     def do_PUT(self) -> None:
-        told = self.headers.get("Content-Length", "")
-        length = int(told) if told.isdecimal() and len(told) < 10 else LARGEST_VALUE + 1
+        header = self.headers.get("Content-Length", "")
+        length = int(header) if header.isdecimal() and len(header) < 10 else LARGEST_VALUE + 1
         value = self.rfile.read(length) if length <= LARGEST_VALUE else b""
         if len(value) != length:
             self._answer(400)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sweeps.analysis.findings.best import Best
     from sweeps.analysis.study import Study
 
-__all__ = ["Finding", "Findings", "Rule", "Severity", "Sureness", "of"]
+__all__ = ["Finding", "Findings", "Rule", "Severity", "Sureness", "find"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Findings:
         return f"[{', '.join(kept)}]"
 
 
-def of(study: Study) -> Findings:
+def find(study: Study) -> Findings:
     """What a sweep found."""
-    top = best.of(study)
-    first = [*best.told(study, top)] if top else [*outcomes.nothing_measured(study)]
+    top = best.find(study)
+    first = [*best.findings(study, top)] if top else [*outcomes.nothing_measured(study)]
     return Findings(
         (*first, *outcomes.cached(study), *outcomes.begun_anew(study), *outcomes.incomplete(study), *_doubts(study)),
         top,

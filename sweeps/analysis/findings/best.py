@@ -90,7 +90,7 @@ class Best:
         return math.ceil(self.pick.enough) if self.pick.enough <= MOST_REPEATS else 0
 
 
-def of(study: Study) -> Best | None:
+def find(study: Study) -> Best | None:
     """The sweep's best cell; None where nothing was measured."""
     if study.measured.empty:
         return None
@@ -123,7 +123,7 @@ def _short_of_an_end(study: Study) -> pd.DataFrame:
     return trials[~trials["outcome"].isin(["completed", "cancelled"])]
 
 
-def told(study: Study, best: Best) -> Iterator[Finding]:
+def findings(study: Study, best: Best) -> Iterator[Finding]:
     """The answer, then its notes."""
     yield _answer(study, best)
     if not best.is_alone:

@@ -57,7 +57,7 @@ def lines(steps: list[NextStep]) -> list[str]:
     return [f"  {step.word:<7} {step.what}{f'   ({step.why})' if step.why else ''}" for step in steps]
 
 
-def of(study: Study, found: Findings, at: Situation) -> list[NextStep]:
+def suggest(study: Study, found: Findings, at: Situation) -> list[NextStep]:
     """The steps that fit how the sweep ended, in the order to take them."""
     return [*_looks(study, found, at), *_after(study, found, at)]
 
@@ -148,8 +148,8 @@ def _more(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
         if "hardware" not in best.unlike:  # else it would run on unlike nodes again
             yield from _again(study, at, "", f"measures all cells alike: these have {best.measured_with}")
     elif best.repeats:
-        told = "its intervals need repeats" if best.pick.singles else "would tell the best from the nearest"
-        yield from _again(study, at, f"repeats={max(best.repeats, study.facts.spec.repeats + 1)}", told)
+        reason = "its intervals need repeats" if best.pick.singles else "would tell the best from the nearest"
+        yield from _again(study, at, f"repeats={max(best.repeats, study.facts.spec.repeats + 1)}", reason)
     elif best.is_alone and int(best.top["n"]) == 1:
         yield from _again(study, at, "repeats=3", "a single repeat has no interval")
     elif best.is_shown and not study.is_convergence:

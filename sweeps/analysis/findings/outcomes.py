@@ -27,9 +27,9 @@ def ends(study: Study) -> str:
     counts = collections.Counter(study.trials["outcome"])
     if not counts:
         return "no trial has ended"
-    told = ", ".join(f"{counts[status]} {status}" for status in get_args(Status) if counts[status])
+    counted = ", ".join(f"{counts[status]} {status}" for status in get_args(Status) if counts[status])
     cells = study.cells["cell"].nunique()
-    return f"{len(study.trials)} trials of {cells} cell{'' if cells == 1 else 's'}: {told}"
+    return f"{len(study.trials)} trials of {cells} cell{'' if cells == 1 else 's'}: {counted}"
 
 
 def nothing_measured(study: Study) -> Iterator[Finding]:
@@ -82,8 +82,10 @@ def doubts(study: Study) -> Iterator[Finding]:
     yield from withheld(trials)
     loose = done[done["is_pinned"] == 0]
     if len(loose):
-        told = [str(words).removeprefix(rows.NOT_PINNED) for words in loose["pinned"] if words]  # not by cached trials
-        why = f": {told[0]}" if told else ""
+        not_pinned = [
+            str(words).removeprefix(rows.NOT_PINNED) for words in loose["pinned"] if words
+        ]  # not by cached trials
+        why = f": {not_pinned[0]}" if not_pinned else ""
         says = f"in {len(loose)} of {len(done)} trials the ranks had no cores of their own{why}"
         yield doubt("not pinned", says, tuple(dict.fromkeys(loose["cell"])))
     bad = trials[trials["outcome"].isin(["failed", "lost"])]
@@ -103,8 +105,8 @@ def withheld(trials: pd.DataFrame) -> Iterator[Finding]:
     loose = done[_is_loose(done)]
     if len(loose):
         reasons = loose["why_withheld"].astype(str).replace("", "of an earlier sweep").value_counts()
-        told = ", ".join(f"{count} {why}" for why, count in reasons.items())
-        says = f"{len(loose)} of {len(done)} trials have no interval of their own ({told})"
+        counted = ", ".join(f"{count} {why}" for why, count in reasons.items())
+        says = f"{len(loose)} of {len(done)} trials have no interval of their own ({counted})"
         yield doubt("withheld", f"{says}: a cell's comes from its repeats", tuple(dict.fromkeys(loose["cell"])))
 
 

@@ -140,11 +140,11 @@ class Learner:
     def _learn(self, ring: Ring, images: Any, labels: Any, weights: Any) -> Any:
         import tensorflow as tf
 
-        gradients, told = self._gradients(images, labels, weights)
+        gradients, sums = self._gradients(images, labels, weights)
         with tf.control_dependencies(gradients[:1]):  # the last to appear: what is asked travels with it
             asked = self._asked(ring)
         self._scaled.apply(ring.average(gradients))
-        return tf.concat([told, [asked]], axis=0)
+        return tf.concat([sums, [asked]], axis=0)
 
     def _differentiate(self, images: Any, labels: Any, weights: Any) -> Any:
         import tensorflow as tf

@@ -62,14 +62,14 @@ def of_gang(ring: Ring, own: Made, local_rank: int) -> Made:
     words = gathered(ring, json.dumps([local_rank, *(own.get(name, "") for name in OF_A_RANK)]))
     places, *sides = zip(*(json.loads(word) for word in words), strict=True)
     nodes = [*itertools.accumulate(place == 0 for place in places)]
-    told = {name: joined(zip(nodes, side, strict=True)) for name, side in zip(OF_A_RANK, sides, strict=True)}
-    return {**own, **told}
+    joint = {name: joined(zip(nodes, side, strict=True)) for name, side in zip(OF_A_RANK, sides, strict=True)}
+    return {**own, **joint}
 
 
 def save(path: Path, variables: Sequence[Any], epochs: Sequence[EpochRecord], made: Made) -> None:
-    told = {"made": dict(made), "epochs": [messages.to_json(epoch) for epoch in epochs]}
+    header = {"made": dict(made), "epochs": [messages.to_json(epoch) for epoch in epochs]}
     with written_whole(path) as partial, partial.open("wb") as file:
-        np.savez(file, np.array(json.dumps(told)), *(variable.numpy() for variable in variables))
+        np.savez(file, np.array(json.dumps(header)), *(variable.numpy() for variable in variables))
 
 
 def kept(path: Path) -> Kept | None:
@@ -78,10 +78,10 @@ def kept(path: Path) -> Kept | None:
         return None
     try:
         with np.load(path) as saved:
-            told = json.loads(str(saved["arr_0"]))
-        is_signed = isinstance(told, dict)
-        epochs = tuple(EpochRecord(**epoch) for epoch in (told["epochs"] if is_signed else told))
-        return Kept(epochs, told["made"] if is_signed else None)
+            header = json.loads(str(saved["arr_0"]))
+        is_signed = isinstance(header, dict)
+        epochs = tuple(EpochRecord(**epoch) for epoch in (header["epochs"] if is_signed else header))
+        return Kept(epochs, header["made"] if is_signed else None)
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise _not_ours(path, error) from error
 
@@ -120,8 +120,8 @@ def unlike(found: Kept, made: Made) -> str:
     if found.made is None:
         return f"{rule} was written by an earlier version, which did not say of what it was"
     others = [name for name in WORDS if found.made.get(name, "") != made.get(name, "")]
-    told = [f"{WORDS[name]} (then {found.made.get(name) or '–'}, now {made.get(name) or '–'})" for name in others]
-    return f"{rule} is of other {', other '.join(told)}" if told else ""
+    differing = [f"{WORDS[name]} (then {found.made.get(name) or '–'}, now {made.get(name) or '–'})" for name in others]
+    return f"{rule} is of other {', other '.join(differing)}" if differing else ""
 
 
 def _not_ours(path: Path, error: Exception) -> Fault:

@@ -179,13 +179,13 @@ class _Rounds:
         import numpy as np  # which the control plane, asking what looking costs, does without
 
         self._ring, self._learner, self._feed, self._parts = ring, learner, feed, parts
-        self._told, self._beaten = beat, 0
+        self._report_beat, self._beaten = beat, 0
         usual_s = feed.waited_s if "input" in parts else 0.0
         self._usual_s = usual_s if usual_s > NOTICED * step_s else 0.0  # that a batch is waited for, 0 where none is
         self._patience_s = PATIENCE * step_s
-        told = np.zeros(1 + ring.size)
-        told[0], told[1 + ring.rank] = usual_s > WAITING * step_s, burst
-        waiting, *bursts = ring.total(told)
+        shared = np.zeros(1 + ring.size)
+        shared[0], shared[1 + ring.rank] = usual_s > WAITING * step_s, burst
+        waiting, *bursts = ring.total(shared)
         self._is_waited_for = bool(waiting)  # at some rank
         self._burst = round(max(bursts))
 
@@ -240,5 +240,5 @@ class _Rounds:
         return tuple(times[settling:])
 
     def _beat(self) -> None:
-        self._told(self._beaten)
+        self._report_beat(self._beaten)
         self._beaten += 1

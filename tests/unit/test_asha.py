@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.scheduling.asha import Arrival, Equals, Rungs, arrival, equals
-from sweeps.scheduling.cache import Made
+from sweeps.scheduling.cache import NodeContents
 from tests.unit.simulations import learning
 from workers.contract import messages
 from workers.contract.messages import EpochRecord, TrialConfig
 
 IMAGES = "data/imagenet"  # what these trials learn
-NEW = Made("v100", "sw", {IMAGES: "ff", "elsewhere": "ee"})
+NEW = NodeContents("v100", "sw", {IMAGES: "ff", "elsewhere": "ee"})
 NODES = {"a": NEW, "b": NEW, "old": dataclasses.replace(NEW, hardware="p100")}
 ACCURACIES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 

@@ -204,7 +204,7 @@ def test_a_command_that_is_suggested_goes_where_the_one_that_suggests_it_was_don
     verb, *options = command.split()
     with caller.known(form if is_given else "", kind):  # type: ignore[arg-type]
         here = caller.command(verb, *options, *WORDS[command])
-        told = caller.told()
+        told = caller.as_json()
     monkeypatch.setenv(caller.CALLED, told)
     assert caller.command(verb, *options, *WORDS[command]) == here
     words = ["cluster.yaml" if word == caller.FILE else word for word in shlex.split(here)]  # as the user fills it in

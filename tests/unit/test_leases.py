@@ -16,7 +16,7 @@ from sweeps.scheduling.cache import Cache
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.feasibility import Feasibility
-from sweeps.scheduling.leases import SILENT_S, Commons, Need, Terms
+from sweeps.scheduling.leases import SILENT_S, Leases, LeaseTerms, Need
 from sweeps.scheduling.packing import Start
 from sweeps.scheduling.search import Listed
 from sweeps.spec.arrangements import Node
@@ -34,20 +34,20 @@ class Greedy:
 
     name: str
     trials: Sequence[tuple[int, float]]
-    terms: Terms = dataclasses.field(default_factory=Terms)
+    terms: LeaseTerms = dataclasses.field(default_factory=LeaseTerms)
     joins_at: float = 0.0
     used: float = 0.0  # node-seconds
     started: list[tuple[float, int]] = dataclasses.field(default_factory=list)
     running: dict[str, float] = dataclasses.field(default_factory=dict)  # nodes, and until when
 
-    def turn(self, commons: Commons, nodes: dict[str, int], now: float) -> None:
+    def turn(self, leases: Leases, nodes: dict[str, int], now: float) -> None:
         """Ask and start, as often as something can be started."""
         self.running = {node: until for node, until in self.running.items() if until > now}
         while True:
             count, seconds = self.trials[len(self.started) % len(self.trials)]
             busy = {node: until - now for node, until in self.running.items()}
-            taken = commons.ask(self.name, self.terms, busy, [need(count, nodes)], nodes, now)
-            check(commons, {self.name: self.terms})
+            taken = leases.ask(self.name, self.terms, busy, [need(count, nodes)], nodes, now)
+            check(leases, {self.name: self.terms})
             usable = sorted(nodes.keys() - taken.keys() - self.running.keys())
             room = (self.terms.max_nodes or len(nodes)) - len(self.running)
             if len(usable) < count or room < count:
@@ -61,24 +61,24 @@ def need(count: int, nodes: dict[str, int]) -> Need:
     return (frozenset(nodes),) * count
 
 
-def check(commons: Commons, terms: dict[str, Terms]) -> None:
+def check(leases: Leases, terms: dict[str, LeaseTerms]) -> None:
     """No node is leased twice, and nobody has more than it may."""
-    leases = commons.leases
-    assert max(Counter(itertools.chain(*leases.values())).values(), default=0) <= 1
+    held = leases.by_sweep
+    assert max(Counter(itertools.chain(*held.values())).values(), default=0) <= 1
     for name, its in terms.items():
-        assert its.max_nodes is None or len(leases.get(name, ())) <= its.max_nodes
+        assert its.max_nodes is None or len(held.get(name, ())) <= its.max_nodes
 
 
 def played(nodes: dict[str, int], sweeps: Sequence[Greedy], until_s: float) -> None:
     """Each asks when it starts, once a second, and when a trial of its own ends."""
-    commons, number = Commons(), itertools.count()
+    leases, number = Leases(), itertools.count()
     known: dict[str, set[float]] = {sweep.name: set() for sweep in sweeps}
     asks = [(sweep.joins_at + 0.01 * n, next(number), sweep, True) for n, sweep in enumerate(sweeps)]
     heapq.heapify(asks)
     while asks[0][0] < until_s:
         now, _, sweep, is_regular = heapq.heappop(asks)
         before = len(sweep.started)
-        sweep.turn(commons, nodes, now)
+        sweep.turn(leases, nodes, now)
         if len(sweep.started) > before:
             for end in set(sweep.running.values()) - known[sweep.name]:
                 heapq.heappush(asks, (end, next(number), sweep, False))
@@ -109,7 +109,8 @@ def test_no_node_is_leased_twice_no_cap_is_passed_and_everybody_starts_again_and
     drawn: list[tuple[list[tuple[int, float]], float, int | None, float]], count: int
 ) -> None:
     sweeps = [
-        Greedy(str(n), trials, Terms(priority, cap), joins) for n, (trials, priority, cap, joins) in enumerate(drawn)
+        Greedy(str(n), trials, LeaseTerms(priority, cap), joins)
+        for n, (trials, priority, cap, joins) in enumerate(drawn)
     ]
     played(dict.fromkeys((f"n{n}" for n in range(count)), 1), sweeps, 500.0)
     for sweep in sweeps:
@@ -129,7 +130,7 @@ def test_two_that_want_all_they_can_get_have_equal_gpu_seconds(count: int, one_s
 
 
 def test_one_of_twice_the_priority_has_twice_the_gpu_seconds() -> None:
-    one, other = Greedy("one", [(1, 10.0)], Terms(priority=2.0)), Greedy("other", [(1, 10.0)])
+    one, other = Greedy("one", [(1, 10.0)], LeaseTerms(priority=2.0)), Greedy("other", [(1, 10.0)])
     played(four(), [one, other], 2000.0)
     assert 1.9 <= one.used / other.used <= 2.1
 
@@ -143,31 +144,31 @@ def test_a_gang_of_every_node_starts_beside_a_stream_of_small_trials() -> None:
 
 
 def test_a_sweep_alone_gets_every_node_and_gives_back_what_it_does_not_use() -> None:
-    commons = Commons()
-    assert not commons.ask("a", Terms(), {}, [], four(), 0.0)
-    taken = commons.ask("b", Terms(), {}, [need(2, four())], four(), 0.1)
+    leases = Leases()
+    assert not leases.ask("a", LeaseTerms(), {}, [], four(), 0.0)
+    taken = leases.ask("b", LeaseTerms(), {}, [need(2, four())], four(), 0.1)
     assert len(taken) == 4  # leased until it asks again
-    assert len(commons.ask("a", Terms(), {"n0": 5.0}, [need(1, four())], four(), 0.2)) == 3 - 1
-    assert len(commons.ask("b", Terms(), {}, [need(2, four())], four(), 0.3)) == 2
+    assert len(leases.ask("a", LeaseTerms(), {"n0": 5.0}, [need(1, four())], four(), 0.2)) == 3 - 1
+    assert len(leases.ask("b", LeaseTerms(), {}, [need(2, four())], four(), 0.3)) == 2
 
 
 def test_it_is_told_when_what_others_use_comes_free() -> None:
-    commons = Commons()
-    commons.ask("a", Terms(), {"n0": 30.0}, [], four(), 0.0)
-    commons.ask("a", Terms(max_nodes=1), {"n0": 20.0}, [], four(), 10.0)
-    assert commons.ask("b", Terms(), {}, [need(1, four())], four(), 15.0) == {"n0": 15.0}
+    leases = Leases()
+    leases.ask("a", LeaseTerms(), {"n0": 30.0}, [], four(), 0.0)
+    leases.ask("a", LeaseTerms(max_nodes=1), {"n0": 20.0}, [], four(), 10.0)
+    assert leases.ask("b", LeaseTerms(), {}, [need(1, four())], four(), 15.0) == {"n0": 15.0}
 
 
 def test_what_is_beyond_a_gangs_need_others_may_use() -> None:
-    commons, nodes = Commons(), four()
+    leases, nodes = Leases(), four()
     large, small = frozenset({"n0", "n1", "n2"}), frozenset(nodes)
-    commons.ask("stream", Terms(), {"n0": 100.0}, [], nodes, 0.0)
-    commons.ask("stream", Terms(), {"n0": 100.0}, [(small,)], nodes, 0.0)
-    taken = commons.ask("gang", Terms(), {}, [(large, large, large)], nodes, 1.0)
-    commons.ask("stream", Terms(), {"n0": 99.0}, [(small,)], nodes, 2.0)
-    taken = commons.ask("gang", Terms(), {}, [(large, large, large)], nodes, 3.0)
+    leases.ask("stream", LeaseTerms(), {"n0": 100.0}, [], nodes, 0.0)
+    leases.ask("stream", LeaseTerms(), {"n0": 100.0}, [(small,)], nodes, 0.0)
+    taken = leases.ask("gang", LeaseTerms(), {}, [(large, large, large)], nodes, 1.0)
+    leases.ask("stream", LeaseTerms(), {"n0": 99.0}, [(small,)], nodes, 2.0)
+    taken = leases.ask("gang", LeaseTerms(), {}, [(large, large, large)], nodes, 3.0)
     assert nodes.keys() - taken.keys() <= {"n1", "n2"}
-    kept = nodes.keys() - commons.ask("stream", Terms(), {"n0": 96.0}, [(small,)], nodes, 4.0).keys()
+    kept = nodes.keys() - leases.ask("stream", LeaseTerms(), {"n0": 96.0}, [(small,)], nodes, 4.0).keys()
     assert kept == {"n0", "n3"}
 
 
@@ -178,37 +179,37 @@ def test_one_that_came_late_gets_its_part_from_now_on_and_nothing_for_the_time_b
 
 
 def test_a_sweep_that_is_silent_has_gone() -> None:
-    commons = Commons()
-    commons.ask("a", Terms(), dict.fromkeys(four(), 1000.0), [], four(), 0.0)
-    assert len(commons.ask("b", Terms(), {}, [need(1, four())], four(), SILENT_S)) == 4
-    assert not commons.ask("b", Terms(), {}, [need(1, four())], four(), SILENT_S + 1)
+    leases = Leases()
+    leases.ask("a", LeaseTerms(), dict.fromkeys(four(), 1000.0), [], four(), 0.0)
+    assert len(leases.ask("b", LeaseTerms(), {}, [need(1, four())], four(), SILENT_S)) == 4
+    assert not leases.ask("b", LeaseTerms(), {}, [need(1, four())], four(), SILENT_S + 1)
     # It is back: what another has by now stays the other's.
-    taken = commons.ask("a", Terms(), dict.fromkeys(four(), 900.0), [], four(), SILENT_S + 2)
+    taken = leases.ask("a", LeaseTerms(), dict.fromkeys(four(), 900.0), [], four(), SILENT_S + 2)
     assert len(taken) == 4
-    check(commons, {})
+    check(leases, {})
 
 
 def test_one_that_was_lost_first_hears_what_is_in_use() -> None:
-    commons = Commons(opens_at=10.0)
-    assert len(commons.ask("b", Terms(), {}, [need(1, four())], four(), 1.0)) == 4
-    assert commons.ask("a", Terms(), {"n1": 50.0}, [], four(), 2.0).keys() == {"n0", "n2", "n3"}
-    assert commons.ask("b", Terms(), {}, [need(3, four())], four(), 11.0).keys() == {"n1"}
+    leases = Leases(opens_at=10.0)
+    assert len(leases.ask("b", LeaseTerms(), {}, [need(1, four())], four(), 1.0)) == 4
+    assert leases.ask("a", LeaseTerms(), {"n1": 50.0}, [], four(), 2.0).keys() == {"n0", "n2", "n3"}
+    assert leases.ask("b", LeaseTerms(), {}, [need(3, four())], four(), 11.0).keys() == {"n1"}
 
 
 def test_a_sweep_that_is_over_leaves_its_nodes() -> None:
-    commons = Commons()
-    commons.ask("a", Terms(), {"n0": 50.0}, [], four(), 0.0)
-    commons.ask("b", Terms(), {}, [], four(), 0.0)
-    assert commons.release("a")
-    assert not commons.ask("b", Terms(), {}, [need(4, four())], four(), 1.0)
-    assert not commons.release("b")
+    leases = Leases()
+    leases.ask("a", LeaseTerms(), {"n0": 50.0}, [], four(), 0.0)
+    leases.ask("b", LeaseTerms(), {}, [], four(), 0.0)
+    assert leases.release("a")
+    assert not leases.ask("b", LeaseTerms(), {}, [need(4, four())], four(), 1.0)
+    assert not leases.release("b")
 
 
 def test_what_waits_for_nodes_that_have_gone_holds_up_nobody() -> None:
-    commons = Commons()
-    commons.ask("gang", Terms(), {}, [need(5, four() | {"n4": 4})], four(), 0.0)
-    assert not commons.ask("b", Terms(), {}, [need(1, four())], four(), 2.0) or commons.leases["gang"]
-    assert len(commons.ask("gang", Terms(), {}, [need(5, four() | {"n4": 4})], four(), 3.0)) == 4
+    leases = Leases()
+    leases.ask("gang", LeaseTerms(), {}, [need(5, four() | {"n4": 4})], four(), 0.0)
+    assert not leases.ask("b", LeaseTerms(), {}, [need(1, four())], four(), 2.0) or leases.by_sweep["gang"]
+    assert len(leases.ask("gang", LeaseTerms(), {}, [need(5, four() | {"n4": 4})], four(), 3.0)) == 4
 
 
 NODES = [Node(f"n{n}", 4, 0) for n in range(4)]
@@ -221,12 +222,12 @@ class Driver:
     name: str
     engine: Engine
     lasts_s: float
-    terms: Terms
+    terms: LeaseTerms
     away: list[tuple[float, float, Start]] = dataclasses.field(default_factory=list)  # end, begin
     ended: list[TrialRecord] = dataclasses.field(default_factory=list)
     spans: list[tuple[str, float, float]] = dataclasses.field(default_factory=list)  # of each node of each trial
 
-    def turn(self, commons: Commons, now: float) -> None:
+    def turn(self, leases: Leases, now: float) -> None:
         for end, begin, start in [one for one in self.away if one[0] <= now]:
             ended = dataclasses.replace(record(start.trial), started_at=begin, ended_at=end)
             self.ended += [final] if (final := self.engine.ended(ended, now)) else []
@@ -236,9 +237,9 @@ class Driver:
             self.engine.nodes_are(NODES, {})
             busy = {node: until - now for node, until in self.engine.busy(now).items()}
             gpus = {node.name: node.gpus for node in NODES}
-            taken = commons.ask(self.name, self.terms, busy, self.engine.needs(), gpus, now)
+            taken = leases.ask(self.name, self.terms, busy, self.engine.needs(), gpus, now)
             self.engine.others_have({node: now + seconds for node, seconds in taken.items()})
-            check(commons, {self.name: self.terms})
+            check(leases, {self.name: self.terms})
             found = self.engine.next(now)
             if isinstance(found, Start):
                 assert not {node for node, _ in found.seats} & taken.keys()
@@ -247,11 +248,11 @@ class Driver:
                 self.ended.append(found)
             else:
                 return
-        commons.release(self.name)
+        leases.release(self.name)
 
 
-def driver(name: str, trials: Sequence[TrialConfig], lasts_s: float, terms: Terms | None = None) -> Driver:
-    terms = terms or Terms()
+def driver(name: str, trials: Sequence[TrialConfig], lasts_s: float, terms: LeaseTerms | None = None) -> Driver:
+    terms = terms or LeaseTerms()
     made = Engine(
         lambda _: Listed(trials),
         Durations(lambda _: lasts_s),
@@ -265,10 +266,10 @@ def driver(name: str, trials: Sequence[TrialConfig], lasts_s: float, terms: Term
 
 def driven(*drivers: Driver, until_s: float = 5000.0) -> float:
     """To the end; when that was."""
-    commons, now = Commons(), 0.0
+    leases, now = Leases(), 0.0
     while not all(one.engine.is_over for one in drivers):
         for one in drivers:
-            one.turn(commons, now)
+            one.turn(leases, now)
         now += 0.5
         assert now < until_s, {one.name: len(one.ended) for one in drivers}
     spans = sorted(span for one in drivers for span in one.spans)
@@ -294,7 +295,7 @@ def test_two_sweeps_go_on_beside_each_other_and_no_trial_is_lost_for_want_of_a_n
 
 def test_a_capped_sweep_leaves_the_rest_and_its_own_gangs_do_not_starve() -> None:
     trials = [*gangs(1, 10), *gangs(8, 3)]
-    capped, free = driver("capped", trials, 10.0, Terms(max_nodes=2)), driver("free", gangs(1, 20), 10.0)
+    capped, free = driver("capped", trials, 10.0, LeaseTerms(max_nodes=2)), driver("free", gangs(1, 20), 10.0)
     driven(capped, free)
     assert (len(capped.ended), len(free.ended)) == (13, 20)
     for _, begin, _ in capped.spans:

@@ -79,16 +79,16 @@ def test_what_is_read_is_what_the_ledger_holds_and_what_mlflow_says(store: str) 
 
 
 def test_what_the_store_holds_whole_is_told_by_sweep(store: str) -> None:
-    assert query.told(["small"]) == {}
+    assert query.stored_trials(["small"]) == {}
     small = record()
     tracking.sync(small)
     everything = {trial.config.trial for trial in small.trials}
-    assert query.told(["small", "unknown"]) == {"id of small": everything}
+    assert query.stored_trials(["small", "unknown"]) == {"id of small": everything}
     gone, half, *_ = sorted(everything)
     MlflowClient().delete_run(run_of(gone))
     MlflowClient().update_run(run_of(half), status="RUNNING")
-    assert query.told(["small"]) == {"id of small": everything - {gone, half}}
-    assert query.told([]) == {}
+    assert query.stored_trials(["small"]) == {"id of small": everything - {gone, half}}
+    assert query.stored_trials([]) == {}
 
 
 def test_no_copy_hides_what_was_done_in_mlflow(store: str) -> None:
@@ -289,12 +289,12 @@ def test_a_sweep_that_only_the_store_knows_has_the_cells_that_it_was_planned_wit
     facts = dataclasses.replace(record().facts, file=file, trials=planned.trials, nodes=tuple(nodes))
     ended = tuple(records.record(config, 100.0) for config in planned.trials)
     tracking.sync(SweepRecord(facts, ended, is_complete=True))
-    found = stored.of("small")
+    found = stored.read("small")
     assert found.facts.trials == planned.trials
     assert {trial.trial for trial in found.facts.trials} == {*query.trials("small")["trial"]}
     assert plan.places_alike(found.plan, 4, "pack") == plan.places_alike(planned, 4, "pack") == ["pack"]
     assert arrangements.described(found.facts.nodes) == arrangements.described(nodes)
-    assert "Planned for no nodes" not in " ".join(findings.of(found).lines())
+    assert "Planned for no nodes" not in " ".join(findings.find(found).lines())
 
 
 def test_another_store_is_compared_and_reported_where_it_is_named(
@@ -392,9 +392,9 @@ def test_a_sweep_that_is_discarded_leaves_no_run_in_the_store_and_takes_no_other
 def test_of_a_store_that_does_not_tell_the_nodes_that_is_said_and_a_sync_tells_them(store: str) -> None:
     older = record()
     tracking.sync(older)
-    found = stored.of("small")
+    found = stored.read("small")
     assert found.facts.nodes == ()
-    assert "Planned for no nodes: an earlier version stored it" in " ".join(findings.of(found).lines())
+    assert "Planned for no nodes: an earlier version stored it" in " ".join(findings.find(found).lines())
     facts = dataclasses.replace(older.facts, nodes=(Node("a", 4, 0),))
     tracking.sync(dataclasses.replace(older, facts=facts), description.Conclusion("## Found", "[]"))
     assert query.sweep("small")["nodes"] == (Node("node-0", 4, 0),)

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from sweeps.spec.arrangements import Seats
 from sweeps.text import tables
 
 FEW = 16  # slots that have a row each
@@ -27,7 +26,7 @@ class Bar:
     """A trial as planned or as it ran; times in seconds."""
 
     label: str
-    seats: Seats
+    seats: Sequence[tuple[str, int]]  # node and ranks there
     start: float
     end: float
 

@@ -26,7 +26,7 @@ from sweeps.spec.arrangements import (
 )
 from tests.unit.records import config
 from workers.contract.messages import TrialConfig
-from workers.launch.seats import Bench, seated
+from workers.launch.seats import Location, seated
 
 TEMPLATE = config()
 
@@ -200,27 +200,27 @@ def test_a_cluster_in_words() -> None:
     assert described([]) == "no nodes"
 
 
-def bench(node: str) -> Bench:
-    return Bench(node=node, address=f"10.0.0.{node}", interface="eth0", gpu="", nursery=node)
+def location(node: str) -> Location:
+    return Location(node=node, address=f"10.0.0.{node}", interface="eth0", gpu="", fork_server=node)
 
 
 def test_seats_of_uneven_nodes() -> None:
-    seats = seated([bench(node) for node in "1112"])
+    seats = seated([location(node) for node in "1112"])
     assert [(s.rank, s.local_rank, s.local_size) for s in seats] == [(0, 0, 3), (1, 1, 3), (2, 2, 3), (3, 0, 1)]
     assert [(s.cross_rank, s.cross_size) for s in seats] == [(0, 2), (0, 1), (0, 1), (1, 2)]
     assert {s.interface for s in seats} == {"eth0"}
 
 
 def test_a_rank_knows_the_gpus_of_its_node_in_the_order_of_its_ranks() -> None:
-    benches = [dataclasses.replace(bench(node), gpu=gpu) for node, gpu in ("13", "15", "20")]
-    assert [seat.gpus for seat in seated(benches)] == [("3", "5"), ("3", "5"), ("0",)]
+    locations = [dataclasses.replace(location(node), gpu=gpu) for node, gpu in ("13", "15", "20")]
+    assert [seat.gpus for seat in seated(locations)] == [("3", "5"), ("3", "5"), ("0",)]
 
 
 def test_a_gang_on_one_node_talks_over_loopback() -> None:
-    assert {seat.interface for seat in seated([bench("1")] * 2)} == {"lo"}
+    assert {seat.interface for seat in seated([location("1")] * 2)} == {"lo"}
 
 
 def test_so_does_a_gang_on_several_of_rays_nodes_that_are_one_machine() -> None:
     """Else it would want the machine's name to lead to its address, which it needs not."""
-    benches = [dataclasses.replace(bench(node), address="10.0.0.1") for node in "12"]
-    assert [(seat.interface, seat.cross_size) for seat in seated(benches)] == [("lo", 2)] * 2
+    locations = [dataclasses.replace(location(node), address="10.0.0.1") for node in "12"]
+    assert [(seat.interface, seat.cross_size) for seat in seated(locations)] == [("lo", 2)] * 2

@@ -30,7 +30,7 @@ from sweeps.run.conductor import Conductor
 from sweeps.run.terms import Terms
 from sweeps.scheduling import search
 from sweeps.scheduling.asha import Rungs
-from sweeps.scheduling.cache import Cache, Made
+from sweeps.scheduling.cache import Cache, NodeContents
 from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.feasibility import Feasibility
@@ -301,7 +301,7 @@ def known(trial: TrialConfig, hardware: str = "hw") -> dict[str, object]:
     return row | {"arrangement": "", "data_files": "", "trial": trial.trial, "figures": {"images_per_s": 123.0}}
 
 
-UNLIKE = {"n0": Made("hw", "sw"), **{node.name: Made("other", "sw") for node in FOUR[1:]}}
+UNLIKE = {"n0": NodeContents("hw", "sw"), **{node.name: NodeContents("other", "sw") for node in FOUR[1:]}}
 
 
 @pytest.mark.parametrize("spent", [0.0, 1.0, 50.0])
@@ -338,7 +338,7 @@ def test_what_the_budget_does_not_hold_is_used_again_from_whichever_nodes_of_the
     running, trial = config(batch_size=16, gpus=16), config(batch_size=8, gpus=4)
     hours = {running.cell: 0.1, trial.cell: 9.0}
     made = engine([running, trial], hours, budget=2.0, cache=Cache([known(trial)]))
-    made.nodes_are(FOUR, {node.name: Made("hw" if node.name == place else "other", "sw") for node in FOUR})
+    made.nodes_are(FOUR, {node.name: NodeContents("hw" if node.name == place else "other", "sw") for node in FOUR})
     first = made.next(0.0)
     while not isinstance(first, Start):  # the result may come first
         assert isinstance(first, TrialRecord)
@@ -378,7 +378,7 @@ def test_a_base_that_is_run_again_fits_in_a_budget_by_all_that_the_sweep_had_mea
     made = Engine(
         lambda _: Listed([base, again, many]), Durations(lambda _: HOUR), Feasibility(), Cache(), 20.0, rungs=rungs
     )
-    made.nodes_are(FOUR, {node.name: Made("hw", "sw") for node in FOUR})
+    made.nodes_are(FOUR, {node.name: NodeContents("hw", "sw") for node in FOUR})
     made.resumed([pruned, held(many, 0.0, 4 * HOUR), held(again, 0.0, 60.0)], spent=17.0)
     start = made.next(0.0)
     assert isinstance(start, Start)
@@ -558,7 +558,7 @@ def stopped() -> Study:
     book.write(held(second, 1000.0, 1000.0 + HOUR, "failed"))
     book.end("stopped")
     book.close()
-    return study.of("study")
+    return study.read("study")
 
 
 def test_a_resume_and_a_retry_go_on_from_what_was_spent(spending: list[float]) -> None:
@@ -581,7 +581,7 @@ def test_status_report_and_mlflow_tell_the_same_figure_as_the_ledger() -> None:
     of = stopped()
     assert ledger.read("study").spent == of.spent == 8
     assert status.look("study")["spent"] == 8
-    assert "8 rank-hours spent" in report.told("study")
+    assert "8 rank-hours spent" in report.as_text("study")
     conclusion = report.conclusion("study")
     assert conclusion.gpu_hours == 8
     assert "8 rank-hours spent" in conclusion.markdown
@@ -600,7 +600,7 @@ def test_a_plan_says_what_its_budget_can_never_hold() -> None:
     trials = plan.plan(sweep_file.parse(text, "x")).trials
     hours = dict(zip((trial.cell for trial in trials), (0.5, 1.0, 2.0), strict=True))
     known = Durations(lambda config: HOUR * hours[config.cell])
-    lines = forecast.told(sweep_file.parse(text, "x"), trials, FOUR, known)
+    lines = forecast.summary_lines(sweep_file.parse(text, "x"), trials, FOUR, known)
     refused = "! 2 trials need more than the whole budget, the cheapest of them about 4 rank-hours: they won't run"
     assert refused in lines
 
@@ -611,16 +611,16 @@ def test_a_bulletin_counts_each_trial_once_with_those_of_earlier_drivers() -> No
     first, second, _ = book.facts.trials
     before = held(first, 0.0, 60.0, "pruned")
     made = engine([second], dict.fromkeys((first.cell, second.cell), 0.1), budget=10.0)
-    herald = status.Herald(book.facts, book.paths, made, [before])
-    herald.spent(Spent(0.0, 0.0, 3))
+    status_writer = status.StatusWriter(book.facts, book.paths, made, [before])
+    status_writer.spent(Spent(0.0, 0.0, 3))
 
     def told() -> tuple[dict[str, int], int]:
-        found = herald._bulletin(0.0)
+        found = status_writer._bulletin(0.0)
         return found["ended"], found["waiting"]
 
     assert told() == ({"pruned": 1}, 2)
-    herald.started(first)
+    status_writer.started(first)
     assert told() == ({}, 2)
-    herald.ended(held(first, 60.0, 90.0))
+    status_writer.ended(held(first, 60.0, 90.0))
     assert told() == ({"completed": 1}, 2)
     book.close()

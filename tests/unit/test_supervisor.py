@@ -1,4 +1,5 @@
-"""A keeper clears away the folders of ranks whose keepers were killed with their nurseries, and nobody else's."""
+"""A supervisor clears away the folders of ranks that were killed with their supervisor and fork server, and no
+others."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ def test_what_nobody_holds_goes_and_what_is_held_or_new_or_not_ours_stays(tempor
     made(temporary / "another", age_s=60)
     (temporary / "elsewhere").mkdir()
     (temporary / "sweep-rank-link").symlink_to(temporary / "elsewhere")
-    keepers = os.open(held, os.O_RDONLY)
-    fcntl.flock(keepers, fcntl.LOCK_SH)
+    supervisors = os.open(held, os.O_RDONLY)
+    fcntl.flock(supervisors, fcntl.LOCK_SH)
     supervisor._clear_away_what_nobody_holds()
-    os.close(keepers)
+    os.close(supervisors)
     left = {path.name for path in temporary.iterdir()}
     assert left == {"sweep-rank-held", "sweep-rank-new", "another", "elsewhere", "sweep-rank-link"}

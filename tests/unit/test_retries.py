@@ -18,21 +18,21 @@ NO_MEMORY = TrialOutcome(status="infeasible", kind="device memory")
 def test_a_trial_is_tried_again_as_often_as_its_cause_allows(outcome: TrialOutcome, retries: int) -> None:
     faults = Faults()
     ended = record(config(gpus=2), outcome=outcome)
-    assert [faults.told(ended, {"a"}) for _ in range(retries + 2)] == [True] * retries + [False] * 2
+    assert [faults.tell(ended, {"a"}) for _ in range(retries + 2)] == [True] * retries + [False] * 2
 
 
 def test_each_cause_has_a_budget_of_its_own() -> None:
     faults = Faults()
     trial = config(gpus=2)
     ends = [LOST, KILLED, LOST, LOST, KILLED]
-    assert [faults.told(record(trial, outcome=end), {"a"}) for end in ends] == [True, True, True, True, False]
+    assert [faults.tell(record(trial, outcome=end), {"a"}) for end in ends] == [True, True, True, True, False]
 
 
 def test_a_trial_avoids_the_nodes_that_it_ended_badly_on() -> None:
     faults = Faults()
     trial = config(gpus=2)
-    faults.told(record(trial, outcome=LOST), {"a"})
-    faults.told(record(trial, outcome=LOST), {"b"})
+    faults.tell(record(trial, outcome=LOST), {"a"})
+    faults.tell(record(trial, outcome=LOST), {"b"})
     assert faults.avoid == {trial.trial: {"a", "b"}}
 
 
@@ -40,23 +40,23 @@ def test_a_node_is_bad_after_three_trials_in_a_row() -> None:
     faults = Faults()
     trials = [config(batch_size=size) for size in (1, 2, 3)]
     for trial in trials[:2]:
-        faults.told(record(trial, outcome=KILLED), {"a"})
+        faults.tell(record(trial, outcome=KILLED), {"a"})
     assert not faults.bad_nodes
-    faults.told(record(trials[2], outcome=RAISED), {"a"})
+    faults.tell(record(trials[2], outcome=RAISED), {"a"})
     assert faults.bad_nodes == {"a": ", ".join(trial.trial for trial in trials)}
 
 
 def test_a_node_that_completes_a_trial_is_not_bad() -> None:
     faults = Faults()
     for size in range(1, 9):
-        faults.told(record(config(batch_size=size), outcome=None if size % 3 == 0 else KILLED), {"a"})
+        faults.tell(record(config(batch_size=size), outcome=None if size % 3 == 0 else KILLED), {"a"})
     assert not faults.bad_nodes
 
 
 def test_a_trial_that_always_fails_says_nothing_against_a_node() -> None:
     faults = Faults()
     for _ in range(5):
-        faults.told(record(config(), outcome=LOST), {"a"})
+        faults.tell(record(config(), outcome=LOST), {"a"})
     assert not faults.bad_nodes
 
 
@@ -65,8 +65,8 @@ def test_retries_that_were_used_before_the_driver_stopped_are_used() -> None:
     for node in ("a", "b"):
         faults.resumed(trial.trial, LOST, {node})
     assert faults.avoid == {trial.trial: {"a", "b"}}
-    assert [faults.told(record(trial, outcome=LOST), {"c"}) for _ in range(2)] == [True, False]
-    assert faults.told(record(trial, outcome=KILLED), {"c"}), "of another cause it had used none"
+    assert [faults.tell(record(trial, outcome=LOST), {"c"}) for _ in range(2)] == [True, False]
+    assert faults.tell(record(trial, outcome=KILLED), {"c"}), "of another cause it had used none"
 
 
 def test_nodes_start_anew_when_a_sweep_goes_on() -> None:

@@ -1,5 +1,5 @@
-"""What the steward asks of the autoscaler, on a stand-in for Ray: the sum of what lives, from whatever state it starts
-in. `test_nodes` has the same on a cluster that grows."""
+"""What the lease actor asks of the autoscaler, on a stand-in for Ray: the sum of what lives, from whatever state it
+starts in. `test_nodes` has the same on a cluster that grows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sweeps.cluster import lease_actor as steward
-from sweeps.scheduling.leases import Terms
+from sweeps.cluster import lease_actor
+from sweeps.scheduling.leases import LeaseTerms
 
 ONE, TWO = [{"GPU": 1.0}], [{"GPU": 1.0}] * 2
 
@@ -24,9 +24,9 @@ class Ray:
         self.now = 1000.0
         self.is_back = False
 
-    def steward(self, is_back: bool = False) -> steward.Steward:
+    def lease_actor(self, is_back: bool = False) -> lease_actor.LeaseActor:
         self.is_back = is_back
-        return steward.Steward()
+        return lease_actor.LeaseActor()
 
 
 @pytest.fixture
@@ -39,30 +39,30 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ray]:
     def context() -> Any:
         return types.SimpleNamespace(was_current_actor_reconstructed=made.is_back)
 
-    monkeypatch.setattr(steward.ray, "get_runtime_context", context)
-    monkeypatch.setattr(steward.sdk, "request_resources", request_resources)
-    monkeypatch.setattr(steward.private_ray, "ended_drivers", lambda: made.ended)
-    monkeypatch.setattr(steward.time, "monotonic", lambda: made.now)
-    monkeypatch.setattr(steward, "_look_after", lambda: None)
+    monkeypatch.setattr(lease_actor.ray, "get_runtime_context", context)
+    monkeypatch.setattr(lease_actor.sdk, "request_resources", request_resources)
+    monkeypatch.setattr(lease_actor.private_ray, "ended_drivers", lambda: made.ended)
+    monkeypatch.setattr(lease_actor.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(lease_actor, "_look_after", lambda: None)
     return made
 
 
-def asked(of: steward.Steward, job: str) -> None:
+def asked(of: lease_actor.LeaseActor, job: str) -> None:
     """By a driver whose nodes are there."""
     of.ask(job, (1.0, None), {}, [[["n0"]]], {"n0": 4})
 
 
 def test_a_request_of_somebody_who_has_gone_does_not_outlive_the_next_sweep_s_first_seconds(ray: Ray) -> None:
-    """Of a driver of an earlier version, say, or of one whose steward went with it: its nodes cost."""
+    """Of a driver of an earlier version, say, or of one whose lease actor went with it: its nodes cost."""
     ray.request = TWO
-    made = ray.steward()
+    made = ray.lease_actor()
     asked(made, "a")
     assert made.review(), "somebody is there"
     assert ray.request == []
 
 
 def test_what_is_wanted_is_the_sum_of_those_that_live(ray: Ray) -> None:
-    made = ray.steward()
+    made = ray.lease_actor()
     made.want("a", ONE)
     made.want("b", TWO)
     assert ray.request == ONE + TWO
@@ -76,15 +76,15 @@ def test_what_is_wanted_is_the_sum_of_those_that_live(ray: Ray) -> None:
 
 
 def test_one_that_was_lost_leaves_the_request_as_it_is_until_the_living_have_told_what_they_want(ray: Ray) -> None:
-    first = ray.steward()
+    first = ray.lease_actor()
     first.want("a", ONE)
     first.want("gone", TWO)
-    back = ray.steward(is_back=True)
+    back = ray.lease_actor(is_back=True)
     assert back.review(), "whoever is there has not spoken yet"
-    ray.now += steward.TOLD_WITHIN_S / 2
+    ray.now += lease_actor.REPORTED_WITHIN_S / 2
     back.want("a", ONE)
-    assert ray.request == ONE + TWO, "others may want them still: no node goes for a steward that was lost"
-    ray.now += steward.TOLD_WITHIN_S
+    assert ray.request == ONE + TWO, "others may want them still: no node goes for a lease actor that was lost"
+    ray.now += lease_actor.REPORTED_WITHIN_S
     assert back.review()
     assert ray.request == ONE, "the one that died meanwhile has not told it"
     ray.ended = {"a"}
@@ -93,16 +93,16 @@ def test_one_that_was_lost_leaves_the_request_as_it_is_until_the_living_have_tol
 
 
 def test_a_request_that_the_head_did_not_take_is_made_again(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = ray.steward()
-    taken = steward.sdk.request_resources
+    made = ray.lease_actor()
+    taken = lease_actor.sdk.request_resources
 
     def refuses(bundles: object) -> None:
         raise ConnectionError("the head is busy")
 
-    monkeypatch.setattr(steward.sdk, "request_resources", refuses)
+    monkeypatch.setattr(lease_actor.sdk, "request_resources", refuses)
     with pytest.raises(ConnectionError):
         made.want("a", ONE)
-    monkeypatch.setattr(steward.sdk, "request_resources", taken)
+    monkeypatch.setattr(lease_actor.sdk, "request_resources", taken)
     made.review()
     assert ray.request == ONE
 
@@ -117,7 +117,7 @@ class Head:
 
     def found(self) -> Handle:
         if self.living is None:
-            self.living = Handle(steward.Steward())
+            self.living = Handle(lease_actor.LeaseActor())
         return self.living
 
     def get(self, call: Callable[[], Any], timeout: float = 0.0) -> Any:
@@ -130,13 +130,13 @@ class Head:
         if self.living is handle:
             self.living = None
 
-    def member(self, job: str) -> steward.Member:
+    def member(self, job: str) -> lease_actor.Member:
         self.job = job
-        return steward.Member()
+        return lease_actor.Member()
 
 
 class Handle:
-    def __init__(self, of: steward.Steward) -> None:
+    def __init__(self, of: lease_actor.LeaseActor) -> None:
         self._of = of
         self.is_dead = False
 
@@ -148,11 +148,11 @@ class Handle:
 
     def _call(self, name: str, *given: Any) -> Any:
         if self.is_dead:
-            raise steward.ray.exceptions.RayActorError
+            raise lease_actor.ray.exceptions.RayActorError
         try:
             return getattr(self._of, name)(*given)
         except Exception as error:
-            raise steward.ray.exceptions.RayTaskError(name, "", error).as_instanceof_cause() from None
+            raise lease_actor.ray.exceptions.RayTaskError(name, "", error).as_instanceof_cause() from None
 
 
 @pytest.fixture
@@ -162,32 +162,32 @@ def head(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> Head:
     def context() -> Any:
         return types.SimpleNamespace(was_current_actor_reconstructed=False, get_job_id=lambda: made.job)
 
-    monkeypatch.setattr(steward.ray, "get_runtime_context", context)
-    monkeypatch.setattr(steward.ray, "get", made.get)
-    monkeypatch.setattr(steward.ray, "kill", made.kill)
-    monkeypatch.setattr(steward, "_steward", made.found)
+    monkeypatch.setattr(lease_actor.ray, "get_runtime_context", context)
+    monkeypatch.setattr(lease_actor.ray, "get", made.get)
+    monkeypatch.setattr(lease_actor.ray, "kill", made.kill)
+    monkeypatch.setattr(lease_actor, "_lease_actor", made.found)
     return made
 
 
 NODES = {"n0": 4, "n1": 4}
 
 
-def holds(one: steward.Member, node: str) -> Mapping[str, float]:
-    return one.ask(Terms(), {node: 60.0}, [], NODES)
+def holds(one: lease_actor.Member, node: str) -> Mapping[str, float]:
+    return one.ask(LeaseTerms(), {node: 60.0}, [], NODES)
 
 
 def test_a_sweep_that_joins_as_the_last_other_leaves_keeps_its_nodes_and_what_it_wants(ray: Ray, head: Head) -> None:
-    """Between the steward's word that nobody is left and the end that is made of it."""
+    """Between the lease actor's word that nobody is left and the end that is made of it."""
     last, joins, later = head.member("a"), head.member("b"), head.member("c")
     holds(last, "n1")
     head.before_a_kill.append(lambda: (joins.want(ONE), holds(joins, "n0")))
     last.leave()
     assert not head.before_a_kill, "it has joined in between"
-    assert "n0" in later.ask(Terms(), {}, [(frozenset(["n0"]),)], NODES), "another sweep's trial runs there"
+    assert "n0" in later.ask(LeaseTerms(), {}, [(frozenset(["n0"]),)], NODES), "another sweep's trial runs there"
     assert ray.request == ONE
 
 
-def test_a_steward_that_is_over_and_that_nobody_has_ended_holds_nobody_up(ray: Ray, head: Head) -> None:
+def test_a_lease_actor_that_is_over_and_that_nobody_has_ended_holds_nobody_up(ray: Ray, head: Head) -> None:
     """The last to leave was killed before it could end it."""
     holds(head.member("a"), "n0")
     over = head.living

@@ -36,7 +36,7 @@ def results(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def told(names: Collection[str]) -> dict[str, set[str]]:
         return FINISHED
 
-    monkeypatch.setattr("sweeps.store.query.told", told)
+    monkeypatch.setattr("sweeps.store.query.stored_trials", told)
     monkeypatch.setattr("sweeps.store.query.doubled", lambda _: Counter())
     monkeypatch.setattr("sweeps.store.tracking.store_name", lambda: f"sqlite:///{workplace}/mlflow.db")
     return workplace / "results"

@@ -143,7 +143,7 @@ def test_another_folder_has_counts_of_its_own(tmp_path: Path) -> None:
 def test_a_file_that_is_written_to_while_it_is_counted_is_not_kept(tmp_path: Path, own_cache: Path) -> None:
     folder = folder_of(tmp_path / "set", 30)
     (path,) = folder.iterdir()
-    kept = record_counts.Kept(str(folder))
+    kept = record_counts.StoredCounts(str(folder))
     progress = record_counts.so_far(shards.deal([str(path)], 0, 1), kept)
     next(progress)
     os.utime(path, ns=(1, 1))
@@ -177,15 +177,15 @@ def test_a_line_that_is_no_count_is_passed_over(tmp_path: Path, own_cache: Path,
     (lines,) = own_cache.rglob("*.jsonl")
     (entry,) = lines.read_text().split("\n")[1:-1]
     lines.write_text(f"{rubbish}\n{entry}\n{rubbish}")
-    record_counts.Kept(str(folder)).keep(record_counts.Stamp("other", 1, 2), 3)  # behind a torn line
-    kept = record_counts.Kept(str(folder))
+    record_counts.StoredCounts(str(folder)).keep(record_counts.Stamp("other", 1, 2), 3)  # behind a torn line
+    kept = record_counts.StoredCounts(str(folder))
     found = json.loads(entry)
-    assert kept.of(record_counts.Stamp("other", 1, 2)) == 3
-    assert kept.of(record_counts.Stamp(found["file"], found["size_bytes"], found["mtime_ns"])) == 30
+    assert kept.get(record_counts.Stamp("other", 1, 2)) == 3
+    assert kept.get(record_counts.Stamp(found["file"], found["size_bytes"], found["mtime_ns"])) == 30
 
 
 def _keep(folder: str, writer: int) -> None:
-    kept = record_counts.Kept(folder)
+    kept = record_counts.StoredCounts(folder)
     for n in range(100):
         kept.keep(record_counts.Stamp(f"file-{writer}-{n}", writer, n), 1000 * writer + n)
 
@@ -197,8 +197,8 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
         writer.start()
     for writer in writers:
         writer.join()
-    kept = record_counts.Kept(folder)
-    found = [kept.of(record_counts.Stamp(f"file-{writer}-{n}", writer, n)) for writer in range(6) for n in range(100)]
+    kept = record_counts.StoredCounts(folder)
+    found = [kept.get(record_counts.Stamp(f"file-{writer}-{n}", writer, n)) for writer in range(6) for n in range(100)]
     assert found == [1000 * writer + n for writer in range(6) for n in range(100)]
 
 

@@ -29,7 +29,7 @@ def stopped(trial: TrialConfig) -> TrialRecord:
 def told(*records: TrialRecord, is_strong: bool = False) -> Bases:
     bases = Bases(is_strong)
     for one in records:
-        bases.told(one)
+        bases.tell(one)
     return bases
 
 
@@ -84,7 +84,7 @@ def test_in_whatever_order_the_news_comes_no_more_cells_run_again_than_have_come
     records = [record(on(gpus, batch)) if is_done else stopped(on(gpus, batch)) for gpus, batch, is_done in ends]
     bases, again = Bases(), []
     for one in records:
-        bases.told(one)
+        bases.tell(one)
         again += bases.again()
     done = {batch for gpus, batch, is_done in ends if is_done and gpus > 1}
     assert sorted(one.batch_size for one in again) == sorted(

@@ -144,7 +144,8 @@ def _discarded(now: float, kept: dict[str, list[str]]) -> list[Leftover]:
             continue
         if run and (run.store != uri or not query.is_there()):
             which = "another tracking store" if run.store != uri else "a tracking store that is not there now"
-            why = f"discarded, but with runs that may be open in {which} (MLFLOW_TRACKING_URI={run.store})"
+            asked = caller.elsewhere("MLFLOW_TRACKING_URI", f"MLFLOW_TRACKING_URI={run.store}")
+            why = f"discarded, but with runs that may be open in {which} ({asked})"
             kept.setdefault(why, []).append(name)
         elif is_free:
             age = max(0.0, now - since) / DAY_S

@@ -193,7 +193,7 @@ def on_a_head(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pyt
         patch.setattr(sys, "stdout", sys.stdout)  # which `on_head` replaces
         patch.setattr(sys, "stderr", sys.stderr)
         on_head.main(arguments)
-    return [marked_output.told(line) for line in capsys.readouterr().out.splitlines()]
+    return [marked_output.parsed(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_a_head_whose_follower_is_silent_ends_the_command_though_the_sweep_runs(
@@ -360,7 +360,7 @@ def test_a_cure_by_a_variable_is_for_who_can_set_it_and_others_are_told_what_set
     assert variable in str(here.value)
     assert sets not in str(here.value)
     with caller.known("our.yaml", "ssh", "our.yaml"):
-        monkeypatch.setenv(caller.CALLED, caller.told())
+        monkeypatch.setenv(caller.CALLED, caller.as_json())
     with pytest.raises((InputError, RefusedError)) as afar:
         fails(tmp_path)
     told = str(afar.value)

@@ -102,7 +102,7 @@ def test_a_shell_reads_what_was_meant(words: list[str]) -> None:
 @functools.cache  # the callers differ, not what was found
 def found_in(**how: int) -> tuple[Study, findings.Findings]:
     of = ends.ended(**how)
-    return of, findings.of(of)
+    return of, findings.find(of)
 
 
 @pytest.mark.parametrize("how", [{"failed": 2}, {"lost": 1}, {"infeasible": 9}, {"cancelled": 2}, {}])

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 
-from sweeps.report import drawing, exports
+from sweeps.report import looks
 
-SHEET = (Path(exports.__file__).parent / "page.css").read_text(encoding="utf-8")
-BLOCKS = [
-    {name: colour if len(colour) == 7 else f"#{''.join(2 * digit for digit in colour[1:])}" for name, colour in found}
-    for block in SHEET.split(":root {")[1:]
-    if (found := re.findall(r"(--[\w-]+): (#[0-9a-f]{3,6})\b", block.split("}")[0]))
-]
-MARKS = [f"--{kind}{n}" for kind in "cs" for n in range(drawing.COLOURS)]
+SHEET = looks.css() + (Path(looks.__file__).parent / "page.css").read_text(encoding="utf-8")
+
+
+def colours_of(medium: str) -> dict[str, str]:
+    """Each variable of the page, on that medium: the last rule that holds there counts."""
+    found: dict[str, str] = {}
+    for before, block in itertools.pairwise(SHEET.split(":root")):
+        asked = re.search(r"@media ([^{]*){\s*$", before)
+        if not asked or asked[1].strip().replace(": ", ":") == medium:
+            colours = dict(re.findall(r"(--[\w-]+): ?(#[0-9a-f]{3,6})\b", block.split("}")[0]))
+            found |= {
+                name: one if len(one) == 7 else f"#{''.join(2 * d for d in one[1:])}" for name, one in colours.items()
+            }
+    return found
+
+
+DAY, NIGHT, PAPER = map(colours_of, ("", "screen and (prefers-color-scheme:dark)", "print"))
+BLOCKS = [DAY, NIGHT, PAPER]
+MARKS = [f"--{kind}{n}" for kind in "cs" for n in range(looks.COLOURS)]
 WORDS = [
     ("--ink", "--paper"),
     ("--muted", "--paper"),
@@ -56,9 +69,12 @@ def test_marks_and_words_have_contrast_enough(colours: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("colours", BLOCKS, ids=["day", "night", "paper"])
 def test_the_ramp_goes_from_dark_to_light(colours: dict[str, str]) -> None:
-    ramp = [light(colours[f"--s{n}"]) for n in range(drawing.COLOURS)]
+    ramp = [light(colours[f"--s{n}"]) for n in range(looks.COLOURS)]
     assert ramp == sorted(ramp)
 
 
 def test_pictures_have_the_colours_of_the_page_by_day() -> None:
-    assert {name: BLOCKS[0][name] for name in exports.COLOURS} == exports.COLOURS
+    assert looks.DAY.items() <= DAY.items()
+    assert looks.NIGHT.items() <= NIGHT.items()
+    assert DAY.keys() == NIGHT.keys() == PAPER.keys()
+    assert DAY != NIGHT != PAPER != DAY

@@ -65,6 +65,7 @@ BESIDE = (
 )
 # What `ours.swept` puts a runner together from.
 OF_OURS = (
+    "sweeps/run/executor.py",
     "sweeps/scheduling/cache.py",
     "sweeps/cluster/ray_cluster.py",
     "sweeps/scheduling/durations.py",
@@ -320,6 +321,7 @@ CLAIMS = (
         benchmark="overhead",
         code=(
             "sweeps/run/ray_tune.py",
+            "sweeps/run/executor.py",
             "sweeps/run/conductor.py",
             "sweeps/scheduling/engine.py",
             "sweeps/scheduling/packing.py",
@@ -352,7 +354,7 @@ CLAIMS = (
             "sweeps/simulator/__init__.py",
             "benchmarks/instant.py",
         ),
-        beside=("sweeps/cli/__main__.py", "sweeps/cluster/ray_cluster.py"),
+        beside=("sweeps/cluster/site.py", "sweeps/cli/__main__.py", "sweeps/cluster/ray_cluster.py"),
         rows=(
             ClaimRow(
                 claim="instant trials a second through all of the control plane",

@@ -37,7 +37,7 @@ class Words:
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class SeriesShapes:
     """The shapes of one series, or of one part of a bar."""
 
     hue: str
@@ -51,7 +51,7 @@ class Group:
 class Drawing:
     width: float
     height: float
-    items: tuple[Shape | Words | Group, ...]
+    items: tuple[Shape | Words | SeriesShapes, ...]
 
 
 def columns(chart: Chart) -> int:
@@ -136,7 +136,7 @@ class _Plot:
         words.append(Words(looks.LABEL, self._chart.y.label, 14, up, "middle", is_upright=True))
         return [Shape(looks.GRID, "".join(lines)), Shape(looks.AXIS, f"M{LEFT} {foot}H{right}"), *words]
 
-    def _series(self, series: Series) -> Group:
+    def _series(self, series: Series) -> SeriesShapes:
         marks = [mark for mark in series.marks if mark.is_missing or math.isfinite(mark.y)]
         measured = [mark for mark in marks if not mark.is_missing]
         shapes = []
@@ -152,7 +152,7 @@ class _Plot:
         if series.style != "ideal":
             is_small = series.style in ("line", "band") and len(measured) > 40
             shapes += [self._mark(series, mark, is_small) for mark in marks]
-        return Group(
+        return SeriesShapes(
             colour(self._chart, series.name),
             tuple(shapes),
             self._chart.names.index(series.name),
@@ -234,7 +234,7 @@ def key(chart: Chart, name: str) -> Drawing:
     mark = Shape(looks.MARK, _sign(sign(chart, name), 12, 6))
     styles = {series.style for panel in chart.panels for series in panel.series if series.name == name}
     shapes = (mark,) if styles <= {"marks", "faint"} else (line, mark) if is_solid else (line,)
-    return Drawing(24, 12, (Group(colour(chart, name), shapes),))
+    return Drawing(24, 12, (SeriesShapes(colour(chart, name), shapes),))
 
 
 def bar(shares: tuple[float, ...], wide: float, high: float) -> Drawing:
@@ -245,7 +245,7 @@ def bar(shares: tuple[float, ...], wide: float, high: float) -> Drawing:
             right = left + share * wide
             area = Shape(Look("", fill=looks.HUE), f"M{left:.1f} 0H{right:.1f}V{high:.1f}H{left:.1f}Z")
             stripes = [Shape(part.stripe, _stripes(part, left, right, high))] if part.stripe else []
-            groups.append(Group(part.colour, (area, *stripes)))
+            groups.append(SeriesShapes(part.colour, (area, *stripes)))
             left = right
     return Drawing(wide, high, tuple(groups))
 
@@ -255,7 +255,7 @@ def swatch(part: int) -> Drawing:
     return bar((*[0.0] * part, 1.0), 14, 14)
 
 
-def _stripes(part: looks.Part, left: float, right: float, high: float) -> str:
+def _stripes(part: looks.BarPart, left: float, right: float, high: float) -> str:
     """Lines at 45 degrees, as far as they are within."""
     apart = part.every * math.sqrt(2)
     lines = []

@@ -79,7 +79,7 @@ STAMP = Letters("stamp", "--warn", 11, 700)
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class BarPart:
     """A part of a bar: a colour, and stripes that tell it apart without one."""
 
     colour: str
@@ -91,11 +91,11 @@ class Part:
 _LIGHT = Look("", stroke="#ffffff", width=2, opacity=1 / 3)
 _DARK = Look("", stroke="#000000", width=2, opacity=0.2)
 PARTS = (
-    Part("--c0"),
-    Part("--c5", _DARK, -45, 5),
-    Part("--c4", _LIGHT, 45, 6),
-    Part("--c1", _DARK, -45, 5),
-    Part("--rule"),
+    BarPart("--c0"),
+    BarPart("--c5", _DARK, -45, 5),
+    BarPart("--c4", _LIGHT, 45, 6),
+    BarPart("--c1", _DARK, -45, 5),
+    BarPart("--rule"),
 )
 
 
@@ -139,7 +139,7 @@ def _letters(letters: Letters) -> str:
     return f"{where}{{fill:{_colour(letters.colour)};font-size:{letters.size:g}px;font-weight:{letters.weight}}}"
 
 
-def _part(part: Part) -> str:
+def _part(part: BarPart) -> str:
     colour = f"background-color:{_colour(part.colour)}"
     if not part.stripe:
         return colour

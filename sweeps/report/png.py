@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sweeps.report import drawing, looks
 from sweeps.report.chart import Bars, Chart
-from sweeps.report.drawing import Drawing, Group, Shape, Words
+from sweeps.report.drawing import Drawing, SeriesShapes, Shape, Words
 from sweeps.report.looks import Letters
 
 DOTS_PER_INCH = 200
@@ -161,13 +161,13 @@ def _draw(sheet: Sheet, path: Path) -> None:
     figure.savefig(path, dpi=DOTS_PER_INCH)
 
 
-def _artists(item: Shape | Words | Group, at: Any) -> list[Any]:
+def _artists(item: Shape | Words | SeriesShapes, at: Any) -> list[Any]:
     from matplotlib.text import Text
 
     match item:
         case Shape():
             return [_patch(item, at)]
-        case Group():
+        case SeriesShapes():
             return [
                 _patch(shape, at, item.hue, shape.look.faint if item.is_faint else 1.0)
                 for shape in item.shapes

@@ -7,7 +7,7 @@ from __future__ import annotations
 from html import escape
 
 from sweeps.report.chart import Chart, Panel
-from sweeps.report.drawing import Drawing, Group, Shape, Words
+from sweeps.report.drawing import Drawing, SeriesShapes, Shape, Words
 
 
 def plot(chart: Chart, panel: Panel, drawing: Drawing) -> str:
@@ -25,18 +25,18 @@ def key(drawing: Drawing) -> str:
     shapes = "".join(
         f'<g style="color:var({item.hue})">{"".join(map(_shape, item.shapes))}</g>'
         for item in drawing.items
-        if isinstance(item, Group)
+        if isinstance(item, SeriesShapes)
     )
     return f'<svg viewBox="0 0 {drawing.width} {drawing.height}" aria-hidden="true">{shapes}</svg>'
 
 
-def _item(item: Shape | Words | Group) -> str:
+def _item(item: Shape | Words | SeriesShapes) -> str:
     match item:
         case Shape():
             return _shape(item)
         case Words():
             return _words(item)
-        case Group():
+        case SeriesShapes():
             faint = " faint" * item.is_faint
             return (
                 f'<g class="series{faint}" data-s="{item.at}" data-h="{escape(item.heading)}"'

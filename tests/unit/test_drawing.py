@@ -91,7 +91,7 @@ def in_picture(block: Chart) -> list[tuple[str, ...]]:
                 found.append(("", item.look.name, item.path))
             case drawing.Words():
                 found.append(("", "", item.text))
-            case drawing.Group():
+            case drawing.SeriesShapes():
                 found += [(item.hue, shape.look.name, shape.path) for shape in item.shapes]
     return found
 
@@ -135,7 +135,7 @@ def test_a_series_added_is_in_page_and_picture(style: Style, tmp_path: Path) -> 
     assert html(after).count(">added</button>") == 1
     was, now = (count(pixels(one, tmp_path), hue) for one in (before, after))
     assert now > was + 50 or style == "faint"
-    (group,) = [one for one in plots(after)[1].drawing.items if isinstance(one, drawing.Group) and one.at == 2]
+    (group,) = [one for one in plots(after)[1].drawing.items if isinstance(one, drawing.SeriesShapes) and one.at == 2]
     picture = pixels(after, tmp_path)
     places = marks(plots(after)[1], group) if style != "ideal" else []
     assert len(places) == (0 if style == "ideal" else 8)
@@ -143,7 +143,7 @@ def test_a_series_added_is_in_page_and_picture(style: Style, tmp_path: Path) -> 
         assert mixed(hue, 0.75 if style == "faint" else 1.0) == pytest.approx(picture[y, x].tolist(), abs=25)
 
 
-def marks(plot: png.Placed, group: drawing.Group) -> list[tuple[int, int]]:
+def marks(plot: png.Placed, group: drawing.SeriesShapes) -> list[tuple[int, int]]:
     """The middles of a series' marks, in dots of the picture."""
     found = []
     for shape in group.shapes:
@@ -166,7 +166,7 @@ def test_every_sign_of_a_picture_has_its_place_and_its_colour(tmp_path: Path) ->
     block = chart(*alone, panels=1)
     picture = pixels(block, tmp_path)
     (plot,) = plots(block)
-    groups = [item for item in plot.drawing.items if isinstance(item, drawing.Group)]
+    groups = [item for item in plot.drawing.items if isinstance(item, drawing.SeriesShapes)]
     for group in groups:
         ((x, y),) = marks(plot, group)
         assert tuple(picture[y, x]) == rgb(group.hue)
@@ -199,7 +199,7 @@ def test_stripes_stay_within_their_part() -> None:
     shares = (0.3, 0.05, 0.4, 0.25)
     left = 0.0
     for group, share in zip(drawing.bar(shares, 400, 18).items, shares, strict=True):
-        assert isinstance(group, drawing.Group)
+        assert isinstance(group, drawing.SeriesShapes)
         for shape in group.shapes:
             xs, ys = png.outline(shape.path).vertices.T
             assert left - 0.1 <= xs.min() <= xs.max() <= left + 400 * share + 0.1

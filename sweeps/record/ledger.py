@@ -196,10 +196,10 @@ class Ledger:
     def discard(self, run: OpenRun | None = None) -> None:
         """Nothing was measured: leave no trace but what the system does not let go; and, where the tracking store may
         have a run of it that is open, what `sweep gc` needs to delete that. Raises OSError, and the sweep stays, where
-        this can't be written."""
+        this can't be written, or the folder can't be renamed."""
         if run:
             discarded.note(self.paths.folder, run)
-        with contextlib.suppress(OSError), discarded.held(self.paths.folder):
+        with contextlib.suppress(FileNotFoundError), discarded.held(self.paths.folder):  # else somebody has deleted it
             gone = discarded.hide(self.paths.folder)  # at once: in a folder that is being emptied another would begin
             self.close()  # before it is deleted: NFS keeps what is open, under another name
             if not run:

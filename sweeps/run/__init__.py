@@ -1,1 +1,1 @@
-"""A sweep carried out: its driver, Ray Tune under it, and what it says while it runs."""
+"""A sweep carried out: its driver, what carries its trials out (Ray Tune, or this process), what it says."""

@@ -73,7 +73,7 @@ def drive(
     console = screen.beside()
     console.print(screen.named(spec.name, plan.summary(planned)))
     with _earlier(asked) as earlier, terms.at(asked, console) as site, contextlib.ExitStack() as stack:
-        setting = Setting(asked, site, console, named, named)
+        setting = Setting(asked, site, console, named, named if file.is_file() else "")
 
         def begin() -> Ledger:
             new = ledger.create(
@@ -124,7 +124,8 @@ def _earlier(asked: Terms) -> Iterator[Callable[[Collection[str]], Future[list[d
 
 
 def _await_earlier(found: Future[list[dict[str, Any]]], console: Console) -> None:
-    """Wait for what earlier sweeps have measured, but not for ever."""
+    """Give the store a moment to say what earlier sweeps have measured. From then on whoever follows knows what the
+    sweep waits for, and its name."""
     with contextlib.suppress(TimeoutError):
         found.result(SOON_S)
         return
@@ -179,12 +180,13 @@ def _resume(book: Ledger, asked: Terms) -> int:
         is_planned = bool(facts.nodes or record.trials or record.attempts)
         if not is_planned:  # its driver has gone while it waited for nodes
             planned = _for_nodes(planned, setting)
-        found = earlier({trial.cell for trial in planned.trials})
+        begun = {trial.config.trial for trial in record.trials}  # also one that was to be measured again, and was not
+        found = earlier({trial.cell for trial in planned.trials if trial.trial not in begun})
         planned = preflight.possible(planned, setting, facts)
         _await_earlier(found, console)
         if not does_wait:
             _named(book, console)
-        known = Cache(found.result())
+        known = Cache(row for row in found.result() if row["trial"] not in begun)
         if not is_planned:
             book.plan(planned)
         arrivals = [asha.arrival(noted) for noted in record.rungs]

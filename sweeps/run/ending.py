@@ -112,7 +112,7 @@ def given_up(book: ledger.Ledger, console: Console, open_in: str = "") -> None:
     other is as it was before, or stopped."""
     if book.is_blank:
         run = OpenRun(book.facts.id, masked(open_in), time.time()) if open_in else None
-        with contextlib.suppress(OSError):  # what tells of that run can't be written: the sweep itself has to
+        with contextlib.suppress(OSError):  # else the sweep itself stays, and tells of its run
             book.discard(run)
             if run:
                 console.print(

@@ -20,9 +20,9 @@ class Executor(Protocol):
     is_virtual: bool  # its trials end at once, on a clock that jumps
 
     def run(self, conductor: Conductor) -> None:
-        """Start what the conductor gives (`next`), tell it what happens to it (`begun`, `progressed`, `answered`), and
-        stop what it finds hopeless (`judged`), until it is over or a signal comes. Then nothing runs any more, and what
-        had not ended is cancelled (`stopped`)."""
+        """Start what the conductor gives (`next`) and tell it what happens (`begun`, `answered`; of ranks that really
+        run `progressed` too, and `judged`, which says what to stop), until it is over or Ctrl-C is pressed. Then
+        nothing runs any more, and what had not ended is cancelled (`stopped`)."""
 
 
 def carry_out(

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 
 from sweeps.run.conductor import Conductor
-from sweeps.run.executor import terminate_as_interrupt
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.simulator.group import SimulatedGroup
@@ -25,15 +24,16 @@ class InProcess:
     def run(self, conductor: Conductor) -> None:
         conductor.engine.nodes_are(self._machine.nodes, self._made)
         conductor.ready()
-        try:
-            with _interrupts() as is_interrupted:
+        with _interrupts() as is_interrupted:
+            try:
                 while not (conductor.is_over or is_interrupted()):
                     self._step(conductor)
-        finally:
-            conductor.stopped()
+            finally:
+                conductor.stopped()
 
     def _step(self, conductor: Conductor) -> None:
         engine, start = conductor.engine, conductor.next()
+        conductor.passed()
         if not start:
             conductor.let_pass()
             return
@@ -42,7 +42,6 @@ class InProcess:
         group = SimulatedGroup(self._machine, start.seats)
         group.start(config, at=conductor.now, attempt=engine.attempts[config.trial])
         conductor.answered(config, group.wait(), group.took_s, group.timeline if engine.is_judging else ())
-        conductor.passed()
 
 
 @contextlib.contextmanager
@@ -56,7 +55,6 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
 
     before = signal.signal(signal.SIGINT, hear)
     try:
-        with terminate_as_interrupt():
-            yield lambda: bool(heard)
+        yield lambda: bool(heard)
     finally:
         signal.signal(signal.SIGINT, before)

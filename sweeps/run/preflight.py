@@ -23,12 +23,12 @@ SHARDS = "-*-of-*"  # as the files of a split are named
 
 def check(spec: SweepSpec, place: str, terms: Terms) -> None:
     """What is wrong with running this here."""
-    mistakes = [*_missing_data(spec, terms)] if not terms.address and not terms.machine else []
+    mistakes = [*_missing_data(spec)] if not (terms.machine or terms.address) else []
     if mistakes:
         raise InputError(place, mistakes)
 
 
-def _missing_data(spec: SweepSpec, terms: Terms) -> Iterator[Mistake]:
+def _missing_data(spec: SweepSpec) -> Iterator[Mistake]:
     """A sweep on this machine can tell at once that its images aren't there."""
     for data, split in _images(spec):
         if not any(Path(data).glob(f"{split}{SHARDS}")):
@@ -41,7 +41,8 @@ def _missing_data(spec: SweepSpec, terms: Terms) -> Iterator[Mistake]:
 
 
 def waits_for_nodes(planned: Plan, setting: Setting) -> bool:
-    return bool(planned.spec.wait_for_nodes_min and _refused(planned, setting))
+    """Whether nodes may come that its trials need; to a cluster that is made up none does."""
+    return bool(not setting.terms.machine and planned.spec.wait_for_nodes_min and _refused(planned, setting))
 
 
 def await_nodes(planned: Plan, setting: Setting) -> None:

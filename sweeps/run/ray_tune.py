@@ -1,4 +1,4 @@
-"""Runs a sweep through Ray Tune: the only place that knows it.
+"""Carries out trials through Ray Tune, which no one else knows but `private_tune`.
 
 Tune schedules; it keeps no results. Each trial that the engine starts is a Tune trial with a placement group of its
 own, its bundles bound to the nodes that the engine chose. What its gang comes back with goes to the conductor.
@@ -23,7 +23,7 @@ from sweeps.cluster.site import Ask, Site
 from sweeps.record.ledger import SweepFacts
 from sweeps.run import private_tune
 from sweeps.run.conductor import Conductor
-from sweeps.run.executor import folders, terminate_as_interrupt
+from sweeps.run.executor import folders
 from sweeps.run.private_tune import PlacedTrial
 from sweeps.scheduling import cache
 from sweeps.scheduling.cache import NodeContents
@@ -371,7 +371,7 @@ class RayTune:
             try:
                 feed.look()
                 conductor.ready()
-                with terminate_as_interrupt(), private_tune.our_loop():
+                with private_tune.our_loop():
                     self._tuner(feed, conductor).fit()
                 feed.look()
             finally:

@@ -24,8 +24,7 @@ from sweeps.errors import InputError, Mistake
 from sweeps.run import earlier_table
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
-from sweeps.spec import arrangements as shape
-from sweeps.spec import expression, plan, space
+from sweeps.spec import arrangements, expression, plan, space
 from sweeps.spec.arrangements import Node
 from sweeps.spec.keys import SweepSpec
 from sweeps.spec.sweep_file import parse
@@ -78,8 +77,7 @@ def answer(ask: Ask, terms: Terms) -> int:
         return _export(table, ask.export)
     if ask.measured:
         return _compare(table, ask, ask.measured)
-    if terms.simulate:
-        simulated.parse(terms.simulate)  # before anything is written
+    _ = terms.machine  # its mistakes before anything is written
     text = recipe.text(table, ask.repeats)
     _require_plan(table, text, ask)
     if ask.only_plan:
@@ -187,7 +185,7 @@ def _room(table: PublishedTable, node: Node) -> str:
 def _fitting(table: PublishedTable, node: Node, overrides: Sequence[str]) -> int:
     spec = parse(recipe.text(table, 1), table.name, overrides)
     cells = [reproduction.cell_of(row.settings, spec) for row in table.rows]
-    return sum(not isinstance(cell, str) and not shape.impossible(cell, [node]) for cell in cells)
+    return sum(not isinstance(cell, str) and not arrangements.impossible(cell, [node]) for cell in cells)
 
 
 def _shape(table: PublishedTable) -> str:

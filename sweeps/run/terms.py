@@ -74,9 +74,11 @@ class Setting:
 
 @contextlib.contextmanager
 def at(terms: Terms, console: Console) -> Iterator[Site]:
-    """Where the trials run. What is simulated needs no Ray."""
+    """Where the trials run. What is simulated needs no Ray. As long as the block lasts SIGTERM is Ctrl-C: all that is
+    begun comes to an end in order."""
     if terms.machine:
-        yield site.Simulated(terms.machine.nodes)
+        with executor.terminate_as_interrupt():
+            yield site.Simulated(terms.machine.nodes)
         return
     if terms.address:
         console.print(f"connecting to Ray at {terms.address} …", style="dim")
@@ -86,5 +88,5 @@ def at(terms: Terms, console: Console) -> Iterator[Site]:
         console.print("starting Ray on this machine …", style="dim")
     from sweeps.cluster import ray_cluster
 
-    with ray_cluster.connected(terms.address) as cluster:
+    with ray_cluster.connected(terms.address) as cluster, executor.terminate_as_interrupt():  # Ray has its own
         yield cluster

@@ -1,6 +1,6 @@
 """Which trial runs next and where, and what its end means for the others. No Ray, no clock, no files.
 
-The runner asks `next` until it says None, and tells of every end and of every change of the nodes. A trial that was
+An executor asks `next` until it says None, and tells of every end and of every change of the nodes. A trial that was
 measured before, or that another's end rules out, needs no run: `next` gives its record instead.
 """
 

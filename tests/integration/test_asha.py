@@ -1,4 +1,4 @@
-"""An asha search through Tune: simulated, with ranks whose epochs are planted, and with ranks that learn digits."""
+"""An asha search: simulated, through Tune with ranks whose epochs are planted, and with ranks that learn digits."""
 
 from __future__ import annotations
 

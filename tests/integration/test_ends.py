@@ -175,6 +175,7 @@ def test_a_sweep_has_its_name_though_the_store_takes_its_time(
             raise RefusedError("the tracking store must answer")
         return []
 
+    monkeypatch.setattr(driver, "SOON_S", 0.1)
     monkeypatch.setattr(driver, "STORE_ANSWERS_WITHIN_S", 0.3)
     monkeypatch.setattr(query, "finished", finished)
     with pytest.raises(RefusedError, match="the tracking store must answer"):

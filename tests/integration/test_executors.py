@@ -1,5 +1,6 @@
 """What carries out trials, one contract for both: Ray Tune, and the loop in this process. The same sweeps on the same
-simulated clusters must come to the same ledger, whoever carried them out."""
+simulated clusters must come to the same ledger, whoever carried them out. (Of Tune's part with real ranks test_sweep,
+test_asha, test_faults and their like.)"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from sweeps.cluster import ray_cluster
 from sweeps.cluster.site import Simulated
 from sweeps.errors import RefusedError
 from sweeps.record import ledger
-from sweeps.record.ledger import Ledger, TrialRecord
+from sweeps.record.ledger import Ledger, SweepRecord, TrialRecord
 from sweeps.run import driver, executor, forecast
 from sweeps.run.executor import Executor
 from sweeps.run.in_process import InProcess
@@ -48,18 +49,28 @@ SWEEPS = {
     "retries": (GRID, "nodes=2,gpus=4,gpu=v100,loss=0.3,seed=4", 1e9),
     "budget": (GRID, "nodes=2,gpus=4,gpu=v100", 0.5),
     "rungs": (hopeless.FILE, "nodes=2,gpus=4,gpu=v100", 1e9),
-    "frontier": (GRID.replace("repeats: 2", "repeats: 1\nsearch: {method: frontier}"), "nodes=1,gpus=4,gpu=v100", 1e9),
+    "frontier": (
+        GRID.replace("repeats: 2", "repeats: 1\nsearch: {method: frontier}").replace("[1, 4, 8]", "[1, 4]"),
+        "nodes=1,gpus=4,gpu=v100",
+        1e9,
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def ray_here() -> Iterator[None]:
+def one_ray() -> Iterator[None]:
     with ray_cluster.connected(None, cpus=1):
         yield
 
 
-@pytest.fixture(params=["ray tune", "in process"], autouse=True)
-def kind(request: pytest.FixtureRequest, workplace: Path) -> str:
+@pytest.fixture
+def ray_here(one_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ray_cluster.QUIET.items():  # each test has its variables anew
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(params=["ray tune", "in process"])
+def kind(request: pytest.FixtureRequest) -> str:
     if request.param == "ray tune":
         request.getfixturevalue("ray_here")
     return str(request.param)
@@ -88,31 +99,54 @@ def begun(text: str, shape: str, budget: float = 1e9) -> tuple[Engine, Ledger]:
     return engine, ledger.create(planned, text, simulated=shape)
 
 
-def facts(record: TrialRecord, since: float) -> tuple[Any, ...]:
-    """Of a trial, what must not depend on who carried it out."""
-    outcome = record.outcome
-    speed = outcome.measurement and outcome.measurement.ranks[0].steps
-    times = tuple(round(at - since, 3) for at in (record.started_at, record.held_since or since, record.ended_at))
-    return outcome.status, outcome.kind, record.attempts, outcome.granted, speed, times
-
-
-COMPUTED: dict[str, dict[str, tuple[Any, ...]]] = {}  # by sweep, what the first of them came to
-
-
-@pytest.mark.parametrize("name", SWEEPS)
-def test_a_sweep_comes_to_the_same_ledger_whoever_carries_it_out(name: str, kind: str) -> None:
-    engine, book = begun(*SWEEPS[name])
-    is_complete = executor.carry_out(engine, book, executor_of(kind, book))
-    assert is_complete == (name != "budget")
-    record = ledger.read(book.facts.name)
+def came_to(record: SweepRecord) -> dict[str, Any]:
+    """Of a sweep's ledger, what must not depend on who carried it out: all but the clock and the order of lines."""
     since = min(one.started_at for one in record.trials if one.outcome.measurement)
-    found = {one.config.trial: facts(one, since) for one in record.trials}
-    assert found == COMPUTED.setdefault(name, found)
-    statuses = {one.outcome.status for one in record.trials}
-    if name == "retries":
-        assert record.attempts, "some were lost, and tried again"
-    assert "pruned" in statuses or name != "rungs"
-    assert "infeasible" in statuses or name in ("rungs", "budget")
+
+    def after(at: float | None) -> float | None:
+        return at and round(at - since, 3)
+
+    def one(trial: TrialRecord) -> tuple[Any, ...]:
+        outcome = trial.outcome
+        steps = outcome.measurement and [rank.steps for rank in outcome.measurement.ranks]
+        times = tuple(map(after, (trial.started_at, trial.held_since, trial.ended_at)))
+        return (
+            outcome.status,
+            outcome.kind,
+            outcome.message,
+            trial.attempts,
+            trial.blamed,
+            outcome.granted,
+            steps,
+            times,
+        )
+
+    return {
+        "trials": {trial.config.trial: one(trial) for trial in record.trials},
+        "attempts": sorted(((trial.config.trial, one(trial)) for trial in record.attempts), key=repr),
+        "rungs": sorted(map(repr, record.rungs)),
+        "spent": round(record.spent, 6),
+    }
+
+
+@pytest.mark.usefixtures("ray_here")
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_comes_to_the_same_ledger_whoever_carries_it_out(
+    name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for kind in ("ray tune", "in process"):
+        monkeypatch.setenv("SWEEP_RESULTS", str(workplace / kind))  # each learns from its own trials alone
+        engine, book = begun(*SWEEPS[name])
+        assert executor.carry_out(engine, book, executor_of(kind, book)) == (name != "budget")
+        book.close()
+        found.append(ledger.read(book.facts.name))
+    through_tune, in_process = found
+    assert came_to(in_process) == came_to(through_tune)
+    statuses = {one.outcome.status for one in in_process.trials}
+    assert bool(in_process.attempts) == (name == "retries"), "some were lost, and tried again"
+    assert ("pruned" in statuses) == (name == "rungs") == bool(in_process.rungs)
+    assert ("infeasible" in statuses) == (name != "rungs")
 
 
 class Interrupts(Observer):
@@ -127,15 +161,18 @@ class Interrupts(Observer):
             os.kill(os.getpid(), self._number)
 
 
+@pytest.mark.usefixtures("workplace")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_sweep_with_what_runs_cancelled_and_the_rest_left(number: signal.Signals, kind: str) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     engine, book = begun(GRID, "nodes=2,gpus=4,gpu=v100")
-    assert not executor.carry_out(engine, book, executor_of(kind, book), [Interrupts(number)])
+    with executor.terminate_as_interrupt():  # as a driver does
+        assert not executor.carry_out(engine, book, executor_of(kind, book), [Interrupts(number)])
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     record = ledger.read("grid-simulated")
     ended = [one for one in record.trials if one.outcome.status != "cancelled"]
     assert 3 <= len(ended) < len(record.facts.trials)
+    assert len(record.trials) > len(ended), "what ran is cancelled"
     assert not engine.running
 
 
@@ -149,6 +186,7 @@ class Full(Observer):
         self._book._file = open("/dev/full", "w")  # noqa: SIM115
 
 
+@pytest.mark.usefixtures("workplace")
 def test_a_ledger_that_can_not_be_written_ends_the_sweep(kind: str) -> None:
     engine, book = begun(GRID, "nodes=2,gpus=4,gpu=v100")
     with pytest.raises(RefusedError, match="No space left"):
@@ -162,6 +200,7 @@ class Refuses(Observer):
         raise RefusedError("the store must answer")
 
 
+@pytest.mark.usefixtures("workplace")
 def test_an_observer_that_refuses_at_the_beginning_ends_it_before_the_first_trial(kind: str) -> None:
     engine, book = begun(GRID, "nodes=2,gpus=4,gpu=v100")
     with pytest.raises(RefusedError, match="the store must answer"):
@@ -169,10 +208,13 @@ def test_an_observer_that_refuses_at_the_beginning_ends_it_before_the_first_tria
     assert not ledger.read("grid-simulated").trials
 
 
-def test_a_simulated_sweep_needs_no_ray(kind: str) -> None:
+@pytest.mark.usefixtures("workplace")
+def test_a_simulated_sweep_needs_no_ray() -> None:
     Path("grid.yaml").write_text(GRID)
     call = "main(['run', 'grid.yaml', '--simulate', 'nodes=2,gpus=4,gpu=v100'])"
-    code = f"import sys; from sweeps.cli.main import main; assert {call} == 0; assert 'ray' not in sys.modules"
+    resume = "main(['resume', 'grid-simulated'])"
+    needs = "assert 'ray' not in sys.modules"
+    code = f"import sys; from sweeps.cli.main import main; assert {call} == 0; assert {resume} == 0; {needs}"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert len(ledger.read("grid-simulated").trials) == len(ledger.read("grid-simulated").facts.trials)

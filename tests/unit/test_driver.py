@@ -17,7 +17,7 @@ from sweeps.cluster import driver_log, ray_jobs
 from sweeps.errors import InputError, RefusedError
 from sweeps.record import discarded, ledger
 from sweeps.run import driver, executor, preflight, status, terms, tracker
-from sweeps.run.terms import Terms
+from sweeps.run.terms import Setting, Terms
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from tests.unit.records import record
@@ -55,6 +55,7 @@ def there(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         yield place
 
     monkeypatch.setattr(terms, "at", site)
+    monkeypatch.setattr(Setting, "executor", lambda *_: None)  # of a real cluster it loads Ray
     monkeypatch.setattr("sweeps.store.query.finished", lambda _: [])
     (workplace / "mine.yaml").write_text(WAITS)
     return place

@@ -1,0 +1,253 @@
+"""`run`, `resume` and `retry` from the sweep file to the report, on clusters that are made up: without Ray, without
+MLflow. What carries trials out is the product's own; only the store is a stand-in."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps import errors
+from sweeps.errors import InputError
+from sweeps.record import ledger
+from sweeps.record.ledger import TrialRecord
+from sweeps.run import driver, executor, forecast, tracker
+from sweeps.run.in_process import InProcess
+from sweeps.run.progress import SweepProgress
+from sweeps.run.terms import Terms
+from sweeps.scheduling.cache import Cache
+from sweeps.scheduling.engine import NODES_MAY_COME_BACK_S, Engine
+from sweeps.scheduling.feasibility import Feasibility
+from sweeps.scheduling.observer import Observer
+from sweeps.scheduling.search import Listed
+from sweeps.simulator import cluster as simulated
+from sweeps.spec import plan, sweep_file
+
+SHAPE = "nodes=2,gpus=4,gpu=v100"
+TEXT = """
+name: small
+model: resnet50_v1.5
+device: gpu
+explain: false
+space: {batch_size: [32, 64], gpus: [1, 8]}
+repeats: 2
+"""
+NAME = "small-simulated"
+SIMULATED = Terms(simulate=SHAPE)
+FILE = Path("small.yaml")
+
+
+class Store(Observer):
+    """In place of the tracking store's process."""
+
+    refusal, is_closed, leaves_run = "", True, False
+    told: list[str] = []  # noqa: RUF012  (of all sweeps of a test)
+    begins: Callable[[], object] = staticmethod(lambda: None)
+
+    def __init__(self, _: object) -> None: ...
+
+    def ready(self) -> None:
+        Store.begins()
+
+    def close(self, is_complete: bool, is_discarded: bool = False) -> int:
+        Store.told.append("discarded" if is_discarded else "FINISHED" if is_complete else "KILLED")
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def store(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the tracking store is told of each driver's end."""
+    told: list[str] = []
+    monkeypatch.setattr(Store, "told", told)
+    monkeypatch.setattr(tracker, "Tracker", Store)
+    monkeypatch.setattr("sweeps.report.attach", lambda *_: None)
+    monkeypatch.setattr("sweeps.store.tracking.sync", lambda *_, **__: None)
+    FILE.write_text(TEXT)
+    return told
+
+
+def outcomes(name: str = NAME) -> Counter[str]:
+    return Counter(one.outcome.status for one in ledger.read(name).trials)
+
+
+def interrupted_at(count: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal to the driver when so many trials have ended."""
+    ended, whole = [0], SweepProgress.ended
+
+    def ends(self: SweepProgress, record: TrialRecord) -> None:
+        whole(self, record)
+        ended[0] += 1
+        if ended[0] == count:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(SweepProgress, "ended", ends)
+
+
+def test_a_sweep_is_run_from_its_file_to_its_report(store: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    named: list[str] = []
+    assert driver.drive(FILE, (), SIMULATED, named.append) == errors.DONE
+    assert named == [NAME]
+    assert outcomes() == {"completed": 8}
+    assert ledger.read(NAME).is_complete
+    assert store == ["FINISHED"]
+    assert f"{NAME}: what was found on a simulated cluster ({SHAPE})" in " ".join(capsys.readouterr().out.split())
+    assert "SIMULATED" in (ledger.paths(NAME).folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_and_a_resume_runs_what_is_left(
+    number: signal.Signals, store: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as once:
+        interrupted_at(3, number, once)
+        assert driver.drive(FILE, (), SIMULATED) == errors.INTERRUPTED
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    first = ledger.read(NAME)
+    assert first.has_ended
+    assert not first.is_complete
+    done = {one.config.trial: one for one in first.trials if one.outcome.status == "completed"}
+    assert 3 <= len(done) < 8
+    assert outcomes()["cancelled"], "what ran on the virtual clock"
+    assert driver.resume(NAME, Terms()) == errors.DONE
+    last = {one.config.trial: one for one in ledger.read(NAME).trials}
+    assert outcomes() == {"completed": 8}
+    assert {trial: last[trial] for trial in done} == done, "nothing was measured twice"
+    assert store == ["KILLED", "FINISHED"]
+    assert f"sweep resume {NAME}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("where", ["before the first trial", "behind the last"])
+def test_a_signal_outside_of_the_trials_lets_a_driver_end_in_order(
+    where: str, number: signal.Signals, store: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signalled(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+
+    if where == "behind the last":
+        monkeypatch.setattr("sweeps.report.written", signalled)
+    else:
+        monkeypatch.setattr(Store, "begins", staticmethod(signalled))
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(FILE, (), SIMULATED)
+    if where == "behind the last":
+        assert ledger.read(NAME).is_complete
+        assert store == ["FINISHED"]
+    else:
+        assert not ledger.names(), "nothing has begun"
+        assert store == ["discarded"]
+
+
+def test_a_retry_runs_exactly_what_had_failed(store: list[str]) -> None:
+    assert driver.drive(FILE, (), SIMULATED) == errors.DONE
+    book = ledger.paths(NAME).ledger
+    lines = [json.loads(line) for line in book.read_text().splitlines()]
+    first = next(line for line in lines if line["kind"] == "trial")
+    first["outcome"] = {"status": "failed", "kind": "killed"}
+    book.write_text("".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines))
+    assert outcomes() == {"completed": 7, "failed": 1}
+    assert driver.retry(NAME, (), Terms()) == errors.DONE
+    assert outcomes() == {"completed": 8}
+    ends = [line["trial"] for line in map(json.loads, book.read_text().splitlines()) if line["kind"] == "trial"]
+    assert [trial for trial, times in Counter(ends).items() if times == 2] == [first["trial"]]
+
+
+def test_a_budget_ends_it_and_a_larger_one_lets_it_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert driver.drive(FILE, (), dataclasses.replace(SIMULATED, budget=0.05)) == errors.INTERRUPTED
+    before = ledger.read(NAME)
+    assert 0 < len(before.trials) < 8
+    assert before.spent <= 0.05
+    assert "nothing else fits in the budget" in capsys.readouterr().err
+    assert driver.resume(NAME, Terms(budget=100.0)) == errors.DONE
+    assert outcomes() == {"completed": 8}
+    assert ledger.read(NAME).spent > before.spent
+
+
+@pytest.mark.parametrize("search", ["{method: tpe, trials: 4}", "{method: frontier}", "{method: random, trials: 2}"])
+def test_every_search_comes_to_its_end(search: str) -> None:
+    one = TEXT.replace("repeats: 2", f"repeats: 1\nsearch: {search}").replace("[32, 64]", "{log2: [32, 512]}")
+    FILE.write_text(one.replace("gpus: [1, 8]", "gpus: 1"))
+    assert driver.drive(FILE, (), SIMULATED) == errors.DONE
+    assert ledger.read(NAME).is_complete
+    assert outcomes()["completed"]
+    assert outcomes()["infeasible"] or "frontier" not in search
+
+
+def test_trials_that_are_lost_are_tried_again() -> None:
+    assert driver.drive(FILE, (), Terms(simulate=f"{SHAPE},loss=40%,seed=2")) in (errors.DONE, errors.SOME_FAILED)
+    record = ledger.read(NAME)
+    assert record.attempts, "which do not count"
+    assert all(one.blamed for one in record.attempts)
+    assert sum(one.attempts for one in record.trials) == len(record.trials) + len(record.attempts) or outcomes()["lost"]
+
+
+def test_nobody_waits_for_nodes_of_a_cluster_that_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    FILE.write_text(TEXT.replace("repeats", "wait_for_nodes_min: 15\nrepeats").replace("[1, 8]", "[1, 16]"))
+
+    def slept(_: float) -> None:
+        raise AssertionError("it waits")
+
+    monkeypatch.setattr("sweeps.run.preflight.time.sleep", slept)
+    with pytest.raises(InputError, match="skip them with --skip-impossible"):
+        driver.drive(FILE, (), SIMULATED)
+    assert driver.drive(FILE, (), dataclasses.replace(SIMULATED, skips_impossible=True)) == errors.DONE
+    assert outcomes() == {"completed": 4}
+
+
+@pytest.mark.parametrize("address", [None, "auto", "head:6379"])
+def test_a_shape_that_is_none_is_told_before_all_else(address: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match="nodes"):
+        driver.drive(FILE, (), Terms(simulate="nodes=x", address=address))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_no_node_is_left_for_is_lost_when_the_virtual_clock_has_waited_for_it() -> None:
+    """Of a sweep that was planned for two nodes and goes on with one."""
+    planned = plan.plan(sweep_file.parse(TEXT, "x"), "x", simulated.parse(SHAPE).nodes)
+    book = ledger.create(planned, TEXT, simulated=SHAPE)
+    machine = simulated.parse("nodes=1,gpus=4,gpu=v100")
+    durations = forecast.learned(machine, is_real=False)
+    engine = Engine(lambda _: Listed(planned.trials), durations, Feasibility(), Cache())
+    with contextlib.closing(book):
+        assert executor.carry_out(engine, book, InProcess(machine))
+    record = ledger.read(NAME)
+    assert outcomes() == {"completed": 4, "lost": 4}
+    assert {one.config.gpus for one in record.trials if one.outcome.status == "lost"} == {8}
+    last = max(one.ended_at for one in record.trials if one.outcome.status == "completed")
+    given_up = {one.ended_at for one in record.trials if one.outcome.status == "lost"}
+    assert all(at - last >= NODES_MAY_COME_BACK_S for at in given_up)
+
+
+def test_what_was_to_be_measured_again_and_was_not_is_measured_when_the_sweep_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A retry of what was complete is stopped: a resume does not take from elsewhere what was asked for anew."""
+    assert driver.drive(FILE, (), SIMULATED) == errors.DONE
+    with monkeypatch.context() as once:
+        interrupted_at(1, signal.SIGINT, once)
+        assert driver.retry(NAME, ("completed",), Terms()) == errors.INTERRUPTED
+    assert outcomes()["cancelled"]
+    asked: list[Any] = []
+
+    @contextlib.contextmanager
+    def earlier(_: object) -> Any:
+        def look(cells: Any) -> Any:
+            asked.append(cells)
+            return type("Found", (), {"result": staticmethod(lambda timeout=None: [])})
+
+        yield look
+
+    monkeypatch.setattr(driver, "_earlier", earlier)
+    assert driver.resume(NAME, Terms()) == errors.DONE
+    assert asked == [set()], "each of its trials has been begun here"

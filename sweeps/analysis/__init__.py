@@ -1,4 +1,5 @@
-"""What the trials mean: pure functions from DataFrame to DataFrame, by subject.
+"""What the trials mean: functions from DataFrame to DataFrame, by subject. (`study`, `publication` and
+`references` read files.)
 
 alike      which cells may be compared, by what they were measured with
 means      a cell's figure is the mean over its repeats, with an interval

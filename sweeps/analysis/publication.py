@@ -1,4 +1,4 @@
-"""Tables of published figures, each row with what it states of its set-up: those of references/, and users' own. Pure.
+"""Tables of published figures, each row with what it states of its set-up: those of references/, and users' own.
 
 A table is a CSV file with a header. A column that is named as an axis of a sweep file (`model`, `batch_size`, `gpus`,
 `precision`, `xla`, …) says where on that axis a row stands; an empty one, that nothing is said of it, and of `env.NAME`

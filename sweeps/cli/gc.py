@@ -131,7 +131,7 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
 def _discarded(now: float, kept: dict[str, list[str]]) -> list[Leftover]:
     """What is left of them, unless it is being deleted; first those that ask nothing of the store, which may refuse."""
     found: list[Leftover] = []
-    uri = masked(tracking.store_name())
+    uri = masked(tracking.store_address())
     for folder in discarded.folders():
         name = discarded.name_of(folder)
         try:

@@ -22,11 +22,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.parse
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from queue import Empty, Queue
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -57,6 +59,7 @@ LOOK_EVERY_S, LOOK_SELDOM_S = 0.2, 1.0
 ON_HEAD = "sweeps.cli.on_head"
 NOT_THERE = re.compile(rf"(module specification for '|No module named '?){re.escape(ON_HEAD)}")  # Python's words
 NOT_KEPT = "no log of the sweep's driver is kept: `sweep gc` deletes it with the trials' logs"
+SILENT_S, ANSWERS_WITHIN_S = 30.0, 20.0  # what is followed; then it is asked whether it is there
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
@@ -77,7 +80,7 @@ def drive(arguments: Sequence[str], name: str, url: str, sweep: Path | None = No
         files = upload.pack(Path(folder), sweep, text)
         size_kb = sum((Path(folder) / path).stat().st_size for path in files) / 1024
         console.print(f"packed {len(files)} files, {size_kb:.0f} KB: {_listed(files)}", style="dim")
-        with _ended_by_ctrl_c(client, job, console):
+        with _ended_by_ctrl_c(client, job, console), _told_of(job):
             _start(client, job, ["python", "-m", "sweeps.cli", *arguments], _who(), folder)
             found = _named(client, job, console)
             log = client.get_job_logs(job)
@@ -112,6 +115,22 @@ def _ended_by_ctrl_c(client: JobSubmissionClient, job: str, console: Console) ->
         else:
             console.print(f"{job} has ended: nothing has begun")
         raise
+
+
+@contextlib.contextmanager
+def _told_of(job: str) -> Iterator[None]:
+    """Within the block a link that breaks is said to leave a job behind that may run: whoever submits again would have
+    all of it twice."""
+    import requests
+
+    try:
+        yield
+    except (ConnectionError, requests.RequestException) as error:
+        raise RefusedError(
+            f"the cluster must answer until the sweep has its name, but: {_first_line(error)}\n"
+            f"  {job} may have begun there, and goes on: {caller.command('list')} shows it once the cluster answers;\n"
+            f"  on the head `{_ends(job)}` ends it"
+        ) from None
 
 
 def _begun(client: JobSubmissionClient, job: str) -> str:
@@ -376,20 +395,55 @@ def _of_ours(log: str) -> str:
 
 def _tailed(client: JobSubmissionClient, job: str) -> Iterator[str]:
     """What a job says, line by line, each fetched once, however long it is followed; up to a second late."""
+    import aiohttp
+
     loop = asyncio.new_event_loop()
     tail = client.tail_job_logs(job)
-    rest = ""
+    coming, rest = loop.create_task(_next(tail)), ""
     try:
         while True:
-            rest += loop.run_until_complete(anext(tail))
+            while not loop.run_until_complete(asyncio.wait({coming}, timeout=SILENT_S))[0]:
+                _must_answer(client, job)
+            rest += coming.result()
             *lines, rest = rest.split("\n")
             yield from (line for line in lines if _of_ours(f"{line}\n"))
+            coming = loop.create_task(_next(tail))
     except StopAsyncIteration:
         yield from filter(_of_ours, [rest] if rest else [])
+    except aiohttp.WSServerHandshakeError as error:
+        raise ConnectionError(f"whatever stands between must let WebSockets pass (status {error.status})") from None
+    except aiohttp.ClientError as error:
+        raise ConnectionError(_first_line(error)) from None
     finally:
-        with contextlib.suppress(RuntimeError):  # one that was interrupted in the middle can't be closed
+        coming.cancel()  # one that was interrupted in the middle
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            loop.run_until_complete(coming)
+        with contextlib.suppress(Exception):
             loop.run_until_complete(cast(AsyncGenerator[str], tail).aclose())
         loop.close()
+
+
+async def _next(tail: AsyncIterator[str]) -> str:
+    return await anext(tail)
+
+
+def _must_answer(client: JobSubmissionClient, job: str) -> None:
+    """Raise where a cluster that has been silent does not answer a question: a link that is gone says nothing."""
+    answered: Queue[object] = Queue()
+
+    def ask() -> None:
+        try:
+            answered.put(client.get_job_status(job))
+        except Exception as error:
+            answered.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()  # Ray would wait for ever
+    try:
+        answer = answered.get(timeout=ANSWERS_WITHIN_S)
+    except Empty:
+        raise ConnectionError(f"it has said nothing for {SILENT_S + ANSWERS_WITHIN_S:.0f} s") from None
+    if isinstance(answer, Exception):
+        raise answer
 
 
 def _lines(client: JobSubmissionClient, job: str) -> Iterator[str]:
@@ -521,7 +575,7 @@ def _connected(url: str, address: str) -> Iterator[JobSubmissionClient]:
         if theirs != ray.__version__:
             raise RefusedError(
                 f"client and cluster must have one version of Ray, but here is {ray.__version__} and there {theirs}\n"
-                f"  {caller.current().ray_up} brings the cluster to this project's, make setup your side"
+                f"  {caller.current().ray_up} brings the cluster to this project's (ends sweeps), make setup your side"
             )
         yield client
     except (ConnectionError, requests.RequestException) as error:

@@ -1,8 +1,9 @@
 """A sweep as one page that can be sent on: the data (`study`), the sections made of them, the page.
 
 A section is a function from a study to its charts and tables, or to nothing where its data don't exist. Charts are
-drawn here as SVG rather than by a library in the page: they print, follow the reader's colours and are read aloud as
-they are; the page opens at once and weighs kilobytes where the smallest such library weighs a megabyte.
+drawn here, and written as SVG or PNG, rather than by a library in the page: they print, follow the reader's colours and
+are read aloud as they are; the page opens at once and weighs kilobytes where the smallest such library weighs a
+megabyte.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _study(name: str, store: str) -> Study:
 
 
 def attach(name: str, file: Path, summary: Conclusion | None = None) -> None:
-    """Log a report to the sweep's run in MLflow, with its first screen as the run's note (`told`, where it is known);
+    """Log a report to the sweep's run in MLflow, with its first screen as the run's note (`summary`, where known);
     raises where the store does not take them.
 
     One that was made without the ledger tells less than the run holds, and is not.

@@ -99,11 +99,11 @@ def drive(
             _await_earlier(found, console)
             book = book or begin()
             known = Cache(found.result())
+            book.plan(planned)
         except BaseException:
             if book:
                 ending.given_up(book, console)
             raise
-        book.plan(planned)
         return _conduct(planned, book, setting, _Before(known=known))
 
 
@@ -295,7 +295,6 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
     spec, asked, console = planned.spec, setting.terms, setting.console
     engine = _engine(planned, setting, before)
     progress = SweepProgress(planned.most, plan.namer(spec), console, forecast.unit(spec), before.done)
-    tracker = Tracker(book.facts)
     status_writer = StatusWriter(book.facts, book.paths, engine, before.done, before.kept)
     # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
     meters = [Meter(book.facts, engine)] if asked.address and not asked.machine else []
@@ -303,6 +302,7 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
         console.print(line, style="dim")
     refusals: list[RefusedError] = []
     is_over = is_complete = False
+    tracker = Tracker(book.facts)
     try:
         with progress, setting.site.guarded(functools.partial(_abandoned, tracker, console, book, asked)):
             observers = [progress, tracker, status_writer, *meters]
@@ -321,7 +321,7 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
             if is_over and not is_discarded:
                 refusals += ending.ended(book, "complete" if is_whole else "stopped")
             elif not book.has_run:
-                ending.given_up(book, console, tracking.store_name() if tracker.leaves_run else "")
+                ending.given_up(book, console, tracking.store_address() if tracker.leaves_run else "")
             status_writer.close()  # from here on the ledger tells how it stands
     if refusals and not progress.done:
         raise refusals[0]

@@ -88,5 +88,9 @@ def at(terms: Terms, console: Console) -> Iterator[Site]:
         console.print("starting Ray on this machine …", style="dim")
     from sweeps.cluster import ray_cluster
 
-    with ray_cluster.connected(terms.address) as cluster, executor.terminate_as_interrupt():  # Ray has its own
+    with (
+        executor.terminate_as_interrupt(),
+        ray_cluster.connected(terms.address) as cluster,
+        executor.terminate_as_interrupt(),  # Ray has put its own there
+    ):
         yield cluster

@@ -36,7 +36,7 @@ HELD_BACK_S = 2.0  # a result, for that; what is written later was waiting for t
 
 
 class Tracker(Observer):
-    """The driver's end of it."""
+    """What a driver knows of the process that writes its trials to the store."""
 
     def __init__(self, facts: SweepFacts) -> None:
         """The sweep's ledger must stand."""
@@ -101,8 +101,8 @@ class Tracker(Observer):
         self._said |= json.loads(line or "{}")
 
 
-class Scribe:
-    """The other end."""
+class StoreWriter:
+    """What runs in that process."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ def main(name: str, driver: int) -> None:
         store.show()
         stored = {trial.config.trial: trial.ended_at for trial in record.trials if store.has(trial)}
         del record
-        scribe = Scribe(store, Tail(name), sys.stdin.fileno(), stored)
+        scribe = StoreWriter(store, Tail(name), sys.stdin.fileno(), stored)
         scribe.work()
         state = {"left": scribe.left, "refusal": scribe.refusal, "is_closed": scribe.is_closed}
         print(json.dumps(state), file=voice)

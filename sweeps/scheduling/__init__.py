@@ -1,1 +1,2 @@
-"""Pure decisions: which trial next, on which nodes, what is tried again and reused. No Ray, no clock, no files."""
+"""Decisions: which trial next, on which nodes, what is tried again and reused. No Ray, no clock; no files, but for what
+`durations` learns from earlier ledgers."""

@@ -17,7 +17,7 @@ a mean over the repeats that were lucky would be wrong; for the same reason a ce
 stopped by time. A trial that is tried again, and comes to a rung once more, is not judged or counted twice.
 
 Of all equals the best at a rung is never stopped there, so that of each group at least one cell comes to its end.
-A cell that is spared (see `bases`) is not stopped at all, but stands at rungs for its rivals.
+A cell that is spared (see `baselines`) is not stopped at all, but stands at rungs for its rivals.
 """
 
 from __future__ import annotations

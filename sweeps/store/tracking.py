@@ -1,4 +1,4 @@
-"""From the ledger to MLflow: one parent run a sweep, one nested run a trial. The only writer.
+"""From the ledger to MLflow: one parent run a sweep, one nested run a trial. The only writer, with `bulk`.
 
 A run is looked up by its tags before it is made, so that writing a ledger again (`sweep sync`, or `tracker` for a sweep
 that is resumed) doubles nothing. Everything here may be written twice, but for the call that makes a run: MLflow's own
@@ -474,6 +474,16 @@ def refused(must: str, error: Exception | str) -> RefusedError:
     return RefusedError(
         f"the tracking store must {must}, but it says: {first_line(error)}\n  {store_name()}\n  {another}"
     )
+
+
+def store_address() -> str:
+    """The store's name as it means the same in every folder."""
+    uri = store_name()
+    if not uri.startswith(SQLITE):
+        return uri
+    from sweeps.store import database
+
+    return f"{SQLITE}{database.file_of(uri)}"
 
 
 def store_name() -> str:

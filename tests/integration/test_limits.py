@@ -41,7 +41,9 @@ def test_the_planted_part_is_named_with_its_share(
     assert found
     planted = {"input": seconds.get(INPUT_S, 0), "comm": seconds.get(COMM_S, 0), "compute": seconds[COMPUTE_S]}
     step_s = measured.window_s / len(measured.ranks[0].steps)
-    assert getattr(found, part).value == pytest.approx(planted[part] / step_s, abs=0.05)
+    rest = step_s - sum(planted.values())  # the network's own step, mostly, which computes
+    most = planted[part] + (rest if part == "compute" else 0)
+    assert planted[part] / step_s - 0.05 <= getattr(found, part).value <= most / step_s + 0.05
 
 
 def test_looking_takes_no_step_of_the_window_and_as_many_rounds_at_all_ranks(tmp_path: Path) -> None:

@@ -207,6 +207,15 @@ def test_runs_that_are_half_like_ours_are_named_and_not_counted(store: str, capf
     assert "left out, for they have no tag sweep.id: 1 runs" in capfd.readouterr().err
 
 
+def test_where_no_trial_fulfils_a_condition_a_line_says_so(store: str, capfd: pytest.CaptureFixture[str]) -> None:
+    tracking.sync(record())
+    assert main.main(["trials", "small", "--where", "gpus > 1000"]) == 0
+    told = capfd.readouterr()
+    assert "no trial of small fulfils --where gpus > 1000" in told.err
+    assert main.main(["trials", "smal"]) == 2
+    assert "did you mean small?" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["a/b", "it's", 'a "b"', "50%", "a_b", "a b", "é"])
 def test_a_name_of_any_letters_is_found_or_said_to_be_absent(store: str, name: str) -> None:
     """No name that `sweep run` gives: somebody else's, or a typing error."""

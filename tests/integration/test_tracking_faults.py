@@ -24,7 +24,7 @@ import pytest
 from sweeps.cli import main
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
-from sweeps.run.tracker import Scribe
+from sweeps.run.tracker import StoreWriter
 from sweeps.spec import plan, sweep_file
 from sweeps.store import tracking
 from sweeps.store.description import Conclusion
@@ -167,7 +167,7 @@ def told(of: SweepFacts) -> None:
     os.write(ours, b"FINISHED\n")
     store = tracking.Store(of)
     store.show()
-    scribe = Scribe(store, Ended(), theirs, retry_s=0.1)  # type: ignore[arg-type]
+    scribe = StoreWriter(store, Ended(), theirs, retry_s=0.1)  # type: ignore[arg-type]
     scribe.work()
     assert scribe.left == 0
     os.close(theirs)

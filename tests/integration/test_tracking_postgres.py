@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pytest
 
 from sweeps.record.ledger import SweepFacts
-from sweeps.run.tracker import Scribe
+from sweeps.run.tracker import StoreWriter
 from sweeps.store import tracking
 from tests.beside import beside
 from tests.cluster import database
@@ -94,7 +94,7 @@ def logged(of: SweepFacts) -> str:
 
     theirs, ours = os.pipe()
     os.write(ours, b"FINISHED\n")
-    scribe = Scribe(until_it_works(tracking.Store, of), Ended(), theirs, retry_s=0.1, patience_s=PATIENCE_S)  # type: ignore[arg-type]
+    scribe = StoreWriter(until_it_works(tracking.Store, of), Ended(), theirs, retry_s=0.1, patience_s=PATIENCE_S)  # type: ignore[arg-type]
     scribe.work()
     os.close(theirs)
     os.close(ours)

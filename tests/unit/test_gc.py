@@ -20,6 +20,7 @@ from sweeps.record import ledger
 from sweeps.record.discarded import OpenRun
 from sweeps.record.ledger import Ledger
 from sweeps.spec import plan, sweep_file
+from sweeps.store import tracking
 from tests.unit.records import record
 
 TEXT = "{name: old, model: tiny, device: cpu, repeats: 2, space: {batch_size: 8, gpus: 1}}"
@@ -278,6 +279,23 @@ def test_a_run_that_may_be_open_in_a_store_that_cannot_be_asked_is_told_of_and_w
     assert f"(MLFLOW_TRACKING_URI={store}): old\n" in told
     assert not forgotten
     assert len([*results.iterdir()]) == 1
+
+
+def test_a_relative_address_of_a_store_is_that_of_its_folder(
+    workplace: Path, results: Path, forgotten: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "store_name", lambda: "sqlite:///mlflow.db")
+    (workplace / "mlflow.db").touch()
+    discard(OpenRun("its id", tracking.store_address(), 1.0))
+    monkeypatch.setenv("SWEEP_RESULTS", str(results))
+    (elsewhere := workplace / "elsewhere").mkdir()
+    (elsewhere / "mlflow.db").touch()
+    with monkeypatch.context() as there:
+        there.chdir(elsewhere)
+        assert main.main(["gc", "--yes"]) == 0
+    assert not forgotten, "another store has the same name there"
+    assert main.main(["gc", "--yes"]) == 0
+    assert forgotten == ["its id"]
 
 
 def test_what_cannot_be_read_of_a_discarded_sweep_stays_and_is_told(results: Path) -> None:

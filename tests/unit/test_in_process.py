@@ -163,6 +163,18 @@ def test_a_retry_runs_exactly_what_had_failed(store: list[str]) -> None:
     assert [trial for trial, times in Counter(ends).items() if times == 2] == [first["trial"]]
 
 
+def test_a_retry_of_what_has_not_failed_says_so_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert driver.drive(FILE, (), SIMULATED) == errors.DONE
+    before = ledger.paths(NAME).ledger.read_text()
+    capsys.readouterr()
+    assert driver.retry(NAME, (), Terms()) == errors.DONE
+    assert "no trial failed or was lost (ended: completed)" in capsys.readouterr().err
+    entries = ledger.paths(NAME).ledger.read_text().removeprefix(before)
+    assert '"kind":"trial"' not in entries
+    with pytest.raises(InputError, match=r"--status: must be how a trial of .* ended \(completed\), but got lost"):
+        driver.retry(NAME, ("lost",), Terms())
+
+
 def test_a_budget_ends_it_and_a_larger_one_lets_it_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert driver.drive(FILE, (), dataclasses.replace(SIMULATED, budget=0.05)) == errors.INTERRUPTED
     before = ledger.read(NAME)

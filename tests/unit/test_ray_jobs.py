@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.server
 import itertools
 import json
 import math
 import os
+import re
 import threading
+import time
 import types
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+import requests
 
 from sweeps.cli import main
 from sweeps.cluster import driver_log, private_ray, ray_jobs
@@ -351,3 +356,111 @@ def test_auto_is_this_machines_cluster_whatever_variable_ray_would_rather_heed(
         pass
     assert seen == ["other:6379" if is_a_job else None]
     assert os.environ[place.RAY] == "other:6379"
+
+
+class Broken(Jobs):
+    """A cluster whose link breaks at one of the calls, when it may have heard of it already."""
+
+    def __init__(self, call: int, is_heard: bool) -> None:
+        super().__init__([call], is_heard, names_it_after=6)
+
+    def _called(self) -> None:
+        if self._calls in self._pressed_at:
+            raise requests.ConnectionError("Connection reset by peer")
+
+    def submit_job(self, submission_id: str, **about: object) -> str:
+        try:
+            return super().submit_job(submission_id, **about)
+        except KeyboardInterrupt:
+            raise requests.ConnectionError("Connection reset by peer") from None
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+@pytest.mark.parametrize("call", range(1, 7))
+def test_a_link_that_breaks_while_a_sweep_is_submitted_leaves_no_sweep_that_nobody_knows_of(
+    call: int, is_heard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Broken(call, is_heard)
+    with pytest.raises(RefusedError) as refused:
+        submitted(jobs, tmp_path, monkeypatch)
+    said = str(refused.value)
+    assert "Connection reset by peer" in said
+    assert re.search(r"sweep-x-\w+ may have begun there, and goes on: sweep list.* shows it", said)
+    assert "ray job stop sweep-x-" in said
+
+
+class Linked:
+    """A job whose words come, and then the link is as a test says."""
+
+    def __init__(self, then: Callable[[], Awaitable[None]], answers: Callable[[], str] = lambda: "RUNNING") -> None:
+        self._then, self._answers = then, answers
+        self.asked = 0
+
+    async def tail_job_logs(self, _: str) -> AsyncIterator[str]:
+        yield "one\ntw"
+        await self._then()
+        yield "o\n"
+
+    def get_job_status(self, _: str) -> str:
+        self.asked += 1
+        return self._answers()
+
+
+async def at_once() -> None: ...
+
+
+async def for_a_while() -> None:
+    await asyncio.sleep(0.2)
+
+
+async def for_ever() -> None:
+    await asyncio.sleep(1000)
+
+
+async def gone() -> None:
+    raise aiohttp.ServerDisconnectedError
+
+
+async def no_websockets() -> None:
+    request: Any = types.SimpleNamespace(real_url="http://head")
+    raise aiohttp.WSServerHandshakeError(request, (), status=403)
+
+
+def followed_by(job: Linked, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(ray_jobs, "SILENT_S", 0.05)
+    monkeypatch.setattr(ray_jobs, "ANSWERS_WITHIN_S", 0.2)
+    return list(ray_jobs._tailed(job, "job"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("then", "is_asked"), [(at_once, False), (for_a_while, True)])
+def test_a_job_that_is_silent_for_a_while_is_followed_on(
+    then: Callable[[], Awaitable[None]], is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Linked(then)
+    assert followed_by(job, monkeypatch) == ["one", "two"]
+    assert bool(job.asked) == is_asked
+
+
+def never() -> str:
+    time.sleep(1000)
+    return ""
+
+
+def refuses() -> str:
+    raise requests.ConnectionError("Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("then", "answers", "says"),
+    [
+        (for_ever, never, "it has said nothing for"),
+        (for_ever, refuses, "Connection refused"),
+        (gone, refuses, "Server disconnected"),
+        (no_websockets, refuses, r"must let WebSockets pass \(status 403\)"),
+    ],
+)
+def test_whoever_follows_is_told_that_the_link_is_gone(
+    then: Callable[[], Awaitable[None]], answers: Callable[[], str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises((ConnectionError, requests.ConnectionError), match=says):
+        followed_by(Linked(then, answers), monkeypatch)

@@ -13,7 +13,7 @@ import pytest
 
 from sweeps.record import ledger
 from sweeps.record.ledger import Ledger, Tail, TrialRecord
-from sweeps.run.tracker import Scribe
+from sweeps.run.tracker import StoreWriter
 from sweeps.spec import plan, sweep_file
 from tests.unit.records import record
 
@@ -53,12 +53,12 @@ class Store:
     close = describe
 
 
-def told(store: Store, *lines: str, patience_s: float = 60.0, stored: Mapping[str, float] | None = None) -> Scribe:
+def told(store: Store, *lines: str, patience_s: float = 60.0, stored: Mapping[str, float] | None = None) -> StoreWriter:
     """A scribe to whom the driver has said all this, and that has done its work; the driver has gone after that."""
     theirs, ours = os.pipe()
     os.write(ours, "".join(f"{line}\n" for line in lines).encode())
     known = stored or {}
-    scribe = Scribe(store, Tail("told"), theirs, known, retry_s=0.01, patience_s=patience_s)  # type: ignore[arg-type]
+    scribe = StoreWriter(store, Tail("told"), theirs, known, retry_s=0.01, patience_s=patience_s)  # type: ignore[arg-type]
     if not any(lines):
         os.close(ours)
     scribe.work()
@@ -131,7 +131,7 @@ def test_what_is_written_while_it_writes_is_written_though_the_end_is_said_meanw
 
     store = Slow(at_once=at_once)
     os.write(ours, b"\n")
-    Scribe(store, Tail("told"), theirs).work()  # type: ignore[arg-type]
+    StoreWriter(store, Tail("told"), theirs).work()  # type: ignore[arg-type]
     assert store.taken == [*records, "FINISHED"]
 
 

@@ -1,1 +1,1 @@
-"""What the control plane and the data plane say to each other. Standard library only; anyone may import it."""
+"""What both planes share: messages, paths, variables, limits. Standard library only; anyone may import it."""

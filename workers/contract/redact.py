@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable
 
 HIDDEN = "***"
-SECRET = re.compile(r"(passwords?|passwd|passphrase|passcode|pwd|secrets?|credentials?)\d*$")  # ends a word of a name
+SECRET = re.compile(
+    r"(passwords?|passwd|passphrase|passcode|pwd|secrets?|credentials?|\bcreds?)\d*$"
+)  # ends a word of a name
 PASS = re.compile(r"((?<!by)(?<!com)pass|pw)\d*$")  # ends the last word: of DB_PASS, SSHPASS
 OF_ACCESS = re.compile(r"(api|access|account|private|secret)keys?\d*$")  # ends a name, in one word or two
 KEY = re.compile(r"(token|(api|access|account|auth|private|secret)keys?)\d*$|^(keys?|auth|oauth|authorization)\d*$")
@@ -26,7 +28,7 @@ SENT = re.compile(  # with a request
 )
 KNOWN = re.compile(
     r"\b(hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|hooks\.slack\.com/services/[\w/]{20,}|npm_\w{30,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
+    r"|hooks\.slack\.com/services/[\w/]{20,}|discord(?:app)?\.com/api/webhooks/[\w/-]{20,}|npm_\w{30,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
     r"|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
 )
@@ -38,6 +40,8 @@ def is_secret(name: str, value: object = None) -> bool:
     """Say whether a variable's name says that its value is secret. A number or a switch is no token: `MAX_TOKEN=128`,
     a switch no password: `TWO_PASS=1`."""
     words = re.findall(r"[a-z0-9]+", name.lower())
+    if "webhook" in words:  # its address is all that it takes
+        return True
     if name in FOLDERS or not words or words[-1] in ABOUT_ONE:
         return False
     if words[-1] == "pwd" and str(value).startswith("/"):  # a folder, as the shell's is

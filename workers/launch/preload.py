@@ -2,10 +2,10 @@
 
 A node's fork server does so before it forks its first rank. From then on its ranks run what it has loaded, whatever
 becomes of the files: an edit in the middle of a sweep changes nothing that runs. A rank that starts as a process of
-its own (`knobs.needs_own_process`) loads the files as they are when it starts, and has a fingerprint of its own: if
-they were edited meanwhile its trial is told apart from the others.
+its own (`environment.needs_own_process`) loads the files as they are when it starts, and has a fingerprint of its own:
+if they were edited meanwhile its trial is told apart from the others.
 
-Both start by `sources`, whose loaders know the source that each module was compiled from. The fingerprint is
+Both start by `start_from_source`, whose loaders know the source that each module was compiled from. The fingerprint is
 of the files as they lie there when all is loaded, and every loaded module must be one of these: neither an edit in
 between nor a `.pyc` of another program can stand for them.
 """

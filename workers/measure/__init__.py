@@ -1,1 +1,2 @@
-"""When steps are steady, and how sure their mean is. Pure; the same for every workload."""
+"""When steps are steady, and how sure their mean is. The same for every workload. Pure, but for
+`earlier_windows`, which keeps what it has seen in a file."""

@@ -2,7 +2,7 @@
 
 With `protocol: throughput` it is the cell with the most images/s. With `protocol: convergence` it is the one that takes
 least time to the target, of those whose every repeat came to it; where there is none, the one with the best top-1.
-`analysis.picking` says when a cell may be called the best, `analysis.alike` among which cells that may be said.
+`analysis.best_cell` says when a cell may be called the best, `analysis.alike` among which cells that may be said.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fork_server")]
     [
         ({INPUT_S: 0.1, COMPUTE_S: 0.1}, "input-bound", "input"),
         ({COMM_S: 0.1, COMPUTE_S: 0.1}, "communication-bound", "comm"),
-        ({COMPUTE_S: 0.2}, "compute-bound", "compute"),
+        ({COMPUTE_S: 0.6}, "compute-bound", "compute"),  # beside which the network's own step is nothing
     ],
 )
 def test_the_planted_part_is_named_with_its_share(
@@ -41,9 +41,7 @@ def test_the_planted_part_is_named_with_its_share(
     assert found
     planted = {"input": seconds.get(INPUT_S, 0), "comm": seconds.get(COMM_S, 0), "compute": seconds[COMPUTE_S]}
     step_s = measured.window_s / len(measured.ranks[0].steps)
-    rest = step_s - sum(planted.values())  # the network's own step, mostly, which computes
-    most = planted[part] + (rest if part == "compute" else 0)
-    assert planted[part] / step_s - 0.05 <= getattr(found, part).value <= most / step_s + 0.05
+    assert getattr(found, part).value == pytest.approx(planted[part] / step_s, abs=0.05)
 
 
 def test_looking_takes_no_step_of_the_window_and_as_many_rounds_at_all_ranks(tmp_path: Path) -> None:

@@ -41,14 +41,15 @@ def preloaded() -> dict[str, Any]:
 
     facts = fingerprint.software()  # under the variables that it was started with
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import horovod.tensorflow
-    import keras
-    import tensorflow as tf
+    with preload.without_unused():
+        import horovod.tensorflow
+        import keras
+        import tensorflow as tf
 
+        keras.optimizers.SGD  # noqa: B018 — Keras and TensorFlow load parts of themselves at first use
+        tf.data.TFRecordDataset  # noqa: B018
     facts = preload.loaded(facts)
     del horovod
-    keras.optimizers.SGD  # noqa: B018 — Keras and TensorFlow load parts of themselves at first use
-    tf.data.TFRecordDataset  # noqa: B018
     from tensorflow.python.eager import context
 
     if context.context()._initialized:

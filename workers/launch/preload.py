@@ -12,6 +12,7 @@ between nor a `.pyc` of another program can stand for them.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,16 +30,32 @@ MODULES = (
     "workers.inputs.records",
     "workers.inputs.synthetic",
 )
+# Keras imports these where they are installed, for plots, data frames and estimators, which no rank has: two fifths of
+# the time until a node is ready, and a quarter of its fork server's memory.
+UNUSED = frozenset({"matplotlib", "pandas", "sklearn"})
 
 
 class LoadedError(Exception):
     """What was loaded is not what lies there, so that no fingerprint of the files tells what runs."""
 
 
+@contextlib.contextmanager
+def without_unused() -> Iterator[None]:
+    """Meanwhile these are as if they were not installed; afterwards a rank that wants one imports it as ever."""
+    hidden: dict[str, Any] = dict.fromkeys(UNUSED - sys.modules.keys())  # None there is a module that is not found
+    sys.modules.update(hidden)
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
 def loaded(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Import what a rank needs; return the facts of its software with what was imported."""
-    for module in MODULES:
-        importlib.import_module(module)
+    with without_unused():
+        for module in MODULES:
+            importlib.import_module(module)
     lying = fingerprint.contents()
     for wrong in _unlike({path: start_from_source.digest(content) for path, content in lying.items()}):
         raise LoadedError(wrong)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -18,6 +20,7 @@ import psutil
 import pytest
 
 from sweeps import analysis
+from sweeps.cli import main
 from sweeps.record import ledger, rows
 from sweeps.spec import plan, sweep_file
 from sweeps.store import query
@@ -44,6 +47,14 @@ def sweep(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [str(SWEEP), *arguments], capture_output=True, text=True, env=os.environ | environment, check=False
     )
+
+
+def told(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which has loaded already what a command takes seconds to load."""
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = main.main(arguments)
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
 
 
 def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: Callable[[], list[str]]) -> None:
@@ -147,6 +158,8 @@ probe_every_min: 0
 """
 
 
+# In `make test`: one that goes on, in `test_asha`, and above one that is killed and leaves nothing to go on from.
+@pytest.mark.long
 @pytest.mark.parametrize(("checkpoint_every", "ends"), [(1, [("completed", "", 3)]), (0, [("failed", "killed", 0)])])
 def test_a_trial_that_is_cut_short_goes_on_from_its_checkpoint(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, checkpoint_every: int, ends: list[tuple[str, str, int]]

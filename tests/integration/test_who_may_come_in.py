@@ -120,7 +120,7 @@ def test_a_stranger_in_a_ranks_place_learns_nothing_and_costs_the_trial_at_most(
     assert eventually(lambda: not ranks(), patience_s=15)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_nobody_of_a_gang_listens_once_all_have_joined(
     fork_server: subprocess.Popen[bytes], size: int, tmp_path: Path
 ) -> None:

@@ -158,9 +158,13 @@ probe_every_min: 0
 """
 
 
-# In `make test`: one that goes on, in `test_asha`, and above one that is killed and leaves nothing to go on from.
-@pytest.mark.long
-@pytest.mark.parametrize(("checkpoint_every", "ends"), [(1, [("completed", "", 3)]), (0, [("failed", "killed", 0)])])
+@pytest.mark.parametrize(
+    ("checkpoint_every", "ends"),
+    [
+        pytest.param(1, [("completed", "", 3)], marks=pytest.mark.long),  # `test_asha` has one that goes on, too
+        (0, [("failed", "killed", 0)]),
+    ],
+)
 def test_a_trial_that_is_cut_short_goes_on_from_its_checkpoint(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, checkpoint_every: int, ends: list[tuple[str, str, int]]
 ) -> None:

@@ -163,7 +163,7 @@ def ordered(text: str, *wanted: tuple[object, ...]) -> str:
 
 
 @pytest.mark.alone
-def test_tune_stops_real_ranks_by_rung_and_by_time_and_one_rank_is_not_judged_by_two(
+def test_tune_stops_real_ranks_by_rung_and_by_time_also_by_those_of_before_and_one_rank_is_not_judged_by_two(
     here: Path, left_behind: Callable[[], list[str]]
 ) -> None:
     good_first = [(gpus, size, RATE) for size in (GOOD, LOW, SLOW) for gpus in (2, 1)]
@@ -190,19 +190,21 @@ def test_tune_stops_real_ranks_by_rung_and_by_time_and_one_rank_is_not_judged_by
     noted = [(one["trial"], one["epoch"]) for one in record.rungs if one["is_at_rung"]]
     assert sorted(noted) == sorted((one.config.trial, 2) for one in record.trials), "told in bursts, none is missed"
 
-
-@pytest.mark.alone
-def test_real_ranks_whose_driver_was_killed_are_judged_by_those_of_before(here: Path) -> None:
-    alone = PLANTED.replace("[1, 2]", "1")
-    Path("small.yaml").write_text(ordered(alone, *[(1, size, RATE) for size in (GOOD, LOW, SLOW)]))
-    assert driven().returncode == 0
-    keep_until("small", lambda done: len(done) == 1)
+    # As if the driver had been killed when the good ones had ended.
+    keep_until("small", lambda done: len(done) == 2)
+    before = {one.config.gpus: one for one in ledger.read("small").trials}
+    assert {one.config.batch_size for one in before.values()} == {GOOD}
     ran = driven("resume")
     assert ran.returncode == 0, ran.stderr
-    good, *others = ledger.read("small").trials
-    assert good.outcome.status == "completed"
-    assert {one.outcome.kind for one in others} == {"hopeless"}
-    assert all(good.config.trial in one.outcome.message for one in others)
+    again = {(one.config.gpus, one.config.batch_size): one for one in ledger.read("small").trials}
+    assert again.keys() == ended.keys()
+    for (gpus, size), one in again.items():
+        if size == GOOD:
+            assert one == before[gpus], "it is not measured again"
+        else:
+            assert one.outcome.kind == "hopeless"
+            assert before[gpus].config.trial in one.outcome.message
+    assert not left_behind()
 
 
 DIGITS = """

@@ -1,4 +1,4 @@
-"""An asha search: simulated, through Tune with ranks whose epochs are planted, and with ranks that learn digits."""
+"""An asha search: simulated, by Tune with ranks whose epochs are planted, and with ranks that learn digits."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from sweeps.record import ledger
 from sweeps.record.ledger import TrialRecord
+from sweeps.run import tracker
 from sweeps.spec import plan, sweep_file
 from sweeps.store import query
 from tests.integration import planted_ranks
 from tests.integration.planted_ranks import GOOD, LOW, SLOW
-from tests.integration.test_sweep import planted, sweep
+from tests.integration.test_sweep import planted, sweep, told
 from tests.unit import hopeless
-
-pytestmark = pytest.mark.alone
+from tests.unit.test_in_process import Store
 
 ROOT = Path(__file__).parents[2]
 WIDE, NARROW = "nodes=8,gpus=4,gpu=v100", "nodes=1,gpus=4,gpu=v100"
@@ -47,11 +47,19 @@ def here(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return workplace
 
 
-def test_a_simulated_search_through_tune_comes_to_the_verdicts_of_one_without_it(
+@pytest.fixture
+def unstored(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where it does not matter what comes to MLflow, which takes longer to load than a simulated sweep to run."""
+    monkeypatch.setattr(tracker, "Tracker", Store)
+    monkeypatch.setattr("sweeps.report.attach", lambda *_: None)
+    return here
+
+
+def test_a_simulated_search_by_the_command_comes_to_the_verdicts_of_one_without_it(
     here: Path, left_behind: Callable[[], list[str]]
 ) -> None:
     Path("hopeless.yaml").write_text(hopeless.FILE)
-    ran = sweep("run", "hopeless.yaml", "--simulate", WIDE)
+    ran = told("run", "hopeless.yaml", "--simulate", WIDE)
     assert ran.returncode == 0, ran.stderr
     record = ledger.read("hopeless-simulated")
     ended = hopeless.by_part(record)
@@ -66,13 +74,13 @@ def test_a_simulated_search_through_tune_comes_to_the_verdicts_of_one_without_it
     assert hopeless.verdicts(record) == hopeless.verdicts(hopeless.run(hopeless.FILE, WIDE))
 
 
-def test_a_simulated_search_whose_driver_was_killed_keeps_its_rungs(here: Path) -> None:
+def test_a_simulated_search_whose_driver_was_killed_keeps_its_rungs(unstored: Path) -> None:
     """As far as the first two trials, one on each GPU count, that came to the target; then `sweep resume`."""
     whole = hopeless.run(hopeless.FILE, NARROW)
     name, expected = whole.facts.name, hopeless.verdicts(whole)
     keep_until(name, lambda done: {one.config.gpus for one in done if one.outcome.status == "completed"} == {1, 4})
     before = {one.config.trial for one in ledger.read(name).trials}
-    ran = sweep("resume", name)
+    ran = told("resume", name)
     assert ran.returncode == 0, ran.stderr
     after = [one for one in ledger.read(name).trials if one.config.trial not in before]
     assert {one.outcome.status for one in after} == {"pruned"}
@@ -80,7 +88,7 @@ def test_a_simulated_search_whose_driver_was_killed_keeps_its_rungs(here: Path) 
     assert hopeless.verdicts(ledger.read(name)) == expected
 
 
-def test_a_retry_of_a_large_trial_brings_its_stopped_base_back(here: Path) -> None:
+def test_a_retry_of_a_large_trial_brings_its_stopped_base_back(unstored: Path) -> None:
     """On one GPU the low rate falls behind the good one; on four it was lost, and is measured only now."""
     text = hopeless.FILE.replace("where:", "where:\n  - gpus == 1 or batch_size == 128\n  - batch_size != 8")
     whole = hopeless.run(text.replace("epochs: 90", "epochs: 12").replace("seed: 5", "seed: 6"), NARROW)
@@ -91,7 +99,7 @@ def test_a_retry_of_a_large_trial_brings_its_stopped_base_back(here: Path) -> No
     book.write_text("".join(f"{line}\n" for line in [*before, json.dumps(lost, separators=(",", ":"))]))
     ended = hopeless.by_part(ledger.read(name))
     assert [ended[of].outcome.status for of in ((1, hopeless.LOW), (4, hopeless.LOW))] == ["pruned", "lost"]
-    ran = sweep("retry", name)
+    ran = told("retry", name)
     assert ran.returncode == 0, ran.stderr
     record = ledger.read(name)
     assert {one.outcome.status for one in record.trials} == {"completed"}
@@ -101,7 +109,7 @@ def test_a_retry_of_a_large_trial_brings_its_stopped_base_back(here: Path) -> No
 
 
 def test_a_trial_that_is_tried_again_is_judged_by_those_of_before_and_one_that_was_stopped_comes_to_its_end(
-    here: Path,
+    unstored: Path,
 ) -> None:
     whole = hopeless.run(hopeless.FILE, NARROW)
     name, book = whole.facts.name, ledger.paths(whole.facts.name).ledger
@@ -114,7 +122,7 @@ def test_a_trial_that_is_tried_again_is_judged_by_those_of_before_and_one_that_w
     book.write_text("".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines))
 
     def after(*arguments: str) -> TrialRecord:
-        ran = sweep("retry", name, *arguments)
+        ran = told("retry", name, *arguments)
         assert ran.returncode == 0, ran.stderr
         (found,) = (one for one in ledger.read(name).trials if one.config.trial == low)
         return found
@@ -154,7 +162,8 @@ def ordered(text: str, *wanted: tuple[object, ...]) -> str:
     raise AssertionError("no seed has that order")
 
 
-def test_tune_stops_real_ranks_by_rung_and_by_time_and_one_rank_is_not_judged_by_two(
+@pytest.mark.alone
+def test_tune_stops_real_ranks_by_rung_and_by_time_also_by_those_of_before_and_one_rank_is_not_judged_by_two(
     here: Path, left_behind: Callable[[], list[str]]
 ) -> None:
     good_first = [(gpus, size, RATE) for size in (GOOD, LOW, SLOW) for gpus in (2, 1)]
@@ -181,18 +190,21 @@ def test_tune_stops_real_ranks_by_rung_and_by_time_and_one_rank_is_not_judged_by
     noted = [(one["trial"], one["epoch"]) for one in record.rungs if one["is_at_rung"]]
     assert sorted(noted) == sorted((one.config.trial, 2) for one in record.trials), "told in bursts, none is missed"
 
-
-def test_real_ranks_whose_driver_was_killed_are_judged_by_those_of_before(here: Path) -> None:
-    alone = PLANTED.replace("[1, 2]", "1")
-    Path("small.yaml").write_text(ordered(alone, *[(1, size, RATE) for size in (GOOD, LOW, SLOW)]))
-    assert driven().returncode == 0
-    keep_until("small", lambda done: len(done) == 1)
+    # As if the driver had been killed when the good ones had ended.
+    keep_until("small", lambda done: len(done) == 2)
+    before = {one.config.gpus: one for one in ledger.read("small").trials}
+    assert {one.config.batch_size for one in before.values()} == {GOOD}
     ran = driven("resume")
     assert ran.returncode == 0, ran.stderr
-    good, *others = ledger.read("small").trials
-    assert good.outcome.status == "completed"
-    assert {one.outcome.kind for one in others} == {"hopeless"}
-    assert all(good.config.trial in one.outcome.message for one in others)
+    again = {(one.config.gpus, one.config.batch_size): one for one in ledger.read("small").trials}
+    assert again.keys() == ended.keys()
+    for (gpus, size), one in again.items():
+        if size == GOOD:
+            assert one == before[gpus], "it is not measured again"
+        else:
+            assert one.outcome.kind == "hopeless"
+            assert before[gpus].config.trial in one.outcome.message
+    assert not left_behind()
 
 
 DIGITS = """
@@ -211,6 +223,7 @@ probe_every_min: 0
 """
 
 
+@pytest.mark.alone
 def test_ranks_that_learn_digits_lose_the_rate_that_learns_nothing(
     here: Path, left_behind: Callable[[], list[str]]
 ) -> None:
@@ -227,6 +240,7 @@ def test_ranks_that_learn_digits_lose_the_rate_that_learns_nothing(
     assert other.outcome.status in ("completed", "pruned"), "the gang goes on where one was stopped"
 
 
+@pytest.mark.alone
 def test_a_trial_that_goes_on_from_its_checkpoint_stands_at_each_rung_once_and_its_time_is_that_of_its_figures(
     here: Path,
 ) -> None:
@@ -237,6 +251,7 @@ def test_a_trial_that_goes_on_from_its_checkpoint_stands_at_each_rung_once_and_i
     assert ran.returncode == 0, ran.stderr
     record = ledger.read("small")
     (trial,) = record.trials
+    assert trial.outcome.status == "completed"
     assert trial.outcome.measurement
     taken = [epoch.taken_s for epoch in trial.outcome.measurement.epochs]
     assert len(taken) == 5

@@ -24,8 +24,9 @@ from sweeps.scheduling.observer import Observer
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from sweeps.store import query, tracking
-from tests.integration.test_sweep import sweep
+from tests.integration.test_sweep import told
 from tests.unit.records import record
+from tests.unit.test_in_process import Store
 
 NAME = "small"
 TEXT = f"{{name: {NAME}, model: tiny, device: cpu, repeats: 1, space: {{batch_size: [8, 16, 32], gpus: 1}}}}"
@@ -34,15 +35,22 @@ WIDE = "nodes=1,gpus=4,gpu=v100"
 
 @pytest.fixture(autouse=True)
 def file(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A sweep on a cluster of one node, on which nothing is run but what a test puts in the place of it."""
+    """A sweep on a cluster of one node, on which nothing is run but what a test puts in the place of it; what is to be
+    simulated is, on its own."""
 
     @contextlib.contextmanager
-    def site(*_: object) -> Iterator[Simulated]:
-        yield Simulated([Node("here", 8, 0)])
+    def site(asked: Terms, *_: object) -> Iterator[Simulated]:
+        yield Simulated(asked.machine.nodes if asked.machine else [Node("here", 8, 0)])
 
     monkeypatch.setattr(terms, "at", site)
     (workplace / "small.yaml").write_text(TEXT)
     return workplace / "small.yaml"
+
+
+@pytest.fixture
+def unstored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it does not matter what comes to MLflow, which takes seconds to load."""
+    monkeypatch.setattr(tracker, "Tracker", Store)
 
 
 def runs() -> Counter[str]:
@@ -148,7 +156,7 @@ def test_a_store_that_was_never_open_is_owed_nothing_by_a_sweep_that_was_discard
 
 
 def test_a_disk_that_fills_before_the_first_trial_has_ended_leaves_what_was_begun(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    unstored: None, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(_: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
         book.start(book.facts.trials[0], at=1.0)
@@ -184,7 +192,9 @@ def test_a_sweep_has_its_name_though_the_store_takes_its_time(
     assert not ledger.names(), "it is refused, and leaves nothing"
 
 
-def test_nodes_that_did_not_come_in_time_are_wanted_no_more(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_did_not_come_in_time_are_wanted_no_more(
+    unstored: None, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[list[dict[str, float]]] = []
 
     class Growing(Simulated):
@@ -203,11 +213,13 @@ def test_nodes_that_did_not_come_in_time_are_wanted_no_more(file: Path, monkeypa
     assert asked[-1] == [{"CPU": 1.0}] * 2
 
 
-def test_a_retry_leaves_a_sweep_unfinished_that_others_of_its_trials_have_not_run_in(workplace: Path) -> None:
+def test_a_retry_leaves_a_sweep_unfinished_that_others_of_its_trials_have_not_run_in(
+    unstored: None, workplace: Path
+) -> None:
     Path("many.yaml").write_text(
         "{name: many, model: resnet50_v1.5, device: gpu, repeats: 1, space: {batch_size: [8, 16, 32, 64], gpus: 1}}"
     )
-    assert sweep("run", "many.yaml", "--simulate", WIDE).returncode == 0
+    assert told("run", "many.yaml", "--simulate", WIDE).returncode == 0
     name = "many-simulated"
     book = ledger.paths(name).ledger
     lines = [json.loads(line) for line in book.read_text().splitlines()]
@@ -215,12 +227,12 @@ def test_a_retry_leaves_a_sweep_unfinished_that_others_of_its_trials_have_not_ru
     lines[first]["outcome"] = {"status": "failed", "kind": "killed"}
     kept = [line for n, line in enumerate(lines) if n not in others[1:] and line["kind"] != "end"]
     book.write_text("".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in kept))
-    ran = sweep("retry", name)
+    ran = told("retry", name)
     assert ran.returncode == 0, ran.stderr
     assert "others of its trials have not run yet" in ran.stderr
     assert not ledger.read(name).is_complete
     assert len(ledger.read(name).trials) == 2
-    assert sweep("resume", name).returncode == 0
+    assert told("resume", name).returncode == 0
     assert ledger.read(name).is_complete
     assert len(ledger.read(name).trials) == 4
 
@@ -258,7 +270,9 @@ def test_a_sweep_that_goes_on_runs_in_mlflow_until_it_has_ended_again(
     assert runs() == {"FINISHED": 4}
 
 
-def test_a_report_is_logged_before_another_driver_can_begin(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_logged_before_another_driver_can_begin(
+    unstored: None, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(_: object, book: ledger.Ledger, *more: object, **named: object) -> bool:
         for config in book.facts.trials:
             book.write(record(config, 100.0))

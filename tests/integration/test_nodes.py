@@ -12,7 +12,7 @@ import pytest
 from sweeps.record import ledger, rows
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import status
-from tests.integration.clusters import Cluster, eventually, said
+from tests.integration.clusters import LOG, Cluster, eventually, said
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -26,7 +26,7 @@ repeats: 1
 explain: false
 probe_every_min: 0
 """
-LONG = SWEEP + "steps: {warmup: 1, measured: 1000}\n"
+LONG = SWEEP + "steps: {warmup: 1, measured: 300}\n"  # it runs still when it has just been seen to
 SHORT = SWEEP + "steps: {warmup: 1, measured: 3}\n"
 
 
@@ -50,25 +50,40 @@ def nodes_of(trial: TrialRecord) -> list[str]:
     return [place.node_id for place in trial.outcome.granted]
 
 
-def test_a_gang_waits_for_a_node_and_for_another_when_that_dies(cluster: Cluster) -> None:
+def test_a_sweep_waits_for_its_nodes_whoever_drives_it_and_a_gang_for_another_when_one_of_them_dies(
+    cluster: Cluster,
+) -> None:
+    """While it waits it has its name, and can be ended and gone on with."""
     Path("small.yaml").write_text(LONG + "space: {batch_size: 8, gpus: 2, placement: 2x1}\nwait_for_nodes_min: 10\n")
     cluster.join("a", cpus=1)
-    driver = cluster.driver("run", "small.yaml")
-    assert eventually(lambda: "waiting for nodes that hold 2 ranks" in said())
+    for number, how in ((1, signal.SIGINT), (2, signal.SIGKILL)):
+        driver = cluster.driver("run", "small.yaml")
+        assert eventually(lambda told=number: said().count("results in") == told), said()
+        assert status.look("small")["state"] == "starting"
+        driver.send_signal(how)
+        driver.wait(60)
+        assert Path("results/small").exists() == (how == signal.SIGKILL)  # Ctrl-C leaves nothing of it
+    Path(LOG).unlink()
+    driver = cluster.driver("resume", "small")
+    assert eventually(lambda: "waiting for nodes that hold 2 ranks" in said()), said()
     cluster.join("b", cpus=1)
     assert eventually(lambda: cluster.ranks("b") and cluster.ranks("a")), said()
     cluster.kill("b")
     assert eventually(lambda: "tried again" in said()), said()
     cluster.join("c", cpus=1)
     assert driver.wait(300) == 0, said()
-    (trial,) = ledger.read("small").trials
+    record = ledger.read("small")
+    (trial,) = record.trials
     assert (trial.outcome.status, trial.attempts) == ("completed", 2)
     assert sorted(nodes_of(trial)) == sorted([cluster.id("a"), cluster.id("c")])
+    assert rows.row(trial)["arrangement"] == "2x1"
+    assert record.facts.nodes
     (attempt,) = written("attempt")
     assert attempt["outcome"]["kind"] == "node lost"
     assert len(written("trial")) == 1
 
 
+@pytest.mark.long  # the tests above and below have a trial each that runs on where its node has died
 def test_a_trial_whose_node_dies_runs_on_another(cluster: Cluster) -> None:
     Path("small.yaml").write_text(LONG + "space: {batch_size: [8, 16], gpus: 1}\n")
     cluster.join("a", cpus=1)
@@ -90,101 +105,78 @@ def test_what_a_shrunken_cluster_can_t_hold_is_lost_and_the_rest_measured(cluste
     cluster.join("a", cpus=1)
     cluster.join("b", cpus=1)
     driver = cluster.driver("run", "small.yaml")
-    assert eventually(lambda: cluster.ranks("b") and cluster.ranks("a")), said()
+    assert eventually(lambda: bool(cluster.ranks("b"))), said()
     cluster.kill("b")
     assert driver.wait(300) == 1, said()
-    ended = {(trial.config.gpus, trial.outcome.status) for trial in ledger.read("small").trials}
-    assert ended == {(1, "completed"), (2, "lost")}
+    trials = ledger.read("small").trials
+    assert {(trial.config.gpus, trial.outcome.status) for trial in trials} == {(1, "completed"), (2, "lost")}
+    alone = [trial for trial in trials if trial.config.gpus == 1]
+    assert {node for trial in alone for node in nodes_of(trial)} == {cluster.id("a")}
+    assert written("attempt"), "what ran on the other has been tried again"
     assert "no node left: this cluster (1 CPUs + 0 GPUs) holds at most 1 ranks on device cpu" in said()
     assert len(written("trial")) == 4
 
 
 def test_ranks_sit_on_uneven_nodes_as_their_placement_asks(cluster: Cluster) -> None:
-    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 2, placement: [pack, spread, 2x1, 1x2]}\n")
+    both = "space: {batch_size: [8, 16], gpus: 2, placement: [pack, spread, 2x1, 1x2]}\n"
+    exact = "where: [\"batch_size == 8 or placement in ('2x1', '1x2')\"]\n"
+    Path("small.yaml").write_text(SHORT + both + exact)
     for name, cpus in (("a", 1), ("b", 2), ("c", 1)):
         cluster.join(name, cpus)
     assert cluster.driver("run", "small.yaml").wait(300) == 0, said()
-    trials = {trial.config.placement: trial for trial in ledger.read("small").trials}
-    assert trials.keys() == {"pack", "spread"}
+    trials = {(trial.config.batch_size, trial.config.placement): trial for trial in ledger.read("small").trials}
+    assert trials.keys() == {(8, "pack"), (8, "spread"), (16, "1x2"), (16, "2x1")}
     assert "left out: 1 cells: 2x1 is spread here; 1 cells: 1x2 is pack here" in said()
-    assert nodes_of(trials["pack"]) == [cluster.id("b")] * 2
-    assert len(set(nodes_of(trials["spread"]))) == 2
-    assert [rows.row(trials[word])["arrangement"] for word in ("pack", "spread")] == ["1x2", "2x1"]
-    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 2, placement: [2x1, 1x2]}\n")
-    assert cluster.driver("run", "small.yaml").wait(300) == 0, said()
-    exact = {trial.config.placement: nodes_of(trial) for trial in ledger.read("small-2").trials}
-    assert exact["1x2"] == [cluster.id("b")] * 2
-    assert len(set(exact["2x1"])) == 2
+    for together, apart in (((8, "pack"), (8, "spread")), ((16, "1x2"), (16, "2x1"))):
+        assert nodes_of(trials[together]) == [cluster.id("b")] * 2
+        assert len(set(nodes_of(trials[apart]))) == 2
+        assert [rows.row(trials[one])["arrangement"] for one in (together, apart)] == ["1x2", "2x1"]
 
 
-def test_a_cluster_that_grows_is_asked_for_the_nodes_of_a_gang(workplace: Path) -> None:
+@pytest.fixture(scope="module")
+def growing() -> Iterator[Cluster]:
+    """By two nodes of one CPU at most."""
+    made = Cluster(cpus=0, grows_by=1)
+    yield made
+    made.close()
+
+
+def test_a_cluster_that_grows_is_asked_for_the_nodes_of_a_gang(growing: Cluster, workplace: Path) -> None:
+    assert growing.nodes() == 1
     Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 2}\nwait_for_nodes_min: 10\n")
-    growing = Cluster(cpus=0, grows_by=1)
-    try:
-        assert growing.driver("run", "small.yaml").wait(300) == 0, said()
-        (trial,) = ledger.read("small").trials
-        assert trial.outcome.status == "completed"
-        assert len(set(nodes_of(trial))) == 2
-        assert asked_for(growing) == []  # it may shrink again
-    finally:
-        growing.close()
-
-
-def test_a_cluster_is_asked_for_what_the_sweeps_that_live_need_in_sum(workplace: Path) -> None:
-    growing = Cluster(cpus=0, grows_by=1)  # never by as many nodes as these want
-    try:
-        drivers = []
-        for gpus in (3, 4):
-            file = Path(f"large-{gpus}.yaml")
-            file.write_text(SHORT + f"space: {{batch_size: 8, gpus: {gpus}}}\nwait_for_nodes_min: 10\n")
-            drivers.append(growing.driver("run", str(file)))
-        assert eventually(lambda: len(asked_for(growing)) == 7), said()
-        drivers[0].kill()
-        assert eventually(lambda: len(asked_for(growing)) == 4), said()  # the first one's go, and no more
-        drivers[1].kill()
-        assert eventually(lambda: asked_for(growing) == []), said()  # though nobody is left who would say so
-        assert eventually(lambda: growing.ask("ray.util.list_named_actors(all_namespaces=True)") == [])
-    finally:
-        growing.close()
-
-
-def test_a_request_that_nobody_lives_for_goes_and_that_of_the_living_outlives_the_lease_actor(workplace: Path) -> None:
-    Path("large.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 3}\nwait_for_nodes_min: 10\n")
-    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 2}\n")
-    growing = Cluster(cpus=0, grows_by=1)
-    try:
-        request(growing, 2)  # left by whoever was here before
-        assert eventually(lambda: growing.nodes() == 3)
-        assert growing.driver("run", "small.yaml").wait(300) == 0, said()  # its nodes are there: it asks for none
-        assert asked_for(growing) == []
-        driver = growing.driver("run", "large.yaml")
-        assert eventually(lambda: len(asked_for(growing)) == 3), said()
-        (lease_actor,) = [one for one in growing.processes() if "ray::LeaseActor" in " ".join(one.cmdline())]
-        lease_actor.kill()
-        request(growing, 5)  # what is asked for in the meantime is not the lease actor's either
-        assert eventually(lambda: len(asked_for(growing)) == 3), said()
-        assert driver.poll() is None
-        driver.kill()
-        assert eventually(lambda: asked_for(growing) == []), said()
-    finally:
-        growing.close()
-
-
-def test_a_sweep_that_waits_for_its_nodes_has_its_name_and_can_be_ended_and_gone_on_with(cluster: Cluster) -> None:
-    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 1}\nwait_for_nodes_min: 10\n")
-    for number, how in ((1, signal.SIGINT), (2, signal.SIGKILL)):
-        driver = cluster.driver("run", "small.yaml")
-        assert eventually(lambda told=number: said().count("results in") == told), said()
-        assert status.look("small")["state"] == "starting"
-        driver.send_signal(how)
-        driver.wait(60)
-        assert Path("results/small").exists() == (how == signal.SIGKILL)  # Ctrl-C leaves nothing of it
-    cluster.join("a", cpus=1)
-    assert cluster.driver("resume", "small").wait(300) == 0, said()
+    assert growing.driver("run", "small.yaml").wait(300) == 0, said()
     (trial,) = ledger.read("small").trials
     assert trial.outcome.status == "completed"
-    assert rows.row(trial)["arrangement"] == "1x1"
-    assert ledger.read("small").facts.nodes
+    assert len(set(nodes_of(trial))) == 2
+    assert asked_for(growing) == []  # it may shrink again
+
+
+def test_a_cluster_is_asked_for_what_the_sweeps_that_live_need_in_sum_and_for_nothing_else(
+    growing: Cluster, workplace: Path
+) -> None:
+    request(growing, 2)  # left by whoever was here before
+    assert eventually(lambda: growing.nodes() == 3)
+    Path("small.yaml").write_text(LONG + "space: {batch_size: 8, gpus: 2}\n")
+    contented = growing.driver("run", "small.yaml")
+    assert eventually(lambda: asked_for(growing) == []), said()  # its nodes are there: it asks for none
+    assert contented.poll() is None, said()
+    contented.kill()
+    drivers = []
+    for gpus in (3, 4):  # never will there be as many nodes
+        file = Path(f"large-{gpus}.yaml")
+        file.write_text(SHORT + f"space: {{batch_size: 8, gpus: {gpus}}}\nwait_for_nodes_min: 10\n")
+        drivers.append(growing.driver("run", str(file)))
+    assert eventually(lambda: len(asked_for(growing)) == 7), said()
+    (lease_actor,) = [one for one in growing.processes() if "ray::LeaseActor" in " ".join(one.cmdline())]
+    lease_actor.kill()  # the requests of the living outlive it
+    request(growing, 5)  # what is asked for in the meantime is not the lease actor's either
+    assert eventually(lambda: len(asked_for(growing)) == 7), said()
+    assert [driver.poll() for driver in drivers] == [None, None]
+    drivers[0].kill()
+    assert eventually(lambda: len(asked_for(growing)) == 4), said()  # the first one's go, and no more
+    drivers[1].kill()
+    assert eventually(lambda: asked_for(growing) == []), said()  # though nobody is left who would say so
+    assert eventually(lambda: growing.ask("ray.util.list_named_actors(all_namespaces=True)") == [])
 
 
 def request(growing: Cluster, cpus: int) -> None:

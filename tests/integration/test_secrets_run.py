@@ -25,7 +25,7 @@ classes: 10
 repeats: 1
 space: {batch_size: 8, gpus: 2, env: {NCCL_DEBUG: WARN}}
 env_from: [HF_TOKEN, SITE]
-steps: {warmup: 2, measured: 300}
+steps: {warmup: 2, measured: 100}
 explain: false
 probe_every_min: 0
 """
@@ -97,14 +97,15 @@ def test_what_is_secret_reaches_the_rank_and_nothing_that_is_written_logged_or_l
             try:
                 assert eventually(lambda: len(cluster.ranks("head")) == 2 or driver.poll() is not None), said()
                 (one, other) = [rank.environ() for rank in cluster.ranks("head")]
+                Path("lacking.yaml").write_text(SWEEP.replace("HF_TOKEN", "NOWHERE"))
+                refused = cluster.driver("run", "lacking.yaml")
                 assert driver.wait(240) == 0, said()
+                assert refused.wait(240) == 2, said()
             finally:
                 driver.kill()
                 driver.wait()
         for name in ("HF_TOKEN", "SITE"):
             assert one[name] == other[name] == PLANTED[name]
-        Path("lacking.yaml").write_text(SWEEP.replace("HF_TOKEN", "NOWHERE"))
-        assert cluster.driver("run", "lacking.yaml").wait(240) == 2
         kept = token.read_text()
         token.unlink()
         assert not holding(token.parent, secrets), "Ray's logs"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -11,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +21,7 @@ import psutil
 import pytest
 
 from sweeps import analysis
+from sweeps.cli import main
 from sweeps.record import ledger, rows
 from sweeps.spec import plan, sweep_file
 from sweeps.store import query
@@ -46,6 +50,14 @@ def sweep(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
+def told(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which has loaded already what a command takes seconds to load."""
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = main.main(arguments)
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
 def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: Callable[[], list[str]]) -> None:
     (workplace / "mlflow.db").unlink()  # MLflow makes it, as for a new user
     (workplace / "small.yaml").write_text(SMALL)
@@ -72,12 +84,12 @@ def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: 
     for column in table.columns.drop("started_at"):
         assert table[column].tolist() == pytest.approx(expected[column].tolist(), nan_ok=True), column
 
-    printed = sweep("trials", "small", "--format", "json")
+    printed = told("trials", "small", "--format", "json")
     assert len(json.loads(printed.stdout)) == 4
-    assert sweep("trials", "smal", "--format", "csv").returncode == 2
+    assert told("trials", "smal", "--format", "csv").returncode == 2
 
     # Syncing again doubles nothing.
-    assert sweep("sync", "small").returncode == 0
+    assert told("sync", "small").returncode == 0
     with sqlite3.connect("mlflow.db") as store:
         assert store.execute("SELECT count(*) FROM runs").fetchone() == (5,)
         assert store.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall() == [("FINISHED", 5)]
@@ -147,7 +159,13 @@ probe_every_min: 0
 """
 
 
-@pytest.mark.parametrize(("checkpoint_every", "ends"), [(1, [("completed", "", 3)]), (0, [("failed", "killed", 0)])])
+@pytest.mark.parametrize(
+    ("checkpoint_every", "ends"),
+    [
+        pytest.param(1, [("completed", "", 3)], marks=pytest.mark.long),  # `test_asha` has one that goes on, too
+        (0, [("failed", "killed", 0)]),
+    ],
+)
 def test_a_trial_that_is_cut_short_goes_on_from_its_checkpoint(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, checkpoint_every: int, ends: list[tuple[str, str, int]]
 ) -> None:
@@ -160,123 +178,118 @@ def test_a_trial_that_is_cut_short_goes_on_from_its_checkpoint(
     assert [(o.status, o.kind, n) for o, n in zip(outcomes, epochs, strict=True)] == ends
 
 
-def started_sweep(workplace: Path, repeats: int = 50) -> subprocess.Popen[str]:
-    """A long sweep whose first trial has ended and whose second is under way."""
-    (workplace / "small.yaml").write_text(
-        SMALL.replace("measured: 5", "measured: 200").replace("repeats: 2", f"repeats: {repeats}")
-    )
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """A sweep of which a trial has just completed and another is under way."""
     running = subprocess.Popen(
-        [str(SWEEP), "run", "small.yaml"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+        [str(SWEEP), *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
     )
+    await_completed(running)
+    time.sleep(0.5)
+    return running
+
+
+def await_completed(running: subprocess.Popen[str], count: int = 1) -> None:
+    """Until it has told of so many more trials."""
     assert running.stderr
     for line in running.stderr:
-        if line.strip().startswith(f"1/{2 * repeats} "):
-            time.sleep(0.5)
-            return running
-    raise AssertionError("the sweep ended before its first trial")
+        count -= "images/s" in line
+        if not count:
+            return
+    raise AssertionError("the sweep ended before that")
 
 
-def test_ctrl_c_ends_ranks_and_ray_and_leaves_a_ledger_that_reads(
+def completed() -> set[str]:
+    return {trial.config.trial for trial in ledger.read("small").trials if trial.outcome.status == "completed"}
+
+
+def test_a_sweep_whose_driver_is_killed_whose_fork_server_dies_and_that_is_stopped_measures_every_trial_once(
     workplace: Path, left_behind: Callable[[], list[str]]
 ) -> None:
-    running = started_sweep(workplace)
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    output, errors = running.communicate(timeout=60)
-    assert running.returncode == 130
-    assert "Traceback" not in errors + output
-    assert "stopped after" in errors
-    assert not left_behind()
-    record = ledger.read("small")
-    assert record.trials
-    assert {trial.outcome.status for trial in record.trials} <= {"completed", "cancelled"}
-    with sqlite3.connect("mlflow.db") as store:
-        assert store.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchone() == (0,)
+    (workplace / "small.yaml").write_text(
+        SMALL.replace("measured: 5", "measured: 100").replace("repeats: 2", "repeats: 4")
+    )
 
-
-def test_a_killed_driver_leaves_no_process(workplace: Path, left_behind: Callable[[], list[str]]) -> None:
-    running = started_sweep(workplace)
+    # Nobody has time for a word.
+    running = started("run", "small.yaml")
     running.kill()
     running.communicate(timeout=60)
     assert not left_behind()
-    assert ledger.read("small").trials
+    first = completed()
+    assert 0 < len(first) < 8
 
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_sweep_that_stopped_is_resumed_to_every_trial_once(
-    workplace: Path, left_behind: Callable[[], list[str]], how: signal.Signals
-) -> None:
-    running = started_sweep(workplace, repeats=3)
-    (os.killpg if how == signal.SIGINT else os.kill)(running.pid, how)
-    running.communicate(timeout=60)
-    assert not left_behind()
-    before = {trial.config.trial for trial in ledger.read("small").trials if trial.outcome.status == "completed"}
-    assert 0 < len(before) < 6
-    ran = sweep("resume", "small")
-    assert ran.returncode == 0, ran.stderr
-    assert f"{6 - len(before)} of 6 trials are left" in ran.stderr
-    trials = ledger.read("small").trials
-    assert sorted(trial.config.trial for trial in trials) == sorted(t.trial for t in ledger.read("small").facts.trials)
-    assert {trial.outcome.status for trial in trials} == {"completed"}
-    with sqlite3.connect("mlflow.db") as store:
-        assert store.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall() == [("FINISHED", 7)]
-        outcomes = store.execute(
-            "SELECT value, count(*) FROM tags WHERE key = 'sweep.outcome' GROUP BY value"
-        ).fetchall()
-        assert outcomes == [("completed", 6)]
-    again = sweep("resume", "small")
-    assert again.returncode == 0
-    assert "nothing is left to run: all 6 trials have ended" in again.stderr
-    assert not left_behind()
-
-
-def test_a_fork_server_that_dies_is_replaced_and_the_sweep_goes_on(
-    workplace: Path, left_behind: Callable[[], list[str]]
-) -> None:
-    running = started_sweep(workplace)
+    # It goes on, and so it does behind a fork server that dies.
+    running = started("resume", "small")
     below = psutil.Process(running.pid).children(recursive=True)
     fork_servers = {process.pid: process for process in below if "workers.launch.fork_server" in process.cmdline()}
     (fork_server,) = [
         process for process in fork_servers.values() if process.ppid() not in fork_servers
     ]  # the rest are ranks
     fork_server.kill()
-    completed_after = 0
-    assert running.stderr
-    for line in running.stderr:
-        completed_after += "images/s" in line
-        if completed_after == 3:
-            break
-    os.killpg(running.pid, signal.SIGINT)
-    running.communicate(timeout=60)
-    kinds = Counter(trial.outcome.kind for trial in ledger.read("small").trials)
-    assert kinds["fork server gone"] <= 1
-    assert completed_after == 3
+    await_completed(running, 2)
+
+    # Ctrl-C ends ranks and Ray, and leaves a ledger that reads.
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    output, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in errors + output
+    assert "stopped after" in errors
+    assert not left_behind()
+    record, second = ledger.read("small"), completed()
+    assert {trial.outcome.status for trial in record.trials} <= {"completed", "cancelled"}
+    assert first < second
+    assert len(second) < 8
+    attempts = Counter(attempt.outcome.kind for attempt in record.attempts)
+    assert attempts["fork server gone"] <= 1
+    with sqlite3.connect("mlflow.db") as store:
+        assert store.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchone() == (0,)
+
+    # What is left is measured, and nothing twice.
+    ran = sweep("resume", "small")
+    assert ran.returncode == 0, ran.stderr
+    assert f"{8 - len(second)} of 8 trials are left" in ran.stderr
+    trials = ledger.read("small").trials
+    assert sorted(trial.config.trial for trial in trials) == sorted(t.trial for t in ledger.read("small").facts.trials)
+    assert {trial.outcome.status for trial in trials} == {"completed"}
+    with sqlite3.connect("mlflow.db") as store:
+        assert store.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall() == [("FINISHED", 9)]
+        outcomes = store.execute(
+            "SELECT value, count(*) FROM tags WHERE key = 'sweep.outcome' GROUP BY value"
+        ).fetchall()
+        assert outcomes == [("completed", 8)]
+    again = told("resume", "small")
+    assert again.returncode == 0
+    assert "nothing is left to run: all 8 trials have ended" in again.stderr
     assert not left_behind()
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"MLFLOW_TRACKING_URI": "sqlite:////proc/nowhere/mlflow.db"}, "the tracking store must be writable"),
-        ({"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, "the tracking store must answer"),
-        ({"RAY_ADDRESS": "127.0.0.1:9"}, "a Ray head must answer"),
-        ({"SWEEP_RESULTS": "/proc/nowhere"}, "the results folder must be writable"),
-    ],
-)
-def test_what_can_t_be_written_is_refused_in_words(
-    workplace: Path, left_behind: Callable[[], list[str]], environment: dict[str, str], message: str
+REFUSED: list[tuple[dict[str, str], tuple[str, ...], int, str]] = [
+    ({"MLFLOW_TRACKING_URI": "sqlite:////proc/nowhere/mlflow.db"}, (), 3, "the tracking store must be writable"),
+    ({"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, (), 3, "the tracking store must answer"),
+    ({"RAY_ADDRESS": "127.0.0.1:9"}, (), 3, "a Ray head must answer"),
+    ({"SWEEP_RESULTS": "/proc/nowhere"}, (), 3, "the results folder must be writable"),
+    ({}, ("--set", "gpus=[1, 2]", "cores_per_worker=512"), 2, "space.gpus: this cluster"),  # it would wait for ever
+]
+
+
+def test_what_can_t_be_written_or_held_is_refused_in_words(
+    workplace: Path, left_behind: Callable[[], list[str]]
 ) -> None:
-    (workplace / "small.yaml").write_text(SMALL)
-    ran = sweep("run", "small.yaml", **environment)
-    assert ran.returncode == 3
-    assert message in ran.stderr
-    assert "Traceback" not in ran.stderr
-    assert not ledger.names()  # nothing was measured, nothing is left
+    def ran(refused: tuple[dict[str, str], tuple[str, ...], int, str]) -> subprocess.CompletedProcess[str]:
+        environment, overrides, *_ = refused
+        place = workplace / str(REFUSED.index(refused))
+        place.mkdir()
+        (place / "small.yaml").write_text(SMALL)
+        command = [str(SWEEP), "run", "small.yaml", *overrides]
+        return subprocess.run(
+            command, cwd=place, capture_output=True, text=True, env=os.environ | environment, check=False
+        )
+
+    with ThreadPoolExecutor() as at_once:  # each starts a Ray and waits more than it works
+        ends = [*at_once.map(ran, REFUSED)]
+    for (_, _, code, message), end in zip(REFUSED, ends, strict=True):
+        assert end.returncode == code, end.stderr
+        assert message in end.stderr
+        assert "Traceback" not in end.stderr
+    assert not [*workplace.glob("*/results/[!.]*")]  # nothing was measured, nothing is left
+    assert not (workplace / str(len(REFUSED) - 1) / "results").exists()
     assert not left_behind()
-
-
-def test_a_gang_larger_than_the_machine_is_refused_before_it_waits_for_ever(workplace: Path) -> None:
-    (workplace / "small.yaml").write_text(SMALL)
-    ran = sweep("run", "small.yaml", "--set", "gpus=[1, 2]", "cores_per_worker=512")
-    assert ran.returncode == 2
-    assert "space.gpus: this cluster" in ran.stderr
-    assert not (workplace / "results").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.client
 import queue
 import subprocess
@@ -27,6 +28,7 @@ from workers.strategies.rendezvous import Rendezvous
 ROOT = Path(__file__).parents[2]
 
 PATIENT = messages.Deadlines(fork_server_s=60, ring_s=20, build_s=60, step_s=20)
+HASTY = dataclasses.replace(PATIENT, ring_s=8, step_s=8)  # whatever the gang comes to in that time
 NODE = "a"
 SWEEP = """
 name: small
@@ -110,7 +112,7 @@ def test_a_stranger_in_a_ranks_place_learns_nothing_and_costs_the_trial_at_most(
             2,
             tmp_path,
             "tests.integration.joining_ranks:late",
-            deadlines=PATIENT,
+            deadlines=HASTY,
         )
         assert eventually(lambda: bool(listening(ranks())), patience_s=60)
         with strangers.in_the_way(*listening(ranks())[0]) as heard:
@@ -120,7 +122,7 @@ def test_a_stranger_in_a_ranks_place_learns_nothing_and_costs_the_trial_at_most(
     assert eventually(lambda: not ranks(), patience_s=15)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_nobody_of_a_gang_listens_once_all_have_joined(
     fork_server: subprocess.Popen[bytes], size: int, tmp_path: Path
 ) -> None:
@@ -138,20 +140,6 @@ def cluster(head: Cluster) -> Cluster:
 def is_stepping() -> bool:
     running = status.look("small").get("running", ()) if Path("results/small/status.json").exists() else ()
     return any(one["stage"].startswith("step ") for one in running)
-
-
-def test_ray_still_dies_of_the_call_that_the_docs_name() -> None:
-    """Once it does not, docs/cluster.md need not say so."""
-    assert "`RaySyncer/StartSync`" in (ROOT / "docs/cluster.md").read_text()
-    assert strangers.DEADLY.endswith("RaySyncer/StartSync")
-    made = Cluster(cpus=1)
-    try:
-        host, _, port = made.address.partition(":")
-        assert strangers.heard(host, int(port), b"")  # it greets whoever comes
-        strangers.deadly(host, int(port))
-        assert eventually(lambda: not strangers.heard(host, int(port), b""), patience_s=20)
-    finally:
-        made.close()
 
 
 @pytest.mark.timeout(600)
@@ -174,3 +162,13 @@ def test_no_port_of_a_cluster_lets_a_stranger_in_while_a_trial_runs(cluster: Clu
     assert len(doors) > 5, doors
     opened = {door: named for door, saw in found.items() if (named := [one for one in saw if "# HELP" not in one])}
     assert not opened, opened
+
+
+def test_ray_still_dies_of_the_call_that_the_docs_name(head: Cluster) -> None:
+    """Once it does not, docs/cluster.md need not say so. The last test, for nothing of the cluster is left then."""
+    assert "`RaySyncer/StartSync`" in (ROOT / "docs/cluster.md").read_text()
+    assert strangers.DEADLY.endswith("RaySyncer/StartSync")
+    host, _, port = head.address.partition(":")
+    assert strangers.heard(host, int(port), b"")  # it greets whoever comes
+    strangers.deadly(host, int(port))
+    assert eventually(lambda: not strangers.heard(host, int(port), b""), patience_s=20)

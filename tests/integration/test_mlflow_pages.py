@@ -42,7 +42,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, blank: Path) -> Iterator[dic
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("store")
     shutil.copy(blank, folder)
-    store = "sqlite:///mlflow.db"
+    store = f"sqlite:///{folder / 'mlflow.db'}"
     study = studies.simulated(SWEEP, "nodes=1,gpus=4,gpu=v100")
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setenv("MLFLOW_TRACKING_URI", store)

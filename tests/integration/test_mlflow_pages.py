@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from sweeps import report
 from sweeps.record.ledger import SweepRecord
 from sweeps.store import query, saved_views, tracking
 from tests.integration import browser
+from tests.integration.test_tracking_server import Server
 from tests.unit import studies
 
 SWEEP = """
@@ -34,50 +32,26 @@ steps: {warmup: 10, measured: 20}
 repeats: 2
 """
 TRIALS = 24
-PATIENCE_S = 60.0
 TOLD = "(document.body?.innerText ?? '').replace(/\\s+/g, ' ')"  # by a page, which begins without a body
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def pages(tmp_path_factory: pytest.TempPathFactory, blank: Path) -> Iterator[dict[str, str]]:
     """The addresses of a sweep's pages, at a server that holds it."""
     if reason := browser.why_not():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("store")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    shutil.copy(blank, folder)
+    store = f"sqlite:///{folder / 'mlflow.db'}"
     study = studies.simulated(SWEEP, "nodes=1,gpus=4,gpu=v100")
-    with pytest.MonkeyPatch.context() as patch, socket.socket() as free:
-        patch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
+        patch.setenv("MLFLOW_TRACKING_URI", store)
         tracking.sync(SweepRecord(study.facts, study.records, is_complete=True), report.concluded(study))
         place = query.place("pages")
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = f"http://127.0.0.1:{port}"
-    command = ["-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    process = subprocess.Popen(
-        [sys.executable, *command, "--backend-store-uri", uri],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _wait(f"{server}/health")
-        yield saved_views.addresses(server, *place)
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _wait(address: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-            return
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
+        server = Server(store)
+        server.start()
+    yield saved_views.addresses(server.uri, *place)
+    server.kill()
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import http.client
 import http.server
 import itertools
 import os
+import shutil
+import signal
 import socket
 import sqlite3
 import threading
@@ -22,10 +24,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from sweeps.cli import main
+from sweeps.cluster.site import Simulated
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
+from sweeps.run import driver, executor, terms
+from sweeps.run.terms import Terms
 from sweeps.run.tracker import StoreWriter
 from sweeps.spec import plan, sweep_file
+from sweeps.spec.arrangements import Node
 from sweeps.store import tracking
 from sweeps.store.description import Conclusion
 from tests.integration.clusters import eventually
@@ -78,10 +84,15 @@ class Proxy(http.server.ThreadingHTTPServer):
     daemon_threads = False
     request_queue_size = 64
 
-    def __init__(self, server: str) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, server: str, port: int) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.to = urlsplit(server).netloc
         self.lines: dict[str, Line] = {}
+
+    def address(self, name: str, line: Line) -> str:
+        """Of the server, by a line."""
+        self.lines[name] = line
+        return f"http://127.0.0.1:{self.server_port}/{name}"
 
     def handle_error(self, *_: Any) -> None:
         """A client that had given up."""
@@ -125,22 +136,48 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 
 
-@pytest.fixture
-def proxy(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")  # as a user may have it
-    (workplace / "mlflow.db").rename("server.db")
-    tracking.prepare(f"sqlite:///{workplace}/server.db")  # of each test its own: MLflow keeps those that it has opened
-    server = Server()
-    server.start()
-    made = Proxy(server.uri)
+@contextlib.contextmanager
+def proxied(server: Server, port: int = 0) -> Iterator[Proxy]:
+    """Before a server; once the block has ended nobody answers there."""
+    made = Proxy(server.uri, port)
     serving = threading.Thread(target=made.serve_forever)
     serving.start()
-    yield made
-    made.shutdown()
-    made.server_close()
-    serving.join()
-    server.kill()
+    try:
+        yield made
+    finally:
+        made.shutdown()
+        made.server_close()
+        serving.join()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, blank: Path) -> Iterator[tuple[Server, Path]]:
+    """One for all tests, which each have sweeps of their own there; and its folder."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(blank, folder / "server.db")
+    tracking.prepare(f"sqlite:///{folder}/server.db")
+    with contextlib.chdir(folder):
+        made = Server()
+        made.start()
+    yield made, folder
+    made.kill()
+
+
+@pytest.fixture
+def server(running: tuple[Server, Path], workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(TIMEOUT_S))
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")  # as a user may have it
+    made, folder = running
+    (workplace / "mlflow.db").unlink()
+    for name in ("server.db", "artifacts"):
+        (workplace / name).symlink_to(folder / name)
+    return made
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with proxied(server) as made:
+        yield made
 
 
 class Ended:
@@ -214,8 +251,7 @@ def test_a_connection_that_breaks_at_any_call_doubles_nothing_and_loses_nothing(
     Path("report.html").write_text("found")
 
     def case(name: str, write: Any, line: Line) -> SweepFacts:
-        proxy.lines[name] = line
-        here.uri = f"http://127.0.0.1:{proxy.server_port}/{name}"
+        here.uri = proxy.address(name, line)
         of = facts(name)
         write(of)
         return of
@@ -251,26 +287,79 @@ def test_a_connection_that_breaks_at_any_call_doubles_nothing_and_loses_nothing(
         assert held(of) == whole[write], where
 
 
-@pytest.mark.parametrize("command", [["sync", "cut"], ["resume", "cut"], ["gc", "--yes"]], ids=lambda words: words[0])
 def test_a_run_that_is_made_long_after_the_sweep_has_ended_goes_with_the_next_command(
-    command: list[str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its client had given up, had waited once more as long for what might have come, and had ended."""
-    proxy.lines["slow"] = line = Slow()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{proxy.server_port}/slow")
+    here = threading.local()
     Path("report.html").write_text("found")
-    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "cut")), TEXT)
-    for trial in TRIALS:
-        book.write(trial)
-    told(book.facts)
-    whole = held(book.facts)
-    assert whole["runs"] == [("FINISHED", 1 + len(TRIALS))]
-    line.may_arrive.set()
-    runs = [("FINISHED", 1 + len(TRIALS)), ("RUNNING", 2)]
-    assert eventually(lambda: held(book.facts)["runs"] == runs, ARRIVES_WITHIN_S)
-    book.end("complete")
-    book.close()
-    assert main.main(command) == 0
-    after = held(book.facts)
-    assert after["runs"] == whole["runs"]
-    assert (after["trials"], after["metrics"], after["report"]) == (whole["trials"], whole["metrics"], [True])
+    commands = (["sync", "cut"], ["resume", "cut"], ["gc", "--yes"])
+    books = []
+    for command in commands:  # each has a sweep of its own
+        monkeypatch.setenv("SWEEP_RESULTS", command[0])
+        books.append(ledger.create(plan.plan(sweep_file.parse(TEXT, "cut")), TEXT))
+        for trial in TRIALS:
+            books[-1].write(trial)
+
+    def late(of: SweepFacts) -> tuple[str, dict[str, Any]]:
+        """The sweep's address, and what the store held of it when it had ended."""
+        here.uri = proxy.address(of.id, line := Slow())
+        told(of)
+        whole = held(of)
+        line.may_arrive.set()
+        return here.uri, whole
+
+    with monkeypatch.context() as patched, ThreadPoolExecutor() as pool:
+        patched.setattr(tracking, "store_name", lambda: here.uri)
+        ended = [*pool.map(late, [book.facts for book in books])]
+
+    for command, book, (uri, whole) in zip(commands, books, ended, strict=True):
+        assert whole["runs"] == [("FINISHED", 1 + len(TRIALS))], command
+        assert eventually(lambda of=book.facts: ("RUNNING", 2) in held(of)["runs"], ARRIVES_WITHIN_S), command  # type: ignore[misc]
+        assert held(book.facts)["runs"] == [*whole["runs"], ("RUNNING", 2)], command
+        book.end("complete")
+        book.close()
+        monkeypatch.setenv("SWEEP_RESULTS", command[0])
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        assert main.main(command) == 0, command
+        after = held(book.facts)
+        assert after["runs"] == whole["runs"], command
+        assert (after["trials"], after["metrics"], after["report"]) == (whole["trials"], whole["metrics"], [True])
+
+
+def test_a_sweep_that_was_discarded_while_the_server_was_away_has_no_run_once_gc_has_reached_it(
+    server: Server, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    way = contextlib.ExitStack()
+    before = way.enter_context(proxied(server))
+
+    @contextlib.contextmanager
+    def site(*_: object) -> Iterator[Simulated]:
+        yield Simulated([Node("here", 8, 0)])
+
+    def run(*given: Any, **_: object) -> bool:
+        for observer in given[3]:
+            observer.ready()
+        way.close()
+        threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()  # while it waits for the server
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(terms, "at", site)
+    monkeypatch.setattr(executor, "carry_out", run)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", before.address("gone", Line()))
+    Path("gone.yaml").write_text(TEXT.replace("cut", "gone"))
+    with way, pytest.raises(KeyboardInterrupt):
+        driver.drive(Path("gone.yaml"), (), Terms())
+    named = "runs JOIN tags USING (run_uuid) WHERE key = 'sweep.name' AND value = 'gone'"
+    runs = f"SELECT status, lifecycle_stage FROM {named}"
+    assert stored(runs) == [("RUNNING", "active")]
+    assert not ledger.names()
+    assert "once that answers: sweep gc --yes" in capsys.readouterr().err
+    assert main.main(["gc", "--yes"]) == 3
+    assert "the run of gone, which was discarded, must go from the tracking store" in capsys.readouterr().err
+    assert stored(runs) == [("RUNNING", "active")]
+    with proxied(server, before.server_port) as again:
+        again.lines |= before.lines
+        assert main.main(["gc", "--yes"]) == 0
+    assert stored(runs) == [("RUNNING", "deleted")]
+    assert [*(workplace / "results").glob(".gone.*")] == []

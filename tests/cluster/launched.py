@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
+import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sweeps.run import status
 from tests.cluster import hosts
 from tests.cluster.hosts import ROOT, Host
 
@@ -38,6 +40,7 @@ class Laptop:
         """`store`: MLflow's database, if it is not the one that the shipped file has."""
         self.home = folder / "laptop"
         self.home.mkdir()
+        self.results = folder / "shared/results"
         self.head, *self.workers = hosts
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SWEEP_", "MLFLOW_"))}
         self.environment = kept | {
@@ -120,6 +123,12 @@ class Laptop:
         rows: list[dict[str, Any]] = json.loads(self.sweep("trials", name, "--format", "json"))
         assert {row["outcome"] for row in rows} == {"completed"}, rows
         return rows
+
+    def look(self, name: str) -> dict[str, Any]:
+        """What `sweep status` says of a sweep, from the folder that the hosts share: it takes no processor's
+        time from the ranks."""
+        with unittest.mock.patch.dict(os.environ, SWEEP_RESULTS=str(self.results)):
+            return status.look(name)
 
     @contextlib.contextmanager
     def started(self, *arguments: object) -> Iterator[subprocess.Popen[str]]:

@@ -53,6 +53,7 @@ class Laptop:
         }
         self.call(BIN / "ray", "get-auth-token", "--generate")
         self._file = self._site(folder, store)
+        self._is_up = False
 
     def _ssh(self) -> Path:
         """Where `ssh` is one that knows the hosts of this home: it would look in that of the system's user."""
@@ -85,13 +86,16 @@ class Laptop:
     @contextlib.contextmanager
     def cluster(self) -> Iterator[None]:
         self.call(BIN / "ray", "up", "-y", self._file, timeout_s=180)
+        self._is_up = True
         try:
             yield
         finally:
-            self.down()
+            if self._is_up:
+                self.down()
 
     def down(self) -> None:
         self.call(BIN / "ray", "down", "-y", self._file, timeout_s=120)
+        self._is_up = False
 
     def call(self, *command: object, timeout_s: float = 120, code: int = 0) -> str:
         """What a command says on its stdout, run in the project's folder as the docs have it."""

@@ -36,7 +36,7 @@ model: tiny
 device: cpu
 image_size: 32
 classes: 10
-space: {batch_size: [8, 16], gpus: [1, 2], placement: [spread]}
+space: {batch_size: BATCHES, gpus: GPUS, placement: [spread]}
 repeats: REPEATS
 steps: {warmup: 5, measured: STEPS}
 """
@@ -44,10 +44,20 @@ ANOTHERS_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPPwS8TdNc7PpVA4AqbWfDoQ1w8x
 LOOPBACK = ("127.", "[::1]", "[::ffff:127.")
 
 
-def sweep(laptop: Laptop, name: str, repeats: int = 2, steps: int = 20, probes: bool = False) -> Path:
+def sweep(
+    laptop: Laptop,
+    name: str,
+    *,
+    batches: str = "[8, 16]",
+    gpus: str = "[1, 2]",
+    repeats: int = 1,
+    steps: int = 20,
+    more: str = "probe_every_min: 0",
+) -> Path:
+    """A file of it. A repeat has its trials of one size one after the other, on the same gang; the next has others."""
+    text = SMALL.replace("NAME", name).replace("BATCHES", batches).replace("GPUS", gpus)
     file = laptop.home / f"{name}.yaml"
-    text = SMALL.replace("NAME", name).replace("REPEATS", str(repeats)).replace("STEPS", str(steps))
-    file.write_text(text if probes else text + "probe_every_min: 0\n")
+    file.write_text(text.replace("REPEATS", str(repeats)).replace("STEPS", str(steps)) + f"{more}\n")
     return file
 
 
@@ -92,6 +102,12 @@ def in_mlflow(head: Host, name: str) -> Counter[str]:
     return Counter(json.loads(head.run(f'~/ray-sweeps/.venv/bin/python -c "{script}"')))
 
 
+def at_once(*calls: Callable[[], str]) -> list[str]:
+    """What each says; two at a time, since a command waits for the head as long as it computes here."""
+    with ThreadPoolExecutor(2) as pool:
+        return [*pool.map(lambda call: call(), calls)]
+
+
 WATCH = """
 import json, os, psutil, sys, time
 from_the_start, seen = {}, set()
@@ -106,7 +122,7 @@ while os.path.exists(sys.argv[1]):
             seen |= listening - (from_the_start.setdefault(process, listening) if is_gang else set())
         except psutil.Error:
             pass
-    time.sleep(0.01)
+    time.sleep(0.05)
 print(json.dumps(sorted(seen)))
 """
 
@@ -144,8 +160,7 @@ def first(laptop: Laptop) -> First:
     data = laptop.home.parent / "shared/images"
     made = f"data make {data} --images 64 --shards 4 --size 32x32 --classes 10"
     laptop.head.run(f"cd ~/ray-sweeps && .venv/bin/python -m sweeps.cli {made}")
-    file = sweep(laptop, "first", probes=True)
-    file.write_text(file.read_text() + f"data: {data}\n")
+    file = sweep(laptop, "first", more=f"data: {data}")
     with watched(laptop) as heard:
         name = laptop.sweep("submit", file).strip()
         log = laptop.sweep("logs", name, "-f", timeout_s=300).splitlines()
@@ -153,30 +168,37 @@ def first(laptop: Laptop) -> First:
 
 
 def test_a_sweep_is_submitted_and_its_results_are_read_from_afar(laptop: Laptop, first: First) -> None:
-    name = first.name
+    name, page = first.name, laptop.home / "first.html"
     assert name == "first"
-    told = status(laptop, name)
-    assert told["state"] == "complete"  # it was followed to its end
-    assert told["ended"] == {"completed": 8}
-    assert first.log == laptop.sweep("logs", name).splitlines()
+    told, log, of_two, _, planned, proposed, old, listed, there = at_once(
+        lambda: laptop.sweep("status", name, "--format", "json"),
+        lambda: laptop.sweep("logs", name),
+        lambda: laptop.sweep("trials", name, "--where", "gpus == 2", "--format", "json"),
+        lambda: laptop.sweep("report", name, "--out", page),
+        lambda: laptop.sweep("plan", first.file),
+        lambda: laptop.sweep("plan", "--next", name, first.file),
+        lambda: laptop.sweep("gc", "--older", "0"),
+        lambda: laptop.sweep("list"),
+        lambda: laptop.head.run("sweep list"),  # its shells look where drivers write
+    )
+    assert json.loads(told)["state"] == "complete"  # it was followed to its end
+    assert json.loads(told)["ended"] == {"completed": 4}
+    assert log.splitlines() == first.log
     nodes = {frozenset(place["node"] for place in one["outcome"]["granted"]) for one in entries(laptop, name, "trial")}
     assert frozenset({"node1", "node2"}) in nodes  # the ranks of one trial on two hosts
-    assert in_mlflow(laptop.head, name) == {"FINISHED": 8}
-    rows = json.loads(laptop.sweep("trials", name, "--where", "gpus == 2", "--format", "json"))
-    assert len(rows) == 4
+    assert in_mlflow(laptop.head, name) == {"FINISHED": 4}
+    rows = json.loads(of_two)
+    assert len(rows) == 2
     assert all(row["images_per_s"] > 0 for row in rows)
-    laptop.sweep("report", name, "--out", laptop.home / "first.html")
-    assert "<html" in (laptop.home / "first.html").read_text()
-    planned = laptop.sweep("plan", first.file)
-    assert "4 cells × 2 repeats = 8 trials" in planned
+    assert "<html" in page.read_text()
+    assert "4 cells × 1 repeats = 4 trials" in planned
     assert "2 nodes of" in planned
-    assert "first has measured every cell" in laptop.sweep("plan", "--next", name, first.file)
+    assert "first has measured every cell" in proposed
     exported = laptop.head.run("curl -s http://127.0.0.1:44237")
-    assert re.search(r'^ray_sweep_trials_total{.*outcome="completed".*sweep="first".* 8.0$', exported, re.MULTILINE)
-    assert "first" in laptop.sweep("gc", "--older", "0")
-    listed = laptop.sweep("list")
-    assert name in listed
-    assert laptop.head.run("sweep list") == listed  # its shells look where drivers write
+    assert re.search(r'^ray_sweep_trials_total{.*outcome="completed".*sweep="first".* 4.0$', exported, re.MULTILINE)
+    assert "first" in old
+    assert "first" in listed
+    assert there == listed
     laptop.head.run("cd ~/ray-sweeps && .venv/bin/python -m sweeps.cli backup ~/it.tgz --store ~/.ray-sweeps/mlflow")
 
 
@@ -206,7 +228,7 @@ def test_a_ctrl_c_takes_a_submission_back(laptop: Laptop) -> None:
 
 def test_a_sweep_that_is_stopped_and_resumed_from_afar_ends_complete_whatever_fails(laptop: Laptop) -> None:
     head, victim = laptop.head, laptop.workers[1]
-    name = laptop.sweep("submit", sweep(laptop, "unlucky", repeats=3, steps=40)).strip()
+    name = laptop.sweep("submit", sweep(laptop, "unlucky", batches="[8, 10, 12, 14, 16, 18]", steps=40)).strip()
     until(laptop, name, lambda told: ended(told) >= 1)
     head.run("pkill -9 -f '[m]lflow server'")  # it comes back by itself
     with victim.cut_off():
@@ -235,7 +257,7 @@ def test_a_sweep_that_is_stopped_and_resumed_from_afar_ends_complete_whatever_fa
 
 
 def test_two_sweeps_at_once_share_the_hosts(laptop: Laptop) -> None:
-    names = [laptop.sweep("submit", sweep(laptop, one, repeats=1), "--fresh").strip() for one in ("mine", "yours")]
+    names = [laptop.sweep("submit", sweep(laptop, one), "--fresh").strip() for one in ("mine", "yours")]
     both = until(laptop, names[1], lambda told: any(node["others_until"] for node in told.get("nodes", ())))
     assert len(both["nodes"]) == 2
     for name in names:
@@ -270,11 +292,11 @@ def test_hosts_are_served_nothing_that_other_code_or_other_files_have_measured(
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     gantt, loop = tmp_path / "sweeps/text/gantt.py", tmp_path / "workers/workloads/images/throughput.py"
     some = laptop.home / "some.yaml"
-    some.write_text(first.file.read_text().replace("[8, 16]", "8").replace("repeats: 2", "repeats: 1"))
+    some.write_text(first.file.read_text().replace("[8, 16]", "8"))
     with pytest.MonkeyPatch.context() as laptops:
         laptops.setitem(laptop.environment, "PYTHONPATH", str(tmp_path))
         gantt.write_text(gantt.read_text() + "# it runs in no rank\n")
-        assert kinds(laptop, first.file, "first-2") == {"cached": 8}
+        assert kinds(laptop, first.file, "first-2") == {"cached": 4}
         loop.write_text(loop.read_text().replace("work.steps += 1", "work.steps += 1; time.sleep(0.002)", 1))
         assert kinds(laptop, some, "first-3") == {"": 2}
     shard = next(first.data.glob("train-*"))
@@ -300,8 +322,7 @@ def test_hosts_are_served_nothing_that_other_code_or_other_files_have_measured(
 def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Laptop) -> None:
     """One sweep, whose link changes; what was under way at a change counts for neither."""
     rates = (0, 200, 20)
-    file = sweep(laptop, "link", repeats=9, steps=30)
-    file.write_text(file.read_text().replace("[8, 16]", "16").replace("gpus: [1, 2]", "gpus: 2"))
+    file = sweep(laptop, "link", batches="16", gpus="2", repeats=9, steps=30)
     name = laptop.sweep("submit", file, "--fresh").strip()
     ran: dict[int, list[str]] = {}
     for mbit in rates:
@@ -361,8 +382,7 @@ def test_every_node_is_asked_the_same(laptop: Laptop) -> None:
 def test_a_stranger_gets_nothing_from_any_port_of_any_host_in_mid_trial(laptop: Laptop) -> None:
     """Whoever reaches them all, and has neither the token nor the trial's word."""
     hosts = (laptop.head, *laptop.workers)
-    file = sweep(laptop, "scanned", repeats=1, steps=1_000_000)
-    file.write_text(file.read_text().replace("[8, 16]", "8").replace("gpus: [1, 2]", "gpus: 2"))
+    file = sweep(laptop, "scanned", batches="8", gpus="2", steps=1_000_000)
     name = laptop.sweep("submit", file, "--fresh").strip()
     try:
         before = until(laptop, name, lambda told: steps(told) > 0)
@@ -387,20 +407,24 @@ def steps(told: dict[str, Any]) -> int:
 
 
 def test_what_a_user_can_get_wrong_is_said_in_a_line(laptop: Laptop) -> None:
-    bad = laptop.home / "bad.yaml"
-    bad.write_text(SMALL.replace("device: cpu", "device: abacus"))
-    assert "device" in laptop.sweep("submit", bad, code=2)
-    large = sweep(laptop, "large")
-    large.write_text(large.read_text().replace("gpus: [1, 2]", "gpus: [32]"))
-    assert "32" in laptop.sweep("submit", large, code=2)
+    bad, large = sweep(laptop, "bad"), sweep(laptop, "large", gpus="32")
+    bad.write_text(bad.read_text().replace("device: cpu", "device: abacus"))
     there = laptop.workers[0].home / "images"
     there.mkdir()
     (there / "train-0-of-1").touch()
-    images = sweep(laptop, "images")
-    images.write_text(images.read_text() + "data: /root/images\n")
-    assert "must hold train-*-of-* on every node, but not on node2" in laptop.sweep("submit", images, code=2)
-    told = laptop.sweep("list", "--address", f"http://{laptop.workers[0].address}:8265", code=3)
-    assert "must answer" in told
+    images = sweep(laptop, "images", more="data: /root/images")
+    of_bad, of_large, of_images, of_place, of_name = at_once(
+        lambda: laptop.sweep("submit", bad, code=2),
+        lambda: laptop.sweep("submit", large, code=2),
+        lambda: laptop.sweep("submit", images, code=2),
+        lambda: laptop.sweep("list", "--address", f"http://{laptop.workers[0].address}:8265", code=3),
+        lambda: laptop.sweep("status", "nosuch", code=2),
+    )
+    assert "device" in of_bad
+    assert "32" in of_large
+    assert "must hold train-*-of-* on every node, but not on node2" in of_images
+    assert "must answer" in of_place
+    assert "Traceback" not in of_name
     token = laptop.home / ".ray/auth_token"
     right = token.read_text()
     for wrong in ("0" * len(right.strip()), None):
@@ -411,7 +435,6 @@ def test_what_a_user_can_get_wrong_is_said_in_a_line(laptop: Laptop) -> None:
             token.write_text(right)
         assert "token" in told
         assert "Traceback" not in told
-    assert "Traceback" not in laptop.sweep("status", "nosuch", code=2)
 
 
 def _listening(host: Host) -> dict[int, str]:
@@ -459,17 +482,17 @@ def test_the_next_ray_up_has_the_earlier_sweeps_and_takes_a_node_that_is_smaller
         listed = laptop.sweep("list")
         assert first.name in listed
         assert after in listed  # the backup is older: its ledger has it
-        assert len(json.loads(laptop.sweep("trials", first.name, "--format", "json"))) == 8
+        assert len(json.loads(laptop.sweep("trials", first.name, "--format", "json"))) == 4
         assert "results in" in laptop.sweep("logs", first.name)  # that this Ray has never heard of
         for _ in range(2):
             laptop.sweep("sync", after)
-            assert len(json.loads(laptop.sweep("trials", after, "--format", "json"))) == 8
+            assert len(json.loads(laptop.sweep("trials", after, "--format", "json"))) == 4
         told = laptop.sweep("doctor", "--cluster", code=3)
         assert late.address in told
         assert "has not joined" in told
-        file = sweep(laptop, "late", repeats=2)
-        text = file.read_text().replace("[8, 16]", "8").replace("[spread]", "[pack, spread]")
-        file.write_text(text + "wait_for_nodes_min: 5\n")
+        more = "probe_every_min: 0\nwait_for_nodes_min: 5"
+        file = sweep(laptop, "late", batches="8", repeats=2, more=more)
+        file.write_text(file.read_text().replace("[spread]", "[pack, spread]"))
         name = laptop.sweep("submit", file, "--fresh").strip()
         late.start()
         assert until(laptop, name, is_complete, within_s=300)["ended"] == {"completed": 6}

@@ -245,7 +245,7 @@ def test_a_sweep_that_is_stopped_and_resumed_from_afar_ends_complete_whatever_fa
     victim.kill()  # a host, in mid-trial
     time.sleep(5)
     victim.start()  # its power is back: the head starts Ray there again
-    head.run("pkill -9 -f '[s]weeps.cli run'")
+    head.run("pkill -9 -f '[s]weeps.cli resume'")
     laptop.sweep("resume", name)
     assert "complete: 12 completed" in laptop.sweep("status", name, "-f", timeout_s=300)
     trials = entries(laptop, name, "trial")

@@ -322,7 +322,7 @@ def test_hosts_are_served_nothing_that_other_code_or_other_files_have_measured(
 def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Laptop) -> None:
     """One sweep, whose link changes; what was under way at a change counts for neither."""
     rates = (0, 200, 20)
-    file = sweep(laptop, "link", batches="16", gpus="2", repeats=9, steps=30)
+    file = sweep(laptop, "link", batches="16", gpus="2", repeats=8, steps=30)
     name = laptop.sweep("submit", file, "--fresh").strip()
     ran: dict[int, list[str]] = {}
     for mbit in rates:

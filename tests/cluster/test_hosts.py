@@ -54,7 +54,7 @@ def sweep(
     steps: int = 20,
     more: str = "probe_every_min: 0",
 ) -> Path:
-    """A file of it. A repeat has its trials of one size one after the other, on the same gang; the next has others."""
+    """A file of it. Its trials of one size share a gang, which takes longer to start than they do."""
     text = SMALL.replace("NAME", name).replace("BATCHES", batches).replace("GPUS", gpus)
     file = laptop.home / f"{name}.yaml"
     file.write_text(text.replace("REPEATS", str(repeats)).replace("STEPS", str(steps)) + f"{more}\n")

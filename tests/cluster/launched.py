@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
+import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sweeps.run import status
 from tests.cluster import hosts
 from tests.cluster.hosts import ROOT, Host
 
@@ -38,6 +40,7 @@ class Laptop:
         """`store`: MLflow's database, if it is not the one that the shipped file has."""
         self.home = folder / "laptop"
         self.home.mkdir()
+        self.results = folder / "shared/results"
         self.head, *self.workers = hosts
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SWEEP_", "MLFLOW_"))}
         self.environment = kept | {
@@ -50,6 +53,7 @@ class Laptop:
         }
         self.call(BIN / "ray", "get-auth-token", "--generate")
         self._file = self._site(folder, store)
+        self._is_up = False
 
     def _ssh(self) -> Path:
         """Where `ssh` is one that knows the hosts of this home: it would look in that of the system's user."""
@@ -82,13 +86,16 @@ class Laptop:
     @contextlib.contextmanager
     def cluster(self) -> Iterator[None]:
         self.call(BIN / "ray", "up", "-y", self._file, timeout_s=180)
+        self._is_up = True
         try:
             yield
         finally:
-            self.down()
+            if self._is_up:
+                self.down()
 
     def down(self) -> None:
         self.call(BIN / "ray", "down", "-y", self._file, timeout_s=120)
+        self._is_up = False
 
     def call(self, *command: object, timeout_s: float = 120, code: int = 0) -> str:
         """What a command says on its stdout, run in the project's folder as the docs have it."""
@@ -120,6 +127,12 @@ class Laptop:
         rows: list[dict[str, Any]] = json.loads(self.sweep("trials", name, "--format", "json"))
         assert {row["outcome"] for row in rows} == {"completed"}, rows
         return rows
+
+    def look(self, name: str) -> dict[str, Any]:
+        """What `sweep status` says of a sweep, from the folder that the hosts share: it takes no processor's
+        time from the ranks."""
+        with unittest.mock.patch.dict(os.environ, SWEEP_RESULTS=str(self.results)):
+            return status.look(name)
 
     @contextlib.contextmanager
     def started(self, *arguments: object) -> Iterator[subprocess.Popen[str]]:

@@ -50,8 +50,9 @@ def fork_server(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Pop
     assert not left_behind()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def elsewhere() -> Iterator[Elsewhere]:
+    """One for all files: it takes as long to import TensorFlow as most of them take with it."""
     process = Elsewhere()
     yield process
     process.close()

@@ -88,7 +88,7 @@ def decoded(folder: Path) -> tuple[Any, Any]:
     assert labels.numpy().tolist() == list(range(len(FORMATS)))
     assert weights.numpy().tolist() == [1] * len(FORMATS)
     learnt: list[Any] = [None] * len(FORMATS)
-    for epoch in range(8):
+    for epoch in range(3):
         ((pictures, labels, weights),) = source.epoch(epoch)
         assert weights.numpy().min() > 0
         for picture, label in zip(pictures.numpy(), labels.numpy(), strict=True):

@@ -95,9 +95,29 @@ def measured(subject: Subject, config: TrialConfig) -> Measurement:
     return outcome.measurement
 
 
-def test_every_rank_reports_and_is_granted_a_place(subject: Subject) -> None:
-    before = time.time()
-    outcome = ended(subject, trial())
+@pytest.fixture(scope="module")
+def run_once() -> dict[type, tuple[float, TrialOutcome]]:
+    """By kind of group, when a trial of `trial()` was started and how it ended."""
+    return {}
+
+
+@pytest.fixture
+def plain(subject: Subject, run_once: dict[type, tuple[float, TrialOutcome]]) -> tuple[float, TrialOutcome]:
+    """One for all tests that only read what it says."""
+    kind = type(subject.group)
+    if kind not in run_once:
+        run_once[kind] = time.time(), ended(subject, trial())
+    return run_once[kind]
+
+
+def measured_once(plain: tuple[float, TrialOutcome]) -> Measurement:
+    _, outcome = plain
+    assert outcome.measurement, outcome
+    return outcome.measurement
+
+
+def test_every_rank_reports_and_is_granted_a_place(plain: tuple[float, TrialOutcome]) -> None:
+    before, outcome = plain
     assert outcome.measurement
     assert [report.rank for report in outcome.measurement.ranks] == [0, 1]
     assert [place.rank for place in outcome.granted] == [0, 1]
@@ -112,8 +132,8 @@ def test_every_rank_reports_and_is_granted_a_place(subject: Subject) -> None:
         assert report.allreduce_mib_per_s > 0
 
 
-def test_an_outcome_survives_its_json_and_becomes_a_row(subject: Subject) -> None:
-    outcome = ended(subject, trial())
+def test_an_outcome_survives_its_json_and_becomes_a_row(plain: tuple[float, TrialOutcome]) -> None:
+    _, outcome = plain
     text = json.dumps(messages.to_json(outcome))
     assert messages.trial_outcome(json.loads(text)) == outcome
     record = TrialRecord(config=trial(), outcome=outcome, started_at=time.time() - 60, ended_at=time.time())
@@ -122,8 +142,8 @@ def test_an_outcome_survives_its_json_and_becomes_a_row(subject: Subject) -> Non
         assert isinstance(row[figure], float), figure
 
 
-def test_a_trial_of_given_steps_takes_just_those(subject: Subject) -> None:
-    found = measured(subject, trial())
+def test_a_trial_of_given_steps_takes_just_those(plain: tuple[float, TrialOutcome]) -> None:
+    found = measured_once(plain)
     assert [[step.step for step in report.steps] for report in found.ranks] == [list(range(40))] * RANKS
     report = found.ranks[0]
     assert report.window
@@ -138,16 +158,20 @@ def test_a_trial_that_stops_by_itself_takes_no_more_steps_than_it_may(subject: S
     assert 40 <= len(first.steps) == len(second.steps) <= 70 - first.window.warmup_steps
 
 
-def test_reduction_is_taken_away_after_the_window_if_that_is_asked_for(subject: Subject) -> None:
-    asked, not_asked = (measured(subject, trial(explain=explain)).ranks[0].without_ms for explain in (True, False))
+def test_reduction_is_taken_away_after_the_window_if_that_is_asked_for(
+    subject: Subject, plain: tuple[float, TrialOutcome]
+) -> None:
+    assert trial().explain
+    not_asked = measured(subject, trial(explain=False)).ranks[0].without_ms
+    asked = measured_once(plain).ranks[0].without_ms
     assert set(asked) == {"nothing", "comm", "compute"}
     for rounds in asked.values():
         assert [len(times) for times in rounds] == [2] * ROUNDS
     assert not not_asked
 
 
-def test_it_knows_what_the_network_costs(subject: Subject) -> None:
-    report = measured(subject, trial()).ranks[0]
+def test_it_knows_what_the_network_costs(plain: tuple[float, TrialOutcome]) -> None:
+    report = measured_once(plain).ranks[0]
     assert report.parameters == pytest.approx(98_962, rel=0.01)
     assert report.flops == pytest.approx(5_171_200, rel=0.01)
 

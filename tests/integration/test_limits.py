@@ -15,6 +15,7 @@ from tests.integration.gangs import gang
 from tests.unit.records import config
 from workers.contract.messages import ROUNDS
 from workers.launch import verdict
+from workers.workloads.images.step_shares import SHORTEST
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fork_server")]
 
@@ -31,7 +32,8 @@ def test_the_planted_part_is_named_with_its_share(
     tmp_path: Path, seconds: dict[str, float], says: str, part: str
 ) -> None:
     env = {name: str(value) for name, value in seconds.items()}
-    asked: dict[str, object] = {"data": "digits", "explain": True, "warmup_steps": 5, "measured_steps": 55, "env": env}
+    steps = {"warmup_steps": 5, "measured_steps": 3 * SHORTEST - 5}  # of fewer nothing is said
+    asked: dict[str, object] = {"data": "digits", "explain": True, "env": env, **steps}
     outcome = verdict.outcome(gang(2, tmp_path, "tests.integration.bottlenecks:run", **asked), ())
     measured = outcome.measurement
     assert measured, outcome
@@ -66,14 +68,21 @@ def test_looking_takes_no_step_of_the_window_and_as_many_rounds_at_all_ranks(tmp
                 assert [len(times) for times in rounds] == [2] * ROUNDS
 
 
+@pytest.fixture(scope="module")
+def with_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of which it is timed once how long they take to decode, as the benchmark does."""
+    folder = tmp_path_factory.mktemp("causes")
+    causes.make_images(folder)
+    return folder
+
+
 @pytest.mark.parametrize("name", causes.CAUSES)
 def test_a_real_cause_has_about_the_share_that_removing_it_gives_and_no_other_is_named(
-    name: str, tmp_path: Path
+    name: str, with_images: Path
 ) -> None:
     """A busy machine widens the interval. How often five points suffice on a quiet one says `make bench ONE=causes`."""
-    causes.make_images(tmp_path)
     cause = causes.CAUSES[name]
-    found = causes.found(cause, tmp_path)
+    found = causes.found(cause, with_images)
     assert abs(found.share.value - found.removed) <= causes.WITHIN + found.share.half_width, found
     if cause.part != "waits":
         assert found.said.part in (cause.part, None, *(["compute"] if found.removed < bottleneck.CLEARLY else [])), (

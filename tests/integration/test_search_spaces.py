@@ -11,6 +11,7 @@ from sweeps.store import query
 from tests.integration.test_sweep import ROOT, sweep
 
 SMALL = ["device=cpu", "image_size=32", "batch_size=4", "repeats=1"]
+QUICK = ["probe_every_min=0", "explain=false"]  # short_test has both as they are shipped
 
 
 def outcomes(name: str, *overrides: str) -> Counter[tuple[str, str]]:
@@ -30,19 +31,21 @@ def test_short_test_is_ten_and_a_hundred_steps(workplace: Path) -> None:
 
 
 def test_batch_size(workplace: Path) -> None:
-    found = outcomes("batch_size", *SMALL, "model=tiny", "batch_size={log2: [2, 8]}", "gpus=1", "precision=fp32")
+    found = outcomes(
+        "batch_size", *SMALL, *QUICK, "model=tiny", "batch_size={log2: [2, 8]}", "gpus=1", "precision=fp32"
+    )
     assert found == {("completed", ""): 3}
 
 
 def test_precision_marks_what_the_device_does_not_compute(workplace: Path) -> None:
-    found = outcomes("precision", *SMALL, "model=tiny", "gpus=1", "precision=[fp32,tf32]")
+    found = outcomes("precision", *SMALL, *QUICK, "model=tiny", "gpus=1", "precision=[fp32,tf32]")
     assert found == {("completed", ""): 2, ("infeasible", "precision not supported here"): 2}
 
 
 def test_decode_threads_from_a_cold_and_a_warm_cache(workplace: Path) -> None:
     assert sweep("data", "make", "images", "--images", "64", "--shards", "2").returncode == 0
     axes = ["data=images", "model=tiny", "gpus=2", "precision=fp32", "decode_threads=[1,2]", "cache=[cold,warm]"]
-    ran = sweep("run", str(ROOT / "search_spaces/decode_threads.yaml"), "--set", *SMALL, *axes)
+    ran = sweep("run", str(ROOT / "search_spaces/decode_threads.yaml"), "--set", *SMALL, *QUICK, *axes)
     assert ran.returncode == 0, ran.stderr
     trials = query.trials("decode_threads").set_index("trial")
     assert trials["outcome"].tolist() == ["completed"] * 4
@@ -67,7 +70,7 @@ def test_decode_threads_from_a_cold_and_a_warm_cache(workplace: Path) -> None:
 
 
 def test_schedules_shows_time_to_accuracy_by_schedule(workplace: Path) -> None:
-    command = ["device=cpu", "data=digits", "model=tiny", "gpus=2", "epochs=6"]
+    command = ["device=cpu", "data=digits", "model=tiny", "gpus=2", "epochs=6", "probe_every_min=0"]
     ran = sweep("run", str(ROOT / "search_spaces/schedules.yaml"), "--set", *command, "repeats=1")
     assert ran.returncode == 0, ran.stderr
     assert "epochs to it" in ran.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -80,18 +81,26 @@ def test_tiny_learns_digits_to_95_percent_with_two_ranks(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("model", "epochs"),
-    [("tiny", 4), ("googlenet", 2)],  # the second has batch norm and dropout
+    ("model", "planted", "epochs"),
+    [
+        ("tiny", {}, 4),
+        ("tiny", {learning.NORMED: "1"}, 2),  # batch norm and dropout: what a step changes and no gradient does
+        pytest.param("googlenet", {}, 2, marks=pytest.mark.long),  # a network in use that has both
+    ],
+    ids=["tiny", "batch norm and dropout", "googlenet"],
 )
-def test_a_trial_interrupted_and_resumed_ends_as_one_that_was_not(tmp_path: Path, model: str, epochs: int) -> None:
+def test_a_trial_interrupted_and_resumed_ends_as_one_that_was_not(
+    tmp_path: Path, model: str, planted: dict[str, str], epochs: int
+) -> None:
     fields: dict[str, object] = {"model": model, "epochs": epochs, "checkpoint_every": 1, "lr_schedule": "cosine: 0.05"}
-    whole = converged(2, tmp_path / "whole", **fields)
+    fields |= {"env": planted}
+    whole = converged(2, tmp_path / "whole", f"{LEARNING}:trains", **fields)
     broken = verdict.outcome(
         gang(2, tmp_path / "broken", f"{LEARNING}:dies_in_the_second_epoch", **DIGITS | fields), ()
     )
     assert (broken.status, broken.kind, broken.rank) == ("failed", "killed", 0)
     assert [path.name for path in (tmp_path / "broken").glob("*checkpoint*")] == ["checkpoint.npz"]
-    resumed = converged(2, tmp_path / "broken", **fields)
+    resumed = converged(2, tmp_path / "broken", f"{LEARNING}:trains", **fields)
     assert [epoch.epoch for epoch in resumed.epochs] == list(range(1, epochs + 1))
     assert [epoch.loss for epoch in resumed.epochs] == pytest.approx([epoch.loss for epoch in whole.epochs], abs=1e-6)
     assert resumed.epochs[-1].top1 == whole.epochs[-1].top1
@@ -133,12 +142,22 @@ def test_a_trial_that_was_cut_short_after_its_last_checkpoint_has_the_figures_of
     assert first.images_per_s == pytest.approx(told, rel=1e-3), "the slowest rank's clock, barrier to barrier"
 
 
+KEPT: dict[str, object] = {"checkpoint_every": 1, "batch_size": 300, "lr_schedule": "cosine: 0.05"}
+
+
+@pytest.fixture(scope="module")
+def an_epoch(fork_server: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Measurement]:
+    """A trial of an epoch, and where it left its checkpoint."""
+    folder = tmp_path_factory.mktemp("kept")
+    return folder, converged(2, folder, epochs=1, **KEPT)
+
+
 @pytest.mark.parametrize("unlike", ["software", "data_files", "hardware", "arrangement"])
 def test_a_gang_begins_anew_where_the_checkpoint_is_of_anything_else_and_all_ranks_agree(
-    tmp_path: Path, unlike: str
+    an_epoch: tuple[Path, Measurement], tmp_path: Path, unlike: str
 ) -> None:
-    fields: dict[str, object] = {"checkpoint_every": 1, "batch_size": 300, "lr_schedule": "cosine: 0.05"}
-    first = converged(2, tmp_path, epochs=1, **fields)
+    kept_at, first = an_epoch
+    shutil.copytree(kept_at, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "checkpoint.npz"
     with np.load(path) as saved:
         told, *values = (saved[f"arr_{n}"] for n in range(len(saved.files)))
@@ -146,7 +165,7 @@ def test_a_gang_begins_anew_where_the_checkpoint_is_of_anything_else_and_all_ran
     signed["made"][unlike] = "other"
     with path.open("wb") as file:
         np.savez(file, np.array(json.dumps(signed)), *values)
-    second = converged(2, tmp_path, epochs=2, **fields)
+    second = converged(2, tmp_path, epochs=2, **KEPT)
     assert [epoch.epoch for epoch in second.epochs] == [1, 2]
     assert second.epochs[0].train_s != first.epochs[0].train_s, "it was measured again"
     assert second.images == 2 * TRAINING_IMAGES
@@ -170,7 +189,7 @@ def test_a_checkpoint_of_something_else_is_refused_with_its_path(tmp_path: Path)
 def test_bf16_reaches_the_accuracy_of_fp32(tmp_path: Path) -> None:
     top1 = {}
     for precision in ("fp32", "bf16"):
-        measured = converged(2, tmp_path / precision, precision=precision, emulate=True, epochs=10)
+        measured = converged(2, tmp_path / precision, precision=precision, emulate=True, epochs=10, evaluate_every=10)
         top1[precision] = measured.epochs[-1].top1 or 0
     assert min(top1.values()) > 0.95
     assert top1["bf16"] == pytest.approx(top1["fp32"], abs=0.015)

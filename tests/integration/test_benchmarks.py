@@ -21,7 +21,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
     ("name", "options", "figure"),
     [
         ("tracking", ["--trials", "4", "--slow", "1", "--local"], "local_ratio"),
-        ("query", ["--sizes", "1000"], "same_1000"),
+        ("query", ["--sizes", "200"], "same_200"),
     ],
 )
 def test_it_runs_to_its_verdict(name: str, options: list[str], figure: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.integration.test_sweep import SMALL, sweep
 pytestmark = pytest.mark.alone
 
 
-def test_a_published_table_on_a_simulated_cluster(workplace: Path) -> None:
+def test_a_published_table_on_a_simulated_cluster(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = "nodes=2,gpu=v100-k"
     ran = sweep("reproduce", "a-table-5", "--system", "C4140-K", "--simulate", shape, "--format", "csv")
     assert ran.returncode == 0, ran.stderr
@@ -45,9 +45,10 @@ def test_a_published_table_on_a_simulated_cluster(workplace: Path) -> None:
     file = workplace / "results/reproduce-a-table-5.yaml"
     assert ledger.read(name).facts.file == file.read_text()
     assert sweep_file.load(file).name == "reproduce-a-table-5"
-    told = sweep("reproduce", "a-table-5", "--system", "C4140-K", "--measured", name)
-    assert f"SIMULATED on {shape}: nothing was measured" in told.stdout
-    assert "the simulator was fitted to 7 of these 7 rows" in told.stdout
+    assert main.main(["reproduce", "a-table-5", "--system", "C4140-K", "--measured", name]) == 0
+    told = capsys.readouterr().out
+    assert f"SIMULATED on {shape}: nothing was measured" in told
+    assert "the simulator was fitted to 7 of these 7 rows" in told
 
 
 def test_a_table_without_room_for_any_row_is_refused_in_words(
@@ -78,7 +79,9 @@ def scaled(text: str, factor: float) -> str:
     return out.getvalue()
 
 
-def test_an_earlier_sweep_is_measured_again_and_held_against_itself(workplace: Path) -> None:
+def test_an_earlier_sweep_is_measured_again_and_held_against_itself(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (workplace / "small.yaml").write_text(SMALL)
     assert sweep("run", "small.yaml", "--set", "steps.measured=30", "repeats=3").returncode == 0
     ran = sweep("reproduce", "small", "--tolerance", "50%", "--format", "json")
@@ -111,15 +114,16 @@ def test_an_earlier_sweep_is_measured_again_and_held_against_itself(workplace: P
     assert (likeness["hardware"], likeness["software"]) == ("same", "same")
     assert {likeness[name] for name in ("model", "batch_size", "precision", "data", "steps", "device")} == {"same"}
 
-    assert sweep("reproduce", "small", "--export", "mine.csv").returncode == 0
+    assert main.main(["reproduce", "small", "--export", "mine.csv"]) == 0
     assert [row.value for row in publication.load(Path("mine.csv")).rows] == [
         row["rate_published"] for row in found["rows"]
     ]
     exported = Path("mine.csv").read_text()
     for factor in (1.05, 1.005):
         Path("off.csv").write_text(scaled(exported, 1 / factor))
-        told = sweep("reproduce", "off.csv", "--measured", "reproduce-small", "--tolerance", "0%", "--format", "json")
-        off = json.loads(told.stdout)["rows"]
+        capsys.readouterr()
+        main.main(["reproduce", "off.csv", "--measured", "reproduce-small", "--tolerance", "0%", "--format", "json"])
+        off = json.loads(capsys.readouterr().out)["rows"]
         for row, was in zip(off, found["rows"], strict=True):
             assert row["rate_ratio"] == pytest.approx(was["rate_ratio"] * factor, rel=1e-6)
             assert row["rate_verdict"] == ruled(row, "rate", 0.0, 0.0)

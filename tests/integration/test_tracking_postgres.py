@@ -51,8 +51,8 @@ class Here:
         return ran.stdout
 
 
-@pytest.fixture
-def postgres(workplace: Path) -> Iterator[Postgres]:
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
     programs = database.programs()
     assert programs
     with tempfile.TemporaryDirectory(prefix="sweep-postgres-") as folder:  # its user may pass through this one
@@ -118,12 +118,12 @@ def test_sessions_that_are_cut_and_a_database_that_crashes_double_nothing_and_le
     uri = server.uri if server else postgres.store
     monkeypatch.setattr(tracking, "store_name", lambda: uri)
     try:
-        undisturbed = facts("undisturbed")
+        undisturbed = facts(f"undisturbed before {before}")
         logged(undisturbed)
         whole = held(undisturbed, stored)
         assert whole["runs"] == [("FINISHED", 1 + len(TRIALS))]
         assert len(whole["metrics"]) > 20
-        sweeps = [facts(f"cut-{number}") for number in range(SWEEPS)]
+        sweeps = [facts(f"cut {number} before {before}") for number in range(SWEEPS)]
         with cut(postgres) as counts, ThreadPoolExecutor(AT_A_TIME) as pool:
             done = [pool.submit(logged, of) for of in sweeps]
             time.sleep(DOWN_S)

@@ -308,7 +308,7 @@ def test_a_driver_that_is_killed_fifty_times_loses_and_doubles_nothing(monkeypat
     for lines, seconds in instants(seed=5):
         wanted, child = lines_written() + lines, forked()
         while not (has_ended := os.waitpid(child, os.WNOHANG)[0]) and lines_written() < wanted:
-            time.sleep(0.0005)
+            time.sleep(0.002)
         assert not has_ended, "too few trials for so many kills"
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)

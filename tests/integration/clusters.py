@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import functools
 import json
+import multiprocessing
+import multiprocessing.forkserver
 import os
 import secrets
 import shutil
@@ -13,8 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 
@@ -23,8 +30,9 @@ BIN = Path(sys.executable).parent
 NODE = "SWEEP_TEST_NODE"  # names, in the environment of each of its processes, the node that they make up
 SOON = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}  # is a node missed
 GROWING = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+LABEL = "sweep-test-node"
+AUTH_MODE = "token"
 LOG = "driver.log"
-ANSWER = "answer: "
 STARTS = 3  # that Ray is given: on a machine with much to do its agent may be late for its raylet
 
 
@@ -37,12 +45,12 @@ class Cluster:
         self._folder = Path(tempfile.mkdtemp(prefix="sweep-test-"))
         (self._folder / "token").write_text(secrets.token_hex(32))
         self._ids: dict[str, str] = {}
-        self._seen: set[str] = set()  # the ids of all nodes, as Ray told last
+        self._answers: Answers | None = None
         self._port = free_port()
         self.address = f"127.0.0.1:{self._port}"
         self.environment = {
             "PYTHONPATH": str(ROOT),
-            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_MODE": AUTH_MODE,
             "RAY_AUTH_TOKEN_PATH": str(self._folder / "token"),
             "RAY_USAGE_STATS_ENABLED": "0",
             **variables,
@@ -75,10 +83,19 @@ class Cluster:
 
     def join(self, name: str, cpus: int) -> None:
         """A node more; returns when Ray has it."""
-        before = self._seen or self._known()
-        self._start(name, cpus, f"--address={self.address}")
-        self._seen = self._known()
-        (self._ids[name],) = self._seen - before
+        self.join_all(**{name: cpus})
+
+    def join_all(self, **cpus: int) -> None:
+        """Nodes of so many CPUs, by their names, at once."""
+
+        def start(name: str) -> None:
+            self._start(name, cpus[name], f"--address={self.address}", f"--labels={LABEL}={name}")
+
+        with concurrent.futures.ThreadPoolExecutor(len(cpus)) as at_once:
+            list(at_once.map(start, cpus))
+        alive = "[[node['Labels'].get(LABEL), node['NodeID']] for node in ray.nodes() if node['Alive']]"
+        named = dict(self.ask(alive.replace("LABEL", repr(LABEL))))
+        self._ids |= {name: named[name] for name in cpus}
 
     def driver(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A `sweep` on this cluster, under way; what it says goes to `driver.log`."""
@@ -101,6 +118,8 @@ class Cluster:
 
     def kill(self, name: str) -> None:
         """Every process of the nodes whose names begin so, at once and without a word."""
+        if "head".startswith(name):
+            self._ask_no_more()
         for _ in range(5):  # what is ended may just have started another
             if not (found := processes(**{NODE: self._mark(name)})):
                 return
@@ -118,21 +137,10 @@ class Cluster:
         return processes(**{NODE: f"{self._folder}/"})
 
     def ask(self, question: str) -> Any:
-        """What `question`, in Python and of Ray, comes to on the cluster; a JSON value."""
-        code = (
-            "import json, sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR');"
-            f"print('{ANSWER}' + json.dumps({question}))"
-        )
-        asked = subprocess.run(
-            [sys.executable, "-c", code, self.address],
-            env=os.environ | self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
-        (answer,) = [line for line in asked.stdout.splitlines() if line.startswith(ANSWER)]  # Ray may have news, too
-        return json.loads(answer.removeprefix(ANSWER))
+        """What `question`, in Python and of Ray, comes to on the cluster."""
+        if not self._answers:
+            self._answers = Answers(self.address, os.environ | self.environment, self._folder / "answers.log")
+        return self._answers.to(question)
 
     def nodes(self) -> int:
         """That are alive."""
@@ -148,20 +156,23 @@ class Cluster:
         table = "[group['state'] for group in ray.util.placement_group_table().values()]"
         return sum(state != "REMOVED" for state in self.ask(table))
 
-    def _known(self) -> set[str]:
-        return set(self.ask("[node['NodeID'] for node in ray.nodes()]"))
+    def _ask_no_more(self) -> None:
+        if self._answers:
+            self._answers.close()
+            self._answers = None
 
     def _start(self, name: str, cpus: int, *options: str) -> None:
-        command = [str(BIN / "ray"), "start", "--node-ip-address=127.0.0.1", f"--num-cpus={cpus}", *options]
+        command = ["start", "--node-ip-address=127.0.0.1", f"--num-cpus={cpus}", *options, "--disable-usage-stats"]
         environment = os.environ | self.environment | SOON | self._growing | {NODE: self._mark(name)}
+        log = self._folder / f"{name}.log"
         for _ in range(STARTS):
-            started = subprocess.run(
-                [*command, "--disable-usage-stats"], env=environment, capture_output=True, text=True, check=False
-            )
-            if started.returncode == 0:
+            starts = forks().Process(target=_ray, args=(command, environment, log))
+            starts.start()
+            starts.join()
+            if starts.exitcode == 0:
                 return
             self.kill(name)
-        raise RuntimeError(started.stdout + started.stderr)
+        raise RuntimeError(log.read_text())
 
     def _mark(self, name: str) -> str:
         return f"{self._folder}/{name}"
@@ -173,6 +184,67 @@ class Cluster:
         except BaseException:
             self.close()
             raise
+
+
+class Answers:
+    """A program on a cluster that does nothing but answer: to connect anew for each question takes seconds."""
+
+    def __init__(self, address: str, environment: dict[str, str], log: Path) -> None:
+        self._log = log
+        self._asked, theirs = multiprocessing.Pipe()
+        self._process = forks().Process(target=_answer, args=(theirs, address, environment, log), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def to(self, question: str) -> Any:
+        try:
+            self._asked.send(question)
+            return self._asked.recv()
+        except (EOFError, OSError):
+            raise RuntimeError(f"{question}\n{self._log.read_text()}") from None
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+@functools.cache
+def forks() -> ForkServerContext:
+    """Makes processes that have imported Ray's commands, which takes longer than what most of them do then."""
+    from tests.conftest import MARK  # here, since what it imports is of no use to a fork
+
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(["ray.scripts.scripts", "pytest"])
+    with mock.patch.dict(os.environ, RAY_AUTH_MODE=AUTH_MODE):  # which Ray reads once
+        os.environ.pop(MARK, None)  # it outlives the test that is the first to need it
+        multiprocessing.forkserver.ensure_running()
+    return made
+
+
+def _become(environment: dict[str, str], log: Path) -> None:
+    """Of a fork: a process with such an environment, which says what it says into a log."""
+    os.environ.clear()
+    os.environ.update(environment)
+    with log.open("ab") as to:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(to.fileno(), stream.fileno())
+
+
+def _ray(command: list[str], environment: dict[str, str], log: Path) -> None:
+    _become(environment, log)
+    from ray.scripts import scripts
+
+    scripts.cli(command)
+
+
+def _answer(asked: Connection, address: str, environment: dict[str, str], log: Path) -> None:
+    _become(environment, log)
+    import ray
+
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    with contextlib.suppress(EOFError):
+        while True:
+            asked.send(eval(asked.recv(), {"ray": ray}))
 
 
 def growing(cpus: int, head: str) -> dict[str, Any]:

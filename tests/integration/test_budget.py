@@ -8,11 +8,13 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeps.cli import main as cli
 from sweeps.record import ledger
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import forecast
@@ -20,7 +22,7 @@ from sweeps.simulator import cluster as simulated
 from sweeps.spec import plan, sweep_file
 from tests.integration.conftest import ROOT
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 FILE = """
 name: small
@@ -33,15 +35,24 @@ repeats: 2
 SHAPE = "nodes=2,gpus=4,gpu=v100"
 
 
+Sweep = Callable[..., tuple[int, str]]
+
+
 def begun(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "sweeps.cli", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def sweep(*arguments: str) -> tuple[int, str]:
-    process = begun(*arguments)
-    told = process.communicate(timeout=300)[0]
-    return process.returncode, told
+@pytest.fixture
+def sweep(capfd: pytest.CaptureFixture[str]) -> Sweep:
+    """Its exit code and what it says; in this process: a new one takes longer to start than a sweep to run."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        capfd.readouterr()
+        code = cli.main(list(arguments))
+        return code, "".join(capfd.readouterr())
+
+    return run
 
 
 def lines(name: str) -> list[dict[str, Any]]:
@@ -58,7 +69,7 @@ def hours(records: tuple[TrialRecord, ...]) -> float:
     return sum(record.gpu_hours for record in records)
 
 
-def spent_as_told(name: str, said: str) -> float:
+def spent_as_told(sweep: Sweep, name: str, said: str) -> float:
     """What the ledger, `status`, the report, MLflow and the console say: one figure."""
     record = ledger.read(name)
     code, told = sweep("status", name, "--format", "json")
@@ -73,21 +84,22 @@ def spent_as_told(name: str, said: str) -> float:
 
 
 def test_what_fits_runs_two_resumes_run_the_rest_once_and_hours_add_up(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
+    workplace: Path, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     machine = simulated.parse(SHAPE)
-    first, *_ = plan.plan(sweep_file.parse(FILE, "small.yaml"), "small.yaml", machine.nodes).trials
-    alone = dataclasses.replace(first, gpus=1)
+    config, *_ = plan.plan(sweep_file.parse(FILE, "small.yaml"), "small.yaml", machine.nodes).trials
+    alone = dataclasses.replace(config, gpus=1)
     cheap = forecast.learned(machine, is_real=False).predict(alone).seconds / 3600
     Path("small.yaml").write_text(FILE + f"budget: {{gpu_hours: {4 * cheap}}}\n")
-    code, said = sweep("run", "small.yaml", "--simulate", SHAPE)
-    assert code == 130, said
+    first = begun("run", "small.yaml", "--simulate", SHAPE)  # one that has gone when another takes its sweep
+    said = first.communicate(timeout=300)[0]
+    assert first.returncode == 130, said
     name = "small-simulated"
     assert {(trial.config.gpus, trial.config.repeat) for trial in ledger.read(name).trials} == {(1, 0), (1, 1)}
     assert "nothing else fits in the budget" in said
     assert "not run, since each of these needs more than the budget has left" in said
-    before = spent_as_told(name, said)
+    before = spent_as_told(sweep, name, said)
     assert 0 < before <= 4 * cheap
 
     drivers = [begun("resume", name, "--budget", "1000") for _ in range(2)]
@@ -106,7 +118,7 @@ def test_what_fits_runs_two_resumes_run_the_rest_once_and_hours_add_up(
     code, said = sweep("retry", name, "--status", "completed", "--budget", f"{after.spent + 1.5 * before}")
     assert code == 130, said
     assert len(lines(name)) == 6, "the two on one GPU once more"
-    assert spent_as_told(name, said) == pytest.approx(after.spent + before, rel=0.2)
+    assert spent_as_told(sweep, name, said) == pytest.approx(after.spent + before, rel=0.2)
     assert ledger.read(name).spent == pytest.approx(
         sum(line["config"]["gpus"] * (line["ended_at"] - line["held_since"]) for line in lines(name)) / 3600
     )

@@ -18,17 +18,15 @@ from tests.integration.clusters import Cluster, eventually, said
 
 pytestmark = pytest.mark.alone
 
-KILLS = 16
-TRIALS = 40
 SWEEP = """
 name: chaos
 model: tiny
 device: cpu
 image_size: 32
 classes: 10
-space: {batch_size: {range: [1, 20]}, gpus: [1, 2], precision: fp32}
+space: {{batch_size: {{range: [1, {sizes}]}}, gpus: [1, 2], precision: fp32}}
 repeats: 1
-steps: {warmup: 1, measured: 3}
+steps: {{warmup: 1, measured: 3}}
 explain: false
 probe_every_min: 0
 """
@@ -41,24 +39,28 @@ def cluster() -> Iterator[Cluster]:
     made.close()
 
 
-def instants(seed: int) -> list[tuple[int, float]]:
+def instants(kills: int, seed: int) -> list[tuple[int, float]]:
     """When to kill: so many trials after the start, and then so many seconds.
 
     A third while a driver starts, a third as a trial's end goes to the ledger and to MLflow, a third in mid-trial.
     """
     draw = random.Random(seed)
     kinds = [lambda: (0, draw.uniform(0, 8)), lambda: (1, draw.uniform(0, 0.1)), lambda: (1, draw.uniform(0.1, 1.5))]
-    made = [kinds[n % len(kinds)]() for n in range(KILLS)]
+    made = [kinds[n % len(kinds)]() for n in range(kills)]
     draw.shuffle(made)
     return made
 
 
 @pytest.mark.timeout(1800)
-def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(workplace: Path, cluster: Cluster) -> None:
+@pytest.mark.parametrize(("kills", "sizes"), [(3, 6), pytest.param(16, 20, marks=pytest.mark.long)])
+def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(
+    workplace: Path, cluster: Cluster, kills: int, sizes: int
+) -> None:
+    """Fifty times, but without Ray, ranks and MLflow: tests/unit/test_in_process.py."""
     (workplace / "mlflow.db").unlink()  # drivers are killed while MLflow makes it, too
-    (workplace / "chaos.yaml").write_text(SWEEP)
+    (workplace / "chaos.yaml").write_text(SWEEP.format(sizes=sizes))
     before = {process.pid for process in cluster.processes()}
-    for trials, seconds in instants(seed=5):
+    for trials, seconds in instants(kills, seed=5):
         driver = started(cluster)
         wait_for(trials, driver)
         time.sleep(seconds)
@@ -70,15 +72,15 @@ def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(workp
     lines = [line for line in Path("results/chaos/ledger.jsonl").read_text().splitlines() if '"kind":"trial"' in line]
     record = ledger.read("chaos")
     planned = [config.trial for config in record.facts.trials]
-    assert len(lines) == len(planned) == TRIALS
+    assert len(lines) == len(planned) == 2 * sizes
     assert sorted(trial.config.trial for trial in record.trials) == sorted(planned)
-    assert Counter(trial.outcome.status for trial in record.trials) == {"completed": TRIALS}
+    assert Counter(trial.outcome.status for trial in record.trials) == {"completed": len(planned)}
 
     with sqlite3.connect("mlflow.db") as store:
         tagged = "SELECT tags.value FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweep.trial'"
         assert sorted(trial for (trial,) in store.execute(tagged)) == sorted(planned)
         statuses = "SELECT status, count(*) FROM runs GROUP BY status"
-        assert store.execute(statuses).fetchall() == [("FINISHED", TRIALS + 1)]
+        assert store.execute(statuses).fetchall() == [("FINISHED", len(planned) + 1)]
 
     assert eventually(lambda: {process.pid for process in cluster.processes()} <= before), cluster.processes()
     assert eventually(lambda: cluster.placement_groups() == 0)

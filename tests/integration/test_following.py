@@ -106,13 +106,15 @@ class Wire:
         for end in self._ends:
             end.close()
 
-    def bytes_per_s(self, for_s: float = LOOKED_AT_S) -> float:
-        """From now on, for a while."""
-        before, began = self.bytes, time.monotonic()
-        time.sleep(for_s)
-        rate = (self.bytes - before) / (time.monotonic() - began)
-        print(f"{rate:.0f} bytes a second")
-        return rate
+
+def bytes_per_s(*wires: Wire) -> list[float]:
+    """Over each, from now on, for a while."""
+    before, began = [wire.bytes for wire in wires], time.monotonic()
+    time.sleep(LOOKED_AT_S)
+    took_s = time.monotonic() - began
+    rates = [(wire.bytes - bytes_then) / took_s for wire, bytes_then in zip(wires, before, strict=True)]
+    print("bytes a second:", *map(round, rates))
+    return rates
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +133,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def wire(cluster: Cluster) -> Iterator[Wire]:
-    made = Wire(int(cluster.jobs.rpartition(":")[2]))
-    yield made
-    made.close()
+def wires(cluster: Cluster) -> Iterator[Callable[[], Wire]]:
+    made = []
+
+    def another() -> Wire:
+        made.append(Wire(int(cluster.jobs.rpartition(":")[2])))
+        return made[-1]
+
+    yield another
+    for wire in made:
+        wire.close()
+
+
+@pytest.fixture
+def wire(wires: Callable[[], Wire]) -> Wire:
+    return wires()
 
 
 Follow = Callable[..., tuple[subprocess.Popen[bytes], Callable[[], list[str]]]]
@@ -146,7 +159,7 @@ def follow(cluster: Cluster, tmp_path: Path) -> Iterator[Follow]:
     running = []
 
     def start(script: str, *words: str) -> tuple[subprocess.Popen[bytes], Callable[[], list[str]]]:
-        told = tmp_path / "told"
+        told = tmp_path / f"told-{len(running)}"
         with told.open("wb") as out:
             command = [sys.executable, "-c", script, *words]
             running.append(subprocess.Popen(command, env=os.environ | cluster.environment, stdout=out))
@@ -172,32 +185,25 @@ def asked(cluster: Cluster) -> list[str]:
     return commands(cluster, "-m sweeps.cli.on_head")
 
 
-def test_whoever_follows_the_log_costs_little_and_has_no_command_run_meanwhile(
-    cluster: Cluster, wire: Wire, follow: Follow
+def test_whoever_follows_costs_little_and_one_who_fetched_all_each_time_would_be_found(
+    cluster: Cluster, wires: Callable[[], Wire], follow: Follow
 ) -> None:
-    _, told = follow(FOLLOWS, "90", "logs", "x", "-f", "--address", wire.url)
-    assert eventually(lambda: len(told()) > PAST + 2, patience_s=60)
-    before = len(told())
-    assert eventually(lambda: not asked(cluster), patience_s=30)
-    rate = wire.bytes_per_s()
-    assert len(told()) > before
-    assert told() == [LINE.format(n) for n in range(len(told()))]
-    assert 0 < rate < MOST_BYTES_PER_S
-
-
-def test_whoever_follows_the_status_costs_little_also_where_it_is_asked_for_again(wire: Wire, follow: Follow) -> None:
-    _, told = follow(FOLLOWS, "90", "status", "x", "-f", "--format", "json", "--address", wire.url)
-    assert eventually(lambda: len(told()) > 2, patience_s=60)
-    before = len(told())
-    rate = wire.bytes_per_s()
-    assert len(told()) > before
-    assert 0 < rate < MOST_BYTES_PER_S
-
-
-def test_one_who_fetched_the_whole_log_each_time_would_be_found(wire: Wire, follow: Follow) -> None:
-    _, told = follow(FETCHES_ALL, wire.url)
-    assert eventually(lambda: len(told()) > PAST, patience_s=60)
-    assert wire.bytes_per_s(5) > 10 * MOST_BYTES_PER_S
+    """The status, also where it is asked for again, and the log, for which no command runs meanwhile."""
+    log, status, thief = wires(), wires(), wires()
+    _, log_told = follow(FOLLOWS, "90", "logs", "x", "-f", "--address", log.url)
+    _, status_told = follow(FOLLOWS, "90", "status", "x", "-f", "--format", "json", "--address", status.url)
+    _, thief_told = follow(FETCHES_ALL, thief.url)
+    assert eventually(lambda: len(log_told()) > PAST + 2, patience_s=60)
+    assert eventually(lambda: len(status_told()) > 2, patience_s=60)
+    assert eventually(lambda: len(thief_told()) > PAST, patience_s=60)
+    assert eventually(lambda: not commands(cluster, "-m sweeps.cli.on_head logs"), patience_s=30)
+    before = [len(told()) for told in (log_told, status_told)]
+    log_rate, status_rate, thief_rate = bytes_per_s(log, status, thief)
+    assert all(len(told()) > count for told, count in zip((log_told, status_told), before, strict=True))
+    assert log_told() == [LINE.format(n) for n in range(len(log_told()))]
+    assert 0 < log_rate < MOST_BYTES_PER_S
+    assert 0 < status_rate < MOST_BYTES_PER_S
+    assert thief_rate > 10 * MOST_BYTES_PER_S
 
 
 def test_a_command_on_the_head_ends_soon_after_its_follower_fell_silent_and_not_before(

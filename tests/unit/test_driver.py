@@ -174,6 +174,18 @@ def test_what_was_asked_of_a_sweep_that_was_stopped_while_it_waited_holds_when_i
     assert bool(measured) == ("--fresh" not in options)
 
 
+@pytest.mark.parametrize("is_fresh", [True, False])
+def test_what_others_have_measured_is_used_unless_the_sweep_is_to_measure_all(
+    is_fresh: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Terms] = []
+    monkeypatch.setattr(driver, "drive", lambda *them: given.append(them[-1]) or errors.DONE)
+    assert main.main(["run", "x.yaml", *(["--fresh"] if is_fresh else [])]) == errors.DONE
+    monkeypatch.setattr("sweeps.store.query.finished", lambda cells: [{"cell": cell} for cell in cells])
+    with driver._earlier(*given) as earlier:
+        assert earlier(["one"]).result() == ([] if is_fresh else [{"cell": "one"}])
+
+
 @pytest.mark.parametrize("is_fresh", [True, False, None])
 def test_a_resume_uses_what_others_have_measured_unless_the_sweep_was_to_measure_all_or_does_not_tell(
     is_fresh: bool | None, there: Place, measured: list[set[str]], went_on: list[tuple[Any, ...]]

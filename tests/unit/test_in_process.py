@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import signal
 import time
 from collections import Counter
@@ -263,3 +264,59 @@ def test_what_was_to_be_measured_again_and_was_not_is_measured_when_the_sweep_go
     monkeypatch.setattr(driver, "_earlier", earlier)
     assert driver.resume(NAME, Terms()) == errors.DONE
     assert asked == [set()], "each of its trials has been begun here"
+
+
+KILLS = 50
+
+
+def instants(seed: int) -> list[tuple[int, float]]:
+    """When to kill: so many lines of the ledger after the start, and then so many seconds. In turn while a driver
+    starts, as a line goes to the ledger, and somewhere behind it."""
+    draw = random.Random(seed)
+    kinds: list[Callable[[], tuple[int, float]]] = [
+        lambda: (0, draw.uniform(0, 0.2)),
+        lambda: (draw.randint(1, 3), 0.0),
+        lambda: (draw.randint(1, 3), draw.uniform(0, 0.02)),
+    ]
+    return [kinds[n % len(kinds)]() for n in range(KILLS)]
+
+
+def lines_written() -> int:
+    try:
+        return ledger.paths(NAME).ledger.read_bytes().count(b"\n")
+    except (InputError, OSError):
+        return 0
+
+
+def forked() -> int:
+    """A driver in a process of its own: one that goes on, or the first, and another first where that one was killed
+    before it had begun."""
+    if child := os.fork():
+        return child
+    try:
+        os._exit(driver.resume(NAME, Terms()) if lines_written() else driver.drive(FILE, (), SIMULATED))
+    finally:
+        os._exit(70)
+
+
+def test_a_driver_that_is_killed_fifty_times_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As tests/integration/test_chaos.py does with real ranks and MLflow, less often."""
+    monkeypatch.setattr("sweeps.run.ending.summarize", lambda *_: errors.DONE)  # which a killed driver doesn't come to
+    FILE.write_text(TEXT.replace("small", "first"))
+    assert driver.drive(FILE, (), SIMULATED) == errors.DONE  # has all imported, of which each fork has its own
+    FILE.write_text(TEXT.replace("[32, 64]", "{range: [1, 40]}"))
+    for lines, seconds in instants(seed=5):
+        wanted, child = lines_written() + lines, forked()
+        while not (has_ended := os.waitpid(child, os.WNOHANG)[0]) and lines_written() < wanted:
+            time.sleep(0.002)
+        assert not has_ended, "too few trials for so many kills"
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert os.waitpid(forked(), 0)[1] == errors.DONE
+    record = ledger.read(NAME)
+    assert record.is_complete
+    planned = sorted(config.trial for config in record.facts.trials)
+    entries = map(json.loads, ledger.paths(NAME).ledger.read_text().splitlines())
+    assert sorted(entry["trial"] for entry in entries if entry["kind"] == "trial") == planned
+    assert outcomes() == {"completed": len(planned)}

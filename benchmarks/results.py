@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
 import os
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,8 +90,12 @@ def digests(claim: Claim, root: Path = ROOT) -> dict[str, str]:
 
 
 def digest(file: Path) -> str:
-    content = file.read_bytes()
-    if file.suffix == ".py":
+    return _digest(file.read_bytes(), file.suffix == ".py")
+
+
+@functools.cache  # many claims name the same files
+def _digest(content: bytes, is_python: bool) -> str:
+    if is_python:
         content = ast.dump(_without_docstrings(ast.parse(content))).encode()
     return hashlib.sha256(content).hexdigest()[:12]
 
@@ -130,13 +135,20 @@ def _imported(claim: Claim, root: Path) -> set[str]:
     return {canonicalize_name(PACKAGES.get(name, name)) for name in modules}
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Yield every module that a file imports, wherever in it; of `from a import b` both `a` and `a.b`."""
-    for node in ast.walk(ast.parse(file.read_bytes())):
+def imports(file: Path) -> frozenset[str]:
+    """Return every module that a file imports, wherever in it; of `from a import b` both `a` and `a.b`."""
+    return _imports(file.read_bytes())
+
+
+@functools.cache
+def _imports(content: bytes) -> frozenset[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(content)):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
+            found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from (node.module, *(f"{node.module}.{name.name}" for name in node.names))
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    return frozenset(found)
 
 
 def outdated(claim: Claim, result: Result, root: Path = ROOT) -> list[str]:

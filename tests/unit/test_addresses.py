@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import shlex
 import socket
 from collections.abc import Sequence
@@ -95,23 +96,31 @@ CURES = {  # of a refusal, by command; of all others it names the form that goes
 }
 
 
+FOUND: list[tuple[str, object]] = []
+
+
+def here(args: Any) -> int:
+    FOUND.append(("ray" if args.address else "here", args.address))
+    return 0
+
+
+def afar(_: Any, command: Sequence[str], url: str) -> int:
+    FOUND.append(("afar", (url, list(command))))
+    return 0
+
+
+def relay(command: Sequence[str], url: str, _: object = None) -> int:
+    return afar(None, [part for part in command if part not in OF_THE_HEAD], url)
+
+
+parser = functools.cache(main._parser)  # made once, with the above in place of what commands do
+
+
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     """Where what was asked for has been done, and with which address or which words. What may refuse an address
     is not replaced."""
-    found: list[tuple[str, object]] = []
-
-    def here(args: Any) -> int:
-        found.append(("ray" if args.address else "here", args.address))
-        return 0
-
-    def afar(_: Any, command: Sequence[str], url: str) -> int:
-        found.append(("afar", (url, list(command))))
-        return 0
-
-    def relay(command: Sequence[str], url: str, _: object = None) -> int:
-        return afar(None, [part for part in command if part not in OF_THE_HEAD], url)
-
+    FOUND.clear()
     for variable in (addresses.JOB_SERVER, addresses.RAY):
         monkeypatch.delenv(variable, raising=False)
     for name in vars(main).copy():
@@ -119,6 +128,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
             monkeypatch.setattr(main, name, afar)
         elif name.startswith("_") and name.removeprefix("_") in WORDS.keys() - OWN_CALL:
             monkeypatch.setattr(main, name, here)
+    monkeypatch.setattr(main, "_parser", parser)
     monkeypatch.setattr(ray_jobs, "relay", relay)
     monkeypatch.setattr("sweeps.run.preview.preview", lambda *given: here(given[2]))
     monkeypatch.setattr("sweeps.run.reproduce.answer", lambda _, terms: here(terms))
@@ -126,7 +136,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     monkeypatch.setattr(
         "sweeps.cluster.checkup.examine", lambda address, _: here(argparse.Namespace(address=address)) or []
     )
-    return found
+    return FOUND
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -21,6 +21,7 @@ from sweeps.run import status
 from sweeps.store import query
 from sweeps.text import addresses, caller
 from sweeps.text.caller import Caller
+from tests.unit import sources
 from tests.unit import test_findings as ends
 
 pytestmark = pytest.mark.unit
@@ -60,7 +61,7 @@ def test_no_message_writes_a_command_by_itself() -> None:
         f"{path.relative_to(ROOT)}:{line}: {text}"
         for path in sorted(ROOT.rglob("*.py"))
         if str(path.relative_to(ROOT)) not in NO_MESSAGES
-        for line, text in texts(ast.parse(path.read_text()))
+        for line, text in texts(sources.tree(path))
         if A_COMMAND.search(text)
     ]
     assert not found, "sweeps.text.caller.command writes it as the user can copy it"
@@ -69,8 +70,8 @@ def test_no_message_writes_a_command_by_itself() -> None:
 def test_a_message_that_names_a_variable_asks_first_whose_counts() -> None:
     found = []
     for path in sorted(ROOT.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        tree = sources.tree(path)
+        calls = [node for node in sources.nodes(path) if isinstance(node, ast.Call)]
         asks = [call for call in calls if ast.unparse(call.func) == "caller.elsewhere"]
         asked = {text for call in asks for _, text in texts(call)}
         for line, text in texts(tree):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -157,7 +158,10 @@ def source(module: str, root: Path) -> str:
 
 def does_something(path: Path) -> bool:
     """A package's `__init__` that only says what the package is for moves no figure."""
-    return path.name != "__init__.py" or len(ast.parse(path.read_text()).body) > 1
+    return path.name != "__init__.py" or len(parsed(path.read_text()).body) > 1
+
+
+parsed = functools.cache(ast.parse)  # each file once, not once a claim
 
 
 OWN = results.OF_THE_PROJECT
@@ -168,9 +172,15 @@ STARTED = re.compile(r"(\w+)\.py|(\w+):\w+|((?:sweeps|workers|tests)\.[\w.]+)(?:
 
 def started(script: Path) -> Iterator[str]:
     """What a script may start, by any text of it that says as much: `tune_order.py`, `ready:run`, `sweeps.cli.main`."""
-    for node in ast.walk(ast.parse(script.read_text())):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (said := STARTED.fullmatch(node.value)):
+    for text in texts(script.read_text()):
+        if said := STARTED.fullmatch(text):
             yield said[1] or said[2] or said[3]
+
+
+@functools.cache
+def texts(script: str) -> frozenset[str]:
+    found = (node.value for node in ast.walk(parsed(script)) if isinstance(node, ast.Constant))
+    return frozenset(value for value in found if isinstance(value, str))
 
 
 def reached(script: str, root: Path) -> set[str]:

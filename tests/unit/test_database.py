@@ -13,6 +13,7 @@ import pytest
 
 from sweeps.store import database
 from sweeps.store.database import Database, UnlikeError
+from tests.unit import sources
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "it's' OR '1'='1 -- \\' :name %s"
@@ -126,7 +127,7 @@ def test_a_file_without_mlflow_s_tables_is_unlike(content: bytes, tmp_path: Path
 @pytest.mark.parametrize("path", sorted((ROOT / "sweeps").rglob("*.py")), ids=lambda path: path.stem)
 def test_no_statement_is_put_together_of_texts(path: Path) -> None:
     """What is run as SQL is a statement of SQLAlchemy's, or one text of the file's own without a place for a value."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in sources.nodes(path):
         if isinstance(node, (ast.JoinedStr, ast.BinOp)):
             texts = [
                 one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit import sources
 from workers.contract import imagenet
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +21,6 @@ def test_it_is_as_published() -> None:
 def test_nobody_else_writes_its_number(plane: str) -> None:
     for path in (ROOT / plane).rglob("*.py"):
         if path != Path(str(imagenet.__file__)):
-            said = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+            said = [node.value for node in sources.nodes(path) if isinstance(node, ast.Constant)]
             assert imagenet.TRAIN_IMAGES not in said, path
             assert not [text for text in said if isinstance(text, str) and "1,281,167" in text], path

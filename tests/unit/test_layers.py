@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.cluster import private_ray
+from tests.unit import sources
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,7 +106,7 @@ def imports(module: str) -> frozenset[str]:
     path = ROOT.joinpath(*module.split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source.read_text())):
+    for node in sources.nodes(source):
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -154,7 +155,7 @@ def test_no_import_leads_back_to_where_it_began() -> None:
 def test_a_class_name_is_used_once() -> None:
     found: dict[str, list[str]] = {}
     for path in (path for folder in ("sweeps", "workers", "benchmarks") for path in (ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in sources.nodes(path):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not {name: places for name, places in found.items() if len(places) > 1}
@@ -208,9 +209,8 @@ def texts(tree: ast.Module) -> set[str]:
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
-def private_uses(source: str) -> list[str]:
+def private_uses(tree: ast.Module) -> list[str]:
     """What a file of ours takes of Ray that Ray keeps to itself."""
-    tree = ast.parse(source)
     found = sorted(from_ray(tree) - PUBLIC)
     said = texts(tree)
     if from_ray(tree):
@@ -225,7 +225,7 @@ def private_uses(source: str) -> list[str]:
 def test_what_ray_keeps_to_itself_stays_in_its_files(module: str) -> None:
     path = ROOT.joinpath(*module.split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    found = private_uses(source.read_text())
+    found = private_uses(sources.tree(source))
     assert not found, f"{', '.join(found)}: these belong in sweeps/cluster/private_ray.py or private_tune.py"
 
 
@@ -248,7 +248,7 @@ def test_what_ray_keeps_to_itself_stays_in_its_files(module: str) -> None:
     ],
 )
 def test_a_private_use_is_seen(source: str, name: str) -> None:
-    assert any(name in found for found in private_uses(source))
+    assert any(name in found for found in private_uses(ast.parse(source)))
 
 
 @pytest.mark.parametrize("file", ON_NODES)

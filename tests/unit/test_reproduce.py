@@ -129,7 +129,7 @@ def distinct(drawn: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({str(sorted(one.items(), key=str)): one for one in placed}.values())
 
 
-@examples(60)
+@examples(15)
 @given(st.lists(points, min_size=1, max_size=8), st.data())
 def test_any_table_is_a_file_that_plans_its_rows_alone_and_met_exactly_all_hold(
     drawn: list[dict[str, Any]], data: st.DataObject

@@ -289,7 +289,7 @@ def test_the_planted_best_cell_takes_a_quarter_of_the_trials_that_it_takes_by_ch
     """Of 616 cells one is the best: drawn at random, it comes after 308 at the median."""
     rates = [rate(cell) for cell in plan.grid(large())]
     assert (len(rates), rates.count(max(rates))) == (616, 1)
-    taken = [trials_to(max(rates), large(seed)) for seed in range(7)]
+    taken = [trials_to(max(rates), large(seed)) for seed in range(5)]
     assert statistics.median(taken) <= 308 / 4
 
 
@@ -309,9 +309,9 @@ def test_of_two_goals_the_front_is_found() -> None:
     assert len(planted) == 6
     found = [
         len(planted & front(run(begun(large(seed, trials=72, goal="[images_per_s, gpu_hours_per_epoch]")), answer)))
-        for seed in range(3)
+        for seed in range(2)
     ]
-    assert statistics.median(found) >= 4
+    assert min(found) >= 4
 
 
 def test_a_continuous_axis_is_searched() -> None:
@@ -321,7 +321,7 @@ def test_a_continuous_axis_is_searched() -> None:
         return 100 - (math.log2(at.fusion_mib) - 6) ** 2 - (at.response_cache / 1000 - 1) ** 2
 
     best = []
-    for seed in range(5):
+    for seed in range(3):
         records = run(begun(study("{method: tpe, trials: 60}", space, seed)), lambda at: record(at, figure(at)))
         assert all(type(each.config.response_cache) is int for each in records)
         best.append(max(figure(each.config) for each in records))

@@ -152,13 +152,13 @@ def test_a_rank_on_a_cpu_runs_out_of_the_memory_that_it_may_have() -> None:
 
 def test_so_many_trials_are_lost_as_asked_and_another_attempt_has_its_own_fate() -> None:
     cluster = parse("nodes=1,loss=20%")
-    trials = [trial(repeat=n, measured_steps=20) for n in range(300)]  # how they stop has no part in it
+    trials = [trial(repeat=n, measured_steps=20) for n in range(150)]  # how they stop has no part in it
     found = [outcome(config, cluster) for config in trials]
     lost = [one for one in found if one.status != "completed"]
-    assert 40 <= len(lost) <= 80
+    assert 20 <= len(lost) <= 40
     assert {(one.status, one.kind) for one in lost} == {("lost", "node lost"), ("failed", "killed")}
     again = [outcome(config, cluster, attempt=1).status for config in trials]
-    assert sum(status != "completed" for status in again) <= 80
+    assert sum(status != "completed" for status in again) <= 40
     assert again != [one.status for one in found]
 
 
@@ -166,7 +166,7 @@ def test_a_lost_trial_takes_less_time_than_a_whole_one() -> None:
     cluster = parse("nodes=1,loss=50%")
     safe = dataclasses.replace(cluster, loss=0.0)
     for n in range(20):
-        found, whole = (ended(trial(repeat=n), one, (("node-1", 1),)) for one in (cluster, safe))
+        found, whole = (ended(trial(repeat=n, measured_steps=20), one, (("node-1", 1),)) for one in (cluster, safe))
         assert (found.after_s < whole.after_s) == (found.outcome.status != "completed")
 
 

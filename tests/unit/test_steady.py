@@ -270,19 +270,20 @@ def after(number: int, known: Known, of: list[Trace]) -> tuple[list[steady.Estim
 def test_a_drift_that_begins_after_calm_trials_is_seen_though_a_short_window_cannot_show_it() -> None:
     """48 steps show a drift of 3% in 100 as a slope of one standard error."""
     wrong = {0.03: 0, 0.05: 0, 0.08: 0, 0.12: 0}
-    for share in wrong:
-        for seed in range(40):
-            rng = np.random.default_rng([seed, 1])
-            calm = [white(100 * seed + n, 500) for n in range(int(rng.integers(1, 4)))]
-            factors = np.exp(rng.choice([-1, 1]) * share / 100 * np.arange(500))
+    for seed in range(16):
+        rng = np.random.default_rng([seed, 1])
+        calm = [white(100 * seed + n, 500) for n in range(int(rng.integers(1, 4)))]
+        _, known = after(len(calm), NOTHING, calm)
+        way = rng.choice([-1, 1])
+        for share in wrong:
+            factors = np.exp(way * share / 100 * np.arange(500))
             drifting = [white(100 * seed + 10 + n, 500) * factors for n in range(3)]
-            _, known = after(len(calm), NOTHING, calm)
             found, _ = after(3, known, drifting)
             wrong[share] += sum(one.is_steady for one in found)
-    assert wrong[0.03] / 120 <= 0.25, (
+    assert wrong[0.03] / 48 <= 0.25, (
         wrong
     )  # 0.85 of first trials, if calm is lent for ever and to all; see the benchmark
-    assert all(wrong[share] / 120 <= 0.08 for share in (0.05, 0.08, 0.12)), wrong
+    assert all(wrong[share] / 48 <= 0.08 for share in (0.05, 0.08, 0.12)), wrong
 
 
 def test_three_short_windows_live_on_a_long_one_and_the_next_is_long_again() -> None:
@@ -505,7 +506,7 @@ def test_a_rule_that_cannot_be_followed_is_refused(wrong: dict[str, float], mess
 @pytest.mark.parametrize("phi", [0.0, 0.5])
 def test_the_interval_holds_at_the_step_that_the_trace_has_chosen(phi: float) -> None:
     """Few traces, wide bounds; benchmarks/intervals.py has the figures."""
-    stops = [ended(autoregressive(seed, 500, phi), Rule(), CALM) for seed in range(150)]
+    stops = [ended(autoregressive(seed, 500, phi), Rule(), CALM) for seed in range(75)]
     widths = [(one.estimate.mean_ms, one.estimate.half_width_ms) for one in stops if one.estimate]
     covered = [abs(mean - 100) <= half for mean, half in widths if half is not None]
     assert 0.90 <= np.mean(covered) <= 0.99

@@ -135,6 +135,9 @@ class Cluster:
         for _ in range(5):  # what is ended may just have started another
             if not (found := processes(**{NODE: self._mark(name)})):
                 return
+            for process in [*found]:  # Ray's agents have their title where their environment was
+                with contextlib.suppress(psutil.Error):
+                    found += process.children(recursive=True)
             for process in found:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
@@ -294,13 +297,9 @@ def processes(**variables: str) -> list[psutil.Process]:
     """Those in whose environment each variable begins so."""
     found = []
     for process in psutil.process_iter():
-        with contextlib.suppress(OSError):  # one that has just ended
-            # Read here, since psutil finds none in a process that has given itself a title, as Ray's agents do.
-            environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            if all(
-                any(one.startswith(f"{name}={text}".encode()) for one in environment)
-                for name, text in variables.items()
-            ):
+        with contextlib.suppress(psutil.Error):  # one that has just ended
+            environment = process.environ()
+            if all(environment.get(name, "").startswith(text) for name, text in variables.items()):
                 found.append(process)
     return found
 

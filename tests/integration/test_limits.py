@@ -77,7 +77,12 @@ def with_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", causes.CAUSES)
+EACH_TIME = ("delayed images, a third", "a long cycle")  # one of each part: each cause takes more than a minute
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in EACH_TIME else pytest.mark.long) for name in causes.CAUSES]
+)
 def test_a_real_cause_has_about_the_share_that_removing_it_gives_and_no_other_is_named(
     name: str, with_images: Path
 ) -> None:

@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fork_server")]
     ("seconds", "says", "part"),
     [
         # Beside which the network's own step, of some 20 ms, is little.
-        ({INPUT_S: 0.3, COMPUTE_S: 0.3}, "input-bound", "input"),
-        ({COMM_S: 0.3, COMPUTE_S: 0.3}, "communication-bound", "comm"),
+        ({INPUT_S: 0.2, COMPUTE_S: 0.2}, "input-bound", "input"),
+        ({COMM_S: 0.2, COMPUTE_S: 0.2}, "communication-bound", "comm"),
         ({COMPUTE_S: 0.6}, "compute-bound", "compute"),
     ],
 )

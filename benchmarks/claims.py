@@ -54,6 +54,7 @@ def quoted(texts: Iterable[str]) -> set[str]:
 # A sweep file's text becomes cells before anything is measured; a verdict is read off figures that stay.
 BESIDE = (
     "sweeps/__init__.py",
+    "sweeps/run/status.py",
     "sweeps/spec/keys.py",
     "sweeps/spec/plan.py",
     "sweeps/spec/sweep_file.py",

@@ -478,7 +478,7 @@ def test_a_store_lies_in_a_folder_of_any_name(
     tracking.sync(record())
     assert (folder / "mlflow.db").is_file()
     assert len(query.trials("small")) == 8
-    assert main.main(["list"]) == 0
+    assert main.main(["list", "--format", "csv"]) == 0
     assert "small" in capfd.readouterr().out
 
 

@@ -105,7 +105,8 @@ def test_images_per_s_is_what_a_stopwatch_beside_the_loop_says(tmp_path: Path, s
 
 
 @BOTH_MODES
-@pytest.mark.parametrize(("decode_s", "compute_s"), [("0.05", "0"), ("0.1", "0.085")], ids=["far", "hardly"])
+# The network's own step of 15 to 20 ms comes to what is planted: with 85 ms it was the slower of the two at times.
+@pytest.mark.parametrize(("decode_s", "compute_s"), [("0.05", "0"), ("0.1", "0.075")], ids=["far", "hardly"])
 def test_a_pipeline_of_a_known_rate_that_is_too_slow_gives_that_rate(
     tmp_path: Path, decode_s: str, compute_s: str, steps: dict[str, object]
 ) -> None:

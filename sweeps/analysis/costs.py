@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from sweeps.analysis.alike import apart, conditions
 from sweeps.analysis.means import ENERGY, cells, plain, varied
-from sweeps.scheduling.feasibility import INFERRED
 from workers.contract import imagenet
 
 if TYPE_CHECKING:
@@ -54,8 +53,8 @@ def frontier(trials: pd.DataFrame) -> pd.DataFrame:
     """The largest batch that fits, a row for each combination of the other parameters that vary, and of what else tells
     cells apart.
 
-    `too_large` is the smallest that was infeasible beyond it, `kind` why; NaN where the largest tried does fit, and
-    `batch_size` NaN where none does.
+    `too_large` is the smallest that was infeasible beyond it, `kind` why, and `inferred_from` by which trial, where
+    nobody tried; NaN where the largest tried does fit, and `batch_size` NaN where none does.
     """
     import pandas as pd
 
@@ -63,19 +62,19 @@ def frontier(trials: pd.DataFrame) -> pd.DataFrame:
     table = cells(trials)
     others = [name for name in varied(trials) if name != "batch_size"] + apart(table)
     is_infeasible = trials["outcome"] == "infeasible"
-    kinds = trials[is_infeasible].groupby("cell")["kind"].first()
+    ends = trials[is_infeasible].groupby("cell")[["kind", "inferred_from"]].first()
     rows = []
     for _, combination in table.groupby(others or (lambda row: 0), sort=False, dropna=False):
         ran = combination[combination["n"] > 0]
-        row = combination.iloc[0][others].to_dict() | dict.fromkeys(FRONTIER, nan) | {"kind": ""}
+        row = combination.iloc[0][others].to_dict() | dict.fromkeys(FRONTIER, nan) | {"kind": "", "inferred_from": ""}
         if not ran.empty:
             row |= ran.loc[ran["batch_size"].idxmax()][["batch_size", "images_per_s", "images_per_s_ci"]].to_dict()
-        short = combination[combination["cell"].isin(kinds.index) & ~(combination["batch_size"] <= row["batch_size"])]
+        short = combination[combination["cell"].isin(ends.index) & ~(combination["batch_size"] <= row["batch_size"])]
         if not short.empty:
             smallest = short.loc[short["batch_size"].idxmin()]
-            row |= {"too_large": smallest["batch_size"], "kind": kinds[smallest["cell"]]}
+            row |= {"too_large": smallest["batch_size"], **ends.loc[smallest["cell"]]}
         rows.append(row)
-    return pd.DataFrame(rows, columns=[*others, *FRONTIER, "kind"])
+    return pd.DataFrame(rows, columns=[*others, *FRONTIER, *ends.columns])
 
 
 def feasible(trials: pd.DataFrame) -> pd.DataFrame:
@@ -89,17 +88,17 @@ def feasible(trials: pd.DataFrame) -> pd.DataFrame:
     trials = plain(trials)
     table = cells(trials)
     short = trials[trials["outcome"] == "infeasible"]
-    kinds = short.groupby("cell")["kind"].first()
+    ends = short.groupby("cell")[["kind", "inferred_from"]].first()
     made = table[["cell", *varied(trials)]].copy()
     made["fits"] = pd.array(
         [
-            True if n else False if cell in kinds.index else None
+            True if n else False if cell in ends.index else None
             for cell, n in zip(table["cell"], table["n"], strict=True)
         ],
         dtype="boolean",
     )
-    kind = table["cell"].map(kinds).where(table["n"] == 0).fillna("").astype(str)
-    made["kind"] = kind.str.removesuffix(INFERRED)
-    made["is_inferred"] = kind.str.endswith(INFERRED)
+    end = ends.reindex(table["cell"].where(table["n"] == 0)).fillna("").set_axis(table.index)
+    made["kind"] = end["kind"]
+    made["is_inferred"] = end["inferred_from"] != ""
     made["peak_memory_mib"] = table["peak_memory_mib"]
     return made

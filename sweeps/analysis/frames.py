@@ -9,7 +9,7 @@ from sweeps.record import rows
 if TYPE_CHECKING:
     import pandas as pd
 
-WORDS = ("trial", "cell", "outcome", "kind", "message", "limited_by", "why_withheld", "pinned")
+WORDS = ("trial", "cell", "outcome", "kind", "message", "inferred_from", "limited_by", "why_withheld", "pinned")
 CATEGORIES = (
     *("outcome", "kind", "protocol", "model", "device", "placement", "precision", "cache", "isolation"),
     *("optimizer", "compression"),
@@ -32,6 +32,13 @@ def frame(trial_rows: list[dict[str, Any]]) -> pd.DataFrame:
     started_ms = [int(row["started_at"] * 1000) for row in trial_rows]  # as MLflow keeps it
     table["started_at"] = pd.to_datetime(started_ms, unit="ms", utc=True)
     return categorised(table)
+
+
+def kinds(trials: pd.DataFrame) -> pd.Series:
+    """Of trials' ends, in words: of those that nobody ran, too."""
+    import numpy as np
+
+    return trials["kind"].astype(str) + np.where(trials["inferred_from"] != "", " (inferred)", "")
 
 
 def categorised(table: pd.DataFrame) -> pd.DataFrame:

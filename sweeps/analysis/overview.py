@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis
 from sweeps.analysis.best_cell import NOT_SHOWN
+from sweeps.analysis.frames import kinds
 from sweeps.record import bottleneck
 from sweeps.spec.plan import Plan, rank
 from sweeps.spec.space import shown
@@ -100,7 +101,7 @@ def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     made["largest batch"] = [f"{batch:g}" if batch == batch else "none" for batch in found["batch_size"]]
     made["images/s"] = _with_interval(found, "images_per_s")
     made["too large"] = [
-        f"{batch:g}: {kind}" if kind else "–" for batch, kind in zip(found["too_large"], found["kind"], strict=True)
+        f"{batch:g}: {kind}" if kind else "–" for batch, kind in zip(found["too_large"], kinds(found), strict=True)
     ]
     return made
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis
-from sweeps.analysis import overview
+from sweeps.analysis import frames, overview
 from sweeps.errors import InputError
 from sweeps.record import ledger, rows
 from sweeps.record.ledger import SweepFacts, TrialRecord
@@ -116,7 +116,8 @@ class Study:
                 columns=[*self.trials, "n", "reached", "withheld", "outcomes", "efficiency", *made]
             )
         table = analysis.scaling(self.trials, self.is_strong)
-        kinds = self.trials[self.trials["kind"] != ""].groupby("cell")["kind"].first()
+        ended = self.trials[self.trials["kind"] != ""]
+        kinds = frames.kinds(ended).groupby(ended["cell"]).first()
         table["step_ms"] = table["step_ms_mean"]
         table["kind"] = table["cell"].map(kinds).fillna("")
         return overview.in_order(table, self.plan).reset_index(drop=True)

@@ -316,6 +316,7 @@ def row(record: TrialRecord) -> dict[str, Any]:
         "outcome": record.outcome.status,
         "kind": record.outcome.kind,
         "message": record.outcome.message,
+        "inferred_from": record.outcome.inferred_from,
         "limited_by": limited_by(record),
         "why_withheld": why_withheld(record),
         "pinned": pinned(record),

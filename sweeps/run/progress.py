@@ -202,4 +202,4 @@ def explained(record: TrialRecord) -> str:
     outcome = record.outcome
     where = f"rank {outcome.rank}, step {outcome.step}: " if outcome.rank is not None else ""
     log = f"\n    log: {outcome.log}" if outcome.log and outcome.status != "infeasible" else ""
-    return f"    trial {record.config.trial}: {where}{outcome.kind}: {outcome.message}{log}"
+    return f"    trial {record.config.trial}: {where}{outcome.why}{log}"

@@ -13,7 +13,6 @@ from typing import Any
 
 from sweeps.record import rows
 from sweeps.record.ledger import TrialRecord
-from sweeps.scheduling import feasibility
 from sweeps.scheduling.asha import Arrival
 from workers.contract.messages import Granted
 
@@ -77,7 +76,7 @@ class Sameness:
 
     def _count(self, record: TrialRecord) -> None:
         cached, places, status = record.outcome.cached, record.outcome.granted, record.outcome.status
-        if status not in FATES or feasibility.is_inferred(record.outcome):
+        if status not in FATES or record.outcome.inferred_from:
             return
         software = rows.digests(cached.software) if cached else [place.software for place in places]
         files = rows.digests(cached.data_files) if cached else [place.data_files for place in places]

@@ -58,7 +58,7 @@ class Durations:
         """Trials that were cut short, or never ran, teach nothing; nor do those that went on from a checkpoint: how
         long another takes from its start, nobody has seen."""
         taken_s = record.ended_at - record.started_at
-        is_inferred = record.outcome.kind.endswith("(inferred)")
+        is_inferred = bool(record.outcome.inferred_from)
         if record.outcome.status not in LEARNT or is_inferred or taken_s <= 0 or _has_gone_on(record):
             return
         self._cells.setdefault(record.config.cell, _Mean()).add(taken_s)

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
 from sweeps.record.ledger import TrialRecord
-from sweeps.scheduling import cache, feasibility
+from sweeps.scheduling import cache
 from sweeps.scheduling.asha import Arrival, Equals, Judgement, Rungs, equals
 from sweeps.scheduling.baselines import Bases
 from sweeps.scheduling.cache import Cache, Fingerprints, NodeContents
@@ -313,8 +313,7 @@ class Engine:
 
     def _inferred(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
         here = cache.known(config, nodes)
-        inference = self._feasible.inferred(config, here) if here else None
-        return feasibility.outcome(inference) if inference else None
+        return self._feasible.inferred(config, here) if here else None
 
     def _is_ruled_out(self, config: TrialConfig) -> bool:
         """Wherever it would run."""

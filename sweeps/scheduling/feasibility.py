@@ -29,7 +29,6 @@ from sweeps.scheduling import cache
 from sweeps.scheduling.cache import Fingerprints
 from workers.contract.messages import WITHOUT_JPEGS, TrialConfig, TrialOutcome, nodes_by_ranks
 
-INFERRED = " (inferred)"  # ends the kind of an outcome that nobody measured
 ONE_IN = 8  # cells that are ruled out and run all the same
 MOST_CHECKS = 3  # of these in a sweep
 
@@ -58,25 +57,6 @@ Key = tuple[Any, ...]
 NOWHERE: Fingerprints = ("", "", "")  # where nothing is known of nodes
 
 
-@dataclasses.dataclass(frozen=True)
-class Inference:
-    """Why a trial need not run."""
-
-    trial: str  # the witness
-    kind: str
-    message: str
-
-
-def outcome(inference: Inference) -> TrialOutcome:
-    """How a trial ends that was ruled out."""
-    message = f"inferred from {inference.trial}: {inference.message}"
-    return TrialOutcome(status="infeasible", kind=f"{inference.kind}{INFERRED}", message=message)
-
-
-def is_inferred(outcome: TrialOutcome) -> bool:
-    return outcome.kind.endswith(INFERRED)
-
-
 class Feasibility:
     """What a sweep has learned so far, of each code, data and hardware by itself."""
 
@@ -89,7 +69,7 @@ class Feasibility:
     def tell(self, record: TrialRecord) -> None:
         """How a trial ended, whether it ran or not."""
         config, ended = record.config, record.outcome
-        if is_inferred(ended):
+        if ended.inferred_from:
             self._inferred[config.trial] = config
             self._is_in_doubt |= not self._is_explained(config)
             return
@@ -111,13 +91,18 @@ class Feasibility:
         """Is this trial infeasible, by what is known? For who proposes trials."""
         return here in self._alike and self._alike[here].witness(config) is not None
 
-    def inferred(self, config: TrialConfig, here: Fingerprints = NOWHERE) -> Inference | None:
-        """Why a trial that is about to start on such nodes need not. None also for one that runs as a check: ask for
-        no others."""
+    def inferred(self, config: TrialConfig, here: Fingerprints = NOWHERE) -> TrialOutcome | None:
+        """How a trial that is about to start on such nodes ends without having run. None also for one that runs as a
+        check: ask for no others."""
         witness = self._alike[here].witness(config) if here in self._alike else None
         if witness is None or self._alike[here].is_check(config):
             return None
-        return Inference(witness.config.trial, witness.outcome.kind, witness.outcome.message)
+        return TrialOutcome(
+            status="infeasible",
+            kind=witness.outcome.kind,
+            message=witness.outcome.message,
+            inferred_from=witness.config.trial,
+        )
 
     def _of(self, made: Fingerprints) -> _Alike:
         return self._alike.setdefault(made, _Alike(self._seed, are_nodes_alike="+" not in made[0]))

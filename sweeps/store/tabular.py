@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeps.record import rows
+from workers.contract import messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +25,7 @@ TAGS = (
     "sweep.outcome",
     "sweep.kind",
     "sweep.message",
+    "sweep.inferred_from",
     "sweep.limited_by",
     "sweep.why_withheld",
     "sweep.pinned",
@@ -56,15 +58,14 @@ class Columns:
     def texts(self, kind: str, values: Iterable[Sequence[Any]]) -> None:
         """Run, key, value."""
         by_key: dict[str, tuple[array[int], dict[str, int]]] = {}
-        at, count = self._at.get, len(self._runs)
+        at = self._at.get
         for run, key, value in values:
             n = at(run)
             if n is None or value is None:
                 continue
             column = by_key.get(key)
             if column is None:
-                name = f"{kind}:{key}"
-                column = by_key[key] = self._texts.setdefault(name, (array("i", [-1]) * count, {}))
+                column = by_key[key] = self._column(f"{kind}:{key}")
             codes, known = column
             codes[n] = known.setdefault(value, len(known))
 
@@ -80,10 +81,27 @@ class Columns:
                 column = figures[key] = array("d", [math.nan]) * count
             column[n] = value
 
+    def _split_inferences(self) -> None:
+        """Earlier versions wrote within a kind and a message what is a tag of its own now."""
+        import numpy as np
+
+        kinds, known = self._column("tag:sweep.kind")
+        said, texts = self._column("tag:sweep.message")
+        kind, message = list(known), [*texts, ""]
+        inferred = [code for text, code in known.items() if messages.inference(text, "")]
+        for n in np.flatnonzero(np.isin(kinds, inferred)):
+            for name, text in messages.inference(kind[kinds[n]], message[said[n]]).items():
+                codes, known = self._column(f"tag:sweep.{name}")
+                codes[n] = known.setdefault(text, len(known))
+
+    def _column(self, name: str) -> tuple[array[int], dict[str, int]]:
+        return self._texts.setdefault(name, (array("i", [-1]) * len(self._runs), {}))
+
     def table(self) -> pa.Table:
         import numpy as np
         import pyarrow as pa
 
+        self._split_inferences()
         own = zip(*self._runs, strict=True) if self._runs else [()] * len(Run._fields)
         kinds = {"started_ms": pa.int64(), "ended_ms": pa.int64()}
         made = {

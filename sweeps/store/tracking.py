@@ -40,7 +40,10 @@ FINDINGS = "sweep.findings"
 NODES = "sweep.nodes"  # that the sweep was planned for: on them its cells are those that its trials have
 SPENT = "sweep.gpu_hours"  # by the whole sweep
 # Tags that hold no longer after another attempt.
-OF_AN_END = ("sweep.kind", "sweep.message", "sweep.limited_by", "sweep.why_withheld", "sweep.pinned", NOTE)
+OF_AN_END = (
+    *("sweep.kind", "sweep.message", "sweep.inferred_from", "sweep.limited_by", "sweep.why_withheld", "sweep.pinned"),
+    NOTE,
+)
 DISCARDED = "DISCARDED"  # in place of a run's status: no trial of the sweep has ended, and its ledger goes
 AT_ONCE = 500  # trials in one transaction: a second's work at most, in which nobody else can write
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
@@ -209,9 +212,11 @@ class Store:
             "sweep.repeat": str(config.repeat),
             "sweep.outcome": outcome.status,
         }
-        why = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
-        texts = {"sweep.kind": outcome.kind, "sweep.message": outcome.message, NOTE: why}
-        texts |= {
+        texts = {
+            "sweep.kind": outcome.kind,
+            "sweep.message": outcome.message,
+            "sweep.inferred_from": outcome.inferred_from,
+            NOTE: f"**{outcome.status}**: {outcome.why}" if outcome.message else "",
             "sweep.limited_by": rows.limited_by(record),
             "sweep.why_withheld": rows.why_withheld(record),
             "sweep.pinned": rows.pinned(record),

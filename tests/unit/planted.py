@@ -41,7 +41,7 @@ def trial(images_per_s: float | None = None, **columns: Any) -> dict[str, Any]:
             "nodes": float(-(-made.gpus // 4)),
         }
     told = {"trial": made.trial, "cell": made.cell, "outcome": "completed", "kind": "", "message": ""}
-    told |= {"limited_by": "", "pinned": ""}
+    told |= {"inferred_from": "", "limited_by": "", "pinned": ""}
     where = {"hardware": "aaaa", "software": "ssss", "started_at": float(next(_seconds))}
     return told | rows.params(made) | where | measured | figures
 

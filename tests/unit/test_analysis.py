@@ -201,8 +201,9 @@ def test_the_front_in_words_needs_two_cells_that_do_not_beat_each_other() -> Non
 
 
 def test_a_frontier_is_the_largest_batch_that_fits_and_the_smallest_that_does_not() -> None:
-    def short(kind: str = "device memory", **at: object) -> TrialRecord:
-        return record(config(**at), outcome=TrialOutcome(status="infeasible", kind=kind))
+    def short(inferred_from: str = "", **at: object) -> TrialRecord:
+        outcome = TrialOutcome(status="infeasible", kind="device memory", inferred_from=inferred_from)
+        return record(config(**at), outcome=outcome)
 
     planned = plan(study(batch_size=[8, 16, 32, 64], gpus=[2, 1], precision=["fp32", "fp16"]))
     trials = frame(
@@ -211,7 +212,7 @@ def test_a_frontier_is_the_largest_batch_that_fits_and_the_smallest_that_does_no
         short(batch_size=64),
         short(batch_size=32),
         record(config(batch_size=64, precision="fp16"), 100.0),
-        short("device memory (inferred)", gpus=2),
+        short("b32", gpus=2),
         record(config(gpus=2, precision="fp16"), outcome=TrialOutcome(status="lost", kind="node lost")),
     )
     table = overview.frontier(trials, planned).set_index(["gpus", "precision"])

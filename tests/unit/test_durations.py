@@ -85,7 +85,7 @@ def test_another_protocol_or_device_teaches_nothing() -> None:
         TrialOutcome(status="failed", kind="killed"),
         TrialOutcome(status="cancelled", kind="stopped"),
         TrialOutcome(status="pruned"),
-        TrialOutcome(status="infeasible", kind="device memory (inferred)"),
+        TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64"),
     ],
 )
 def test_a_trial_that_was_cut_short_or_never_ran_teaches_nothing(ended: TrialOutcome) -> None:

@@ -349,7 +349,7 @@ def test_on_unlike_nodes_a_lack_of_memory_speaks_of_those_that_are_as_its_own() 
     made.ended(record(first.trial, outcome=TOO_LARGE), 1.0)
     inferred = made.next(1.0)  # on the first node again
     assert isinstance(inferred, TrialRecord)
-    assert inferred.outcome.kind == "host memory (inferred)"
+    assert (inferred.outcome.kind, inferred.outcome.inferred_from) == ("host memory", first.trial.trial)
     made.ended(record(second.trial), 2.0)
     made.nodes_are(FOUR[1:2], MADE_OF | {"n1": NodeContents("larger", "sw")})
     assert isinstance(made.next(2.0), Start)

@@ -223,3 +223,15 @@ def test_a_ledger_of_before_names_were_changed_is_read() -> None:
     assert "nursery_s" in read.facts.file
     assert (read.facts.trials, read.facts.spec.deadlines.fork_server_s) == (made.trials, 9)
     assert [one.outcome for one in read.trials] == [ended]
+
+
+def test_an_inference_of_an_earlier_ledger_has_its_witness() -> None:
+    planned, book = fresh()
+    inferred = TrialOutcome(status="infeasible", kind="device memory", message="3 GiB: too little", inferred_from="b64")
+    book.write(record(planned.trials[0], outcome=inferred))
+    lines = book.paths.ledger.read_text()
+    told = '"kind":"device memory","message":"3 GiB: too little","inferred_from":"b64",'
+    earlier = '"kind":"device memory (inferred)","message":"inferred from b64: 3 GiB: too little",'
+    assert lines.count(told) == 1
+    book.paths.ledger.write_text(lines.replace(told, earlier))
+    assert [one.outcome for one in ledger.read("study").trials] == [inferred]

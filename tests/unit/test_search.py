@@ -16,7 +16,7 @@ from sweeps import analysis
 from sweeps.record import rows
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling import search
-from sweeps.scheduling.feasibility import Feasibility, is_inferred, outcome
+from sweeps.scheduling.feasibility import Feasibility
 from sweeps.scheduling.search import Strategy
 from sweeps.spec import plan
 from sweeps.spec.keys import SweepSpec
@@ -224,7 +224,7 @@ def test_what_is_inferred_is_never_tried_and_the_frontier_is_the_same() -> None:
 
     def answer(at: TrialConfig) -> TrialRecord:
         if inference := feasibility.inferred(at):
-            return record(at, outcome=outcome(inference))
+            return record(at, outcome=inference)
         return measured(at) if planted_gib(at) <= 16 else short(at)
 
     spec = study("frontier", SPACE)
@@ -234,7 +234,7 @@ def test_what_is_inferred_is_never_tried_and_the_frontier_is_the_same() -> None:
         for row in plan.ladders(spec)
     }
     assert largest(records) == expected
-    ran = sum(not is_inferred(each.outcome) for each in records)
+    ran = sum(not each.outcome.inferred_from for each in records)
     assert ran < 0.75 * len(records), "the 2- to 32-GPU combinations learn from the smaller"
 
 
@@ -253,7 +253,7 @@ def test_a_batch_that_fails_is_tried_once_more() -> None:
 def test_a_frontier_goes_up_again_when_an_inference_falls() -> None:
     strategy = begun(study("frontier", "{batch_size: [8, 16, 32], gpus: 1}"))
     (middle,) = strategy.propose()
-    strategy.tell(record(middle, outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
+    strategy.tell(record(middle, outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64")))
     (below,) = strategy.propose()
     strategy.tell(measured(below))
     assert strategy.is_over

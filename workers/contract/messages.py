@@ -322,6 +322,7 @@ class TrialOutcome:
     status: Status
     kind: str = ""  # of a failure or an infeasibility, in two or three words
     message: str = ""
+    inferred_from: str = ""  # the trial whose lack of memory shows that this one, which never ran, has too little
     rank: int | None = None
     step: int | None = None
     log: str = ""
@@ -329,6 +330,12 @@ class TrialOutcome:
     granted: tuple[Granted, ...] = ()
     usage: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of its nodes during the window
     cached: Cached | None = None  # instead of a measurement
+
+    @property
+    def why(self) -> str:
+        """Of a trial that did not complete, in words."""
+        inferred = f" (inferred from {self.inferred_from})" if self.inferred_from else ""
+        return f"{self.kind}{inferred}: {self.message}"
 
 
 def nodes_by_ranks(placement: Placement) -> tuple[int, int] | None:
@@ -375,6 +382,7 @@ def _names(kind: type) -> tuple[str, ...]:
 # In ledgers of before names were changed, with their names of today.
 EARLIER_DEADLINES = {"nursery_s": "fork_server_s"}
 EARLIER_KINDS = {"no nursery": "no fork server", "nursery gone": "fork server gone"}
+EARLIER_INFERRED = " (inferred)"  # ended a kind, and the message began with the trial
 
 
 def trial_config(data: Mapping[str, Any]) -> TrialConfig:
@@ -399,6 +407,14 @@ def rank_report(data: Mapping[str, Any]) -> RankReport:
     )
 
 
+def inference(kind: str, message: str) -> dict[str, str]:
+    """Return kind, message and `inferred_from` of what an earlier version wrote as two texts."""
+    if not kind.endswith(EARLIER_INFERRED):
+        return {}
+    trial, _, said = message.removeprefix("inferred from ").partition(": ")
+    return {"kind": kind.removesuffix(EARLIER_INFERRED), "message": said, "inferred_from": trial}
+
+
 def trial_outcome(data: Mapping[str, Any]) -> TrialOutcome:
     measured = data.get("measurement")
     reports = tuple(rank_report(report) for report in measured["ranks"]) if measured else ()
@@ -406,6 +422,7 @@ def trial_outcome(data: Mapping[str, Any]) -> TrialOutcome:
         **{
             **data,
             "kind": EARLIER_KINDS.get(kind := data.get("kind", ""), kind),
+            **inference(kind, data.get("message", "")),
             "measurement": Measurement(ranks=reports) if measured else None,
             "granted": tuple(Granted(**place) for place in data.get("granted", ())),
             "cached": Cached(**data["cached"]) if data.get("cached") else None,

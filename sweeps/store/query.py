@@ -6,6 +6,7 @@ any other store is asked through MLflow (`remote`). Both give the same rows.
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections import Counter
@@ -130,8 +131,9 @@ def is_there() -> bool:
 
 
 def sweep(name: str, *, store: str = "") -> dict[str, Any]:
-    """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note, gpu_hours,
-    and the nodes that it was planned for: none where an earlier version wrote it."""
+    """The latest sweep of that name as its own run tells it: id, run, study, status, started_ms, simulated, note,
+    gpu_hours, and what it was planned from: the values set on the command line (None where an earlier version wrote it)
+    and the nodes (none likewise)."""
     uri = store or tracking.store_name()
     table = _in_order(_read(uri, [name], OWN))
     is_it = (arrays.texts(table, "tag:sweep.name") == name) & (arrays.texts(table, "tag:sweep.trial") == "")
@@ -144,9 +146,16 @@ def sweep(name: str, *, store: str = "") -> dict[str, Any]:
         tags = remote.tags(uri, found["run"])
     except Exception as error:
         raise tracking.refused("answer", error) from None
-    return {"study": found["experiment"], "status": found["status"], "started_ms": found["started_ms"], **tag,
-            "note": tags.get(tracking.NOTE, ""), "gpu_hours": _number(tags.get(tracking.SPENT, "")),
+    return {"run": found["run"], "study": found["experiment"], "status": found["status"], "started_ms":
+            found["started_ms"], **tag, "note": tags.get(tracking.NOTE, ""),
+            "gpu_hours": _number(tags.get(tracking.SPENT, "")),
+            "overrides": json.loads(tags.get(tracking.OVERRIDES, "null")),
             "nodes": arrangements.read(tags.get(tracking.NODES, ""))}  # fmt: skip
+
+
+def sweep_file(run: str, *, store: str = "") -> str | None:
+    """The file of the sweep whose own run this is; None where its artifacts can't be read from here."""
+    return remote.artifact(store or tracking.store_name(), run, tracking.FILE)
 
 
 def _number(text: str) -> float | None:

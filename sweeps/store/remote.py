@@ -6,8 +6,11 @@ takes most of its time.
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeps.record import rows
@@ -116,6 +119,13 @@ def series(uri: str, run: str, key: str) -> list[tuple[int, int, float]]:
 
 def tags(uri: str, run: str) -> dict[str, str]:
     return dict(tracking.client(uri).get_run(run).data.tags)
+
+
+def artifact(uri: str, run: str, name: str) -> str | None:
+    """A text among a run's artifacts; None where they can't be read from here."""
+    with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder:
+        return Path(tracking.client(uri).download_artifacts(run, name, folder)).read_text(encoding="utf-8")
+    return None
 
 
 def metric_names(uri: str, run: str) -> list[str]:

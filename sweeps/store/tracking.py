@@ -24,7 +24,7 @@ from sweeps.errors import RefusedError
 from sweeps.record import rows
 from sweeps.record.discarded import OpenRun
 from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
-from sweeps.spec import arrangements
+from sweeps.spec import arrangements, secrecy
 from sweeps.spec.keys import AXES, SweepSpec
 from sweeps.spec.plan import is_varied, namer
 from sweeps.store import description, saved_views
@@ -39,6 +39,8 @@ NOTE = "mlflow.note.content"
 FINDINGS = "sweep.findings"
 NODES = "sweep.nodes"  # that the sweep was planned for: on them its cells are those that its trials have
 SPENT = "sweep.gpu_hours"  # by the whole sweep
+OVERRIDES = "sweep.overrides"  # of the file's values, as JSON: a version that did not write it kept no file either
+FILE = "sweep.yaml"  # among the artifacts of the sweep's own run
 # Tags that hold no longer after another attempt.
 OF_AN_END = (
     *("sweep.kind", "sweep.message", "sweep.inferred_from", "sweep.limited_by", "sweep.why_withheld", "sweep.pinned"),
@@ -98,6 +100,8 @@ class Store:
         self._parent = ""
         self.is_new = False  # nobody has brought the sweep here before
         self._parent = once_more(self._own_run)
+        if self.is_new:
+            self._keep_file()
         if self.status == "RUNNING" and not self.is_new:  # a driver was killed: it may just have asked for a run
             self._unheard_at = time.monotonic()
         self._bulk = self._opened_for_bulk(uri)
@@ -269,11 +273,12 @@ class Store:
 
     def conclude(self, found: Conclusion) -> None:
         """Say what was found at the sweep's own run, as its note and as JSON, and what it has spent."""
-        tags = {NOTE: description.write(self._facts, found.markdown), FINDINGS: found.findings, **self._nodes()}
+        tags = {NOTE: description.write(self._facts, found.markdown), FINDINGS: found.findings, **self._planned()}
         if found.gpu_hours is not None:
             tags[SPENT] = repr(found.gpu_hours)
         for name, text in tags.items():
             self._client.set_tag(self._parent, name, text)
+        self._keep_file()
 
     def show(self) -> None:
         """Write the sweep's saved views. They are for the eye alone: no trial waits for them or is lost with them."""
@@ -297,10 +302,17 @@ class Store:
         else:
             self.show()
 
-    def _nodes(self) -> dict[str, str]:
-        """What the sweep was planned for, if its ledger tells and a tag can hold it."""
-        written = arrangements.written(self._facts.nodes) if self._facts.nodes else ""
-        return {NODES: written} if written and len(written) <= description.LONGEST else {}
+    def _planned(self) -> dict[str, str]:
+        """What the sweep's trials were planned from, beside its file: the values set on the command line, and the
+        nodes, if its ledger tells. What no tag can hold is left out."""
+        nodes = arrangements.written(self._facts.nodes) if self._facts.nodes else ""
+        told = {OVERRIDES: json.dumps([secrecy.masked(one) for one in self._facts.overrides]), NODES: nodes}
+        return {name: text for name, text in told.items() if text and len(text) <= description.LONGEST}
+
+    def _keep_file(self) -> None:
+        """The sweep file, whole. Where artifacts can't be written, the report's end says so."""
+        with contextlib.suppress(Exception):
+            self._client.log_text(self._parent, secrecy.masked(self._facts.file), FILE)
 
     def _opened(self, uri: str) -> str:
         """Return the experiment."""
@@ -326,7 +338,7 @@ class Store:
     def _own_run(self) -> str:
         self._runs = self._existing_runs()
         facts = self._facts
-        tags = {**self._common, NOTE: description.write(facts), **self._nodes()}
+        tags = {**self._common, NOTE: description.write(facts), **self._planned()}
         self.is_new |= "" not in self._runs
         return self._runs.get("") or self._made("", facts.name, _ms(facts.created_at), tags)
 

@@ -282,13 +282,16 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
     assert main.main(["report", "../small"]) == 2
     (parent,) = (run for run in MlflowClient().search_runs([experiment("small")]) if run.info.run_name == "small")
     cut = f"```yaml\n{FILE[:20]}{description.CUT}\n```"
+    MlflowClient().set_tag(parent.info.run_id, "mlflow.note.content", "edited by hand")
+    assert main.main(["report", "small"]) == 0, "its file is an artifact"
+    shutil.rmtree(MlflowClient().get_run(parent.info.run_id).info.artifact_uri.removeprefix("file://"))
     for text, got in (("edited by hand", "another note"), (cut, "a part of it")):
         MlflowClient().set_tag(parent.info.run_id, "mlflow.note.content", text)
         assert main.main(["report", "small"]) == 2
         said = capfd.readouterr().err
         assert (
-            f"must have the sweep's file in the note of its run, to be reported without its ledger, but got {got}"
-            in said
+            "must have the sweep's file among the artifacts of its run, or in its note, to be reported without its ledger,"
+            f" but got {got}" in said
         )
 
 
@@ -305,6 +308,20 @@ def test_a_sweep_that_only_the_store_knows_has_the_cells_that_it_was_planned_wit
     assert plan.places_alike(found.plan, 4, "pack") == plan.places_alike(planned, 4, "pack") == ["pack"]
     assert arrangements.described(found.facts.nodes) == arrangements.described(nodes)
     assert "Planned for no nodes" not in " ".join(findings.find(found).lines())
+
+
+@pytest.mark.parametrize("has_artifacts", [True, False])
+def test_what_was_set_on_the_command_line_is_told_as_it_was_given(store: str, has_artifacts: bool) -> None:
+    overrides = ("batch_size=[8, 16]", "repeats=1")  # with a blank
+    planned = plan.plan(sweep_file.parse(FILE, "small", overrides), "small")
+    facts = dataclasses.replace(record().facts, overrides=overrides, trials=planned.trials)
+    ended = tuple(records.record(config, 100.0) for config in planned.trials)
+    tracking.sync(SweepRecord(facts, ended, is_complete=True))
+    if not has_artifacts:
+        shutil.rmtree(MlflowClient().get_run(query.sweep("small")["run"]).info.artifact_uri.removeprefix("file://"))
+    found = stored.read("small")
+    assert (found.facts.overrides, found.facts.trials) == (overrides, planned.trials)
+    assert found.facts.file == (FILE if has_artifacts else FILE.strip("\n"))
 
 
 def test_another_store_is_compared_and_reported_where_it_is_named(

@@ -250,9 +250,9 @@ def finished(wanted: Collection[str]) -> list[dict[str, Any]]:
         return []
     filters = [f"tags.`sweep.cell` = '{cell}' and tags.`sweep.outcome` = 'completed'" for cell in sorted(wanted)]
     table = _in_order(_ask(uri, None, filters))
-    tag = {name: arrays.texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "hardware", "name")}
+    tag = {name: arrays.texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "simulated")}
     is_measured = (tag["outcome"] == "completed") & (tag["kind"] != "cached") & np.isin(tag["cell"], [*wanted])
-    is_real = np.array([not hardware.startswith(rows.SIMULATED) for hardware in tag["hardware"]], bool)
+    is_real = tag["simulated"] == ""
     has_all = arrays.texts(table, "status") == "FINISHED"  # the last that is written of a trial
     table = table.filter(is_measured & is_real & has_all)
     found = _frame(table).to_dict("records")

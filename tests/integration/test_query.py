@@ -495,6 +495,9 @@ def test_earlier_measurements_are_found_by_cell(store: str) -> None:
     assert [row["trial"] for row in found] == [trial.config.trial for trial in expected]
     assert found[0]["figures"] == pytest.approx(rows.metrics(expected[0]))
     assert query.finished({"none"}) == []
+    simulated = dataclasses.replace(small.facts, name="like it", id="another", simulated="nodes=1,gpus=2,gpu=v100")
+    tracking.sync(dataclasses.replace(small, facts=simulated))
+    assert len(query.finished(cells)) == len(expected), "nothing of it was measured"
 
 
 def test_an_answer_that_is_lost_doubles_no_run(store: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,7 +255,13 @@ def stop(name: str) -> int:
         with _client(HERE) as client:
             client.stop_job(job)
     else:
-        os.kill(last["pid"], signal.SIGTERM)
+        try:
+            os.kill(last["pid"], signal.SIGTERM)
+        except ProcessLookupError:
+            pass  # it has just ended
+        except PermissionError:
+            whose = f"process {last['pid']} of {last.get('user') or 'another user'}"
+            raise RefusedError(f"a sweep is stopped by who runs it, but {name} is that of {whose}") from None
     give_up = time.monotonic() + STOPPED_WITHIN_S
     while _is_still_driven(name):
         if time.monotonic() > give_up:

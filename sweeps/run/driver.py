@@ -73,7 +73,7 @@ def drive(
     console = screen.beside()
     console.print(screen.named(spec.name, plan.summary(planned)))
     with _earlier(asked) as earlier, terms.at(asked, console) as site, contextlib.ExitStack() as stack:
-        setting = Setting(asked, site, console, named, named if file.is_file() else "")
+        setting = Setting(asked, site, console, named, named if caller.is_kept(file) else "")
 
         def begin() -> Ledger:
             new = ledger.create(

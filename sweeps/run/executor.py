@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Protocol
 
 from sweeps.record.ledger import Ledger
@@ -49,8 +50,14 @@ def folders(spec: SweepSpec) -> dict[str, tuple[str, ...]]:
 
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does: ranks first, ledger closed."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    """SIGTERM ends a sweep as Ctrl-C does: ranks first, ledger closed. Also where Ctrl-C is ignored, as it is behind a
+    shell's `&`, or blocked, as in a job of Ray's."""
+
+    def heard(_: int, frame: FrameType | None) -> None:
+        interrupt = signal.getsignal(signal.SIGINT)
+        (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    before = signal.signal(signal.SIGTERM, heard)
     try:
         yield
     finally:

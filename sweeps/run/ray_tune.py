@@ -6,11 +6,13 @@ own, its bundles bound to the nodes that the engine chose. What its gang comes b
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +337,16 @@ class _WhenLedgerFails(tune.Stopper):
         return {}
 
 
+@contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Behind the block Ctrl-C is what it was: Tune gives it back only if it was pressed."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
 def _has_gone(node_ids: Sequence[str], site: Site) -> bool:
     """One of the nodes that a trial was to run on."""
     return not set(node_ids) <= {site.id(node.name) for node in site.nodes}
@@ -371,7 +383,7 @@ class RayTune:
             try:
                 feed.look()
                 conductor.ready()
-                with private_tune.our_loop():
+                with private_tune.our_loop(), _own_interrupt():
                     self._tuner(feed, conductor).fit()
                 feed.look()
             finally:

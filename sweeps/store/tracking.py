@@ -531,13 +531,15 @@ def prepare(uri: str) -> None:
 def _made_whole(uri: str) -> None:
     """An SQLite store that is new appears at once or not at all: MLflow takes no step with one that it had half made
     when it was killed."""
-    path = Path(uri.removeprefix(SQLITE))
+    from sweeps.store import database
+
+    path = database.file_of(uri)
     if not uri.startswith(SQLITE) or path.exists():
         return
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.touch()  # what can't be written says so at once; MLflow would try for two minutes
     try:
-        client(f"{SQLITE}{partial}").search_experiments(max_results=1)
+        client(f"{SQLITE}{quote(str(partial))}").search_experiments(max_results=1)
         with contextlib.suppress(FileExistsError):  # another sweep has just made it
             os.link(partial, path)
     finally:
@@ -549,7 +551,9 @@ def _never_locked(uri: str) -> None:
 
     A file that can't be written says so here, at once; MLflow would try for two minutes.
     """
+    from sweeps.store import database
+
     if uri.startswith(SQLITE):
-        with contextlib.closing(sqlite3.connect(uri.removeprefix(SQLITE), timeout=20)) as database:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("BEGIN IMMEDIATE")
+        with contextlib.closing(sqlite3.connect(database.file_of(uri), timeout=20)) as store:
+            store.execute("PRAGMA journal_mode=WAL")
+            store.execute("BEGIN IMMEDIATE")

@@ -110,6 +110,11 @@ def named(file: Path) -> str:
     return asked.sweep if asked.is_afar and asked.sweep else str(file)
 
 
+def is_kept(file: Path) -> bool:
+    """Whether the same file can be named once more: what came through a pipe, or as standard input, can't."""
+    return file.is_file() and not str(file).startswith(("/dev/", "/proc/"))
+
+
 def elsewhere(variable: str, here: str) -> str:
     """How to have another folder of results, or another store: `here`, by the user's variable. For somebody elsewhere
     the head's counts, and the cluster's launcher file sets it."""

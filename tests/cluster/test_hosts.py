@@ -28,7 +28,7 @@ from tests.cluster import strangers
 from tests.cluster.hosts import ROOT, Host
 from tests.cluster.launched import Laptop
 
-pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(900)]
 
 SMALL = """
 name: NAME
@@ -199,7 +199,6 @@ def test_a_sweep_is_submitted_and_its_results_are_read_from_afar(laptop: Laptop,
     assert "first" in old
     assert "first" in listed
     assert there == listed
-    laptop.head.run("cd ~/ray-sweeps && .venv/bin/python -m sweeps.cli backup ~/it.tgz --store ~/.ray-sweeps/mlflow")
 
 
 def test_what_listens_while_gangs_join_does_so_on_the_gangs_addresses(laptop: Laptop, first: First) -> None:
@@ -233,6 +232,8 @@ def test_a_sweep_that_is_stopped_and_resumed_from_afar_ends_complete_whatever_fa
     head.run("pkill -9 -f '[m]lflow server'")  # it comes back by itself
     with victim.cut_off():
         time.sleep(20)
+    already = ended(laptop.look(name))
+    until(laptop, name, lambda told: ended(told) > already)  # the driver goes on by itself
     assert "is stopped" in laptop.sweep("stop", name)
     told = status(laptop, name)
     assert told["state"] == "stopped"
@@ -322,7 +323,7 @@ def test_hosts_are_served_nothing_that_other_code_or_other_files_have_measured(
 def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Laptop) -> None:
     """One sweep, whose link changes; what was under way at a change counts for neither."""
     rates = (0, 200, 20)
-    file = sweep(laptop, "link", batches="16", gpus="2", repeats=8, steps=30)
+    file = sweep(laptop, "link", batches="16", gpus="2", repeats=20, steps=30)  # it is stopped once it has shown enough
     name = laptop.sweep("submit", file, "--fresh").strip()
     ran: dict[int, list[str]] = {}
     for mbit in rates:
@@ -333,8 +334,8 @@ def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Lapto
                 assert time.monotonic() < give_up, ran
                 time.sleep(0.1)
                 there = [one for one in entries(laptop, name, "trial") if one["started_at"] >= began]
-                ran[mbit] = [one["trial"] for one in there]
-    until(laptop, name, is_complete)
+                ran[mbit] = [one["trial"] for one in there if one["outcome"]["status"] == "completed"]
+    laptop.sweep("stop", name)
     rows = {row["trial"]: row for row in json.loads(laptop.sweep("trials", name, "--format", "json"))}
     speed, share = (
         {mbit: statistics.mean(rows[trial][figure] for trial in ran[mbit]) for mbit in rates}
@@ -369,7 +370,11 @@ def test_a_head_that_is_another_than_before_is_not_trusted(laptop: Laptop) -> No
 
 
 def test_every_node_is_asked_the_same(laptop: Laptop) -> None:
-    told = laptop.sweep("doctor", "--cluster", "--data", "/data/nowhere", "--format", "json", code=3)
+    sound, told = at_once(
+        lambda: laptop.sweep("doctor", "--cluster", "--format", "json"),
+        lambda: laptop.sweep("doctor", "--cluster", "--data", "/data/nowhere", "--format", "json", code=3),
+    )
+    assert {row["wrong"] for row in json.JSONDecoder().raw_decode(sound)[0]} == {""}
     rows, _ = json.JSONDecoder().raw_decode(told)
     wrong = "can't read /data/nowhere"  # and nothing else is; the head reads no data
     assert {(row["node"], row["rack"], row["wrong"]) for row in rows} == {

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
 import json
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import secrets
 import shutil
@@ -15,15 +12,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import psutil
+
+from tests.conftest import MARK
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -31,8 +28,8 @@ NODE = "SWEEP_TEST_NODE"  # names, in the environment of each of its processes, 
 SOON = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}  # is a node missed
 GROWING = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
 LABEL = "sweep-test-node"
-AUTH_MODE = "token"
 LOG = "driver.log"
+ANSWER, ANSWERS_WITHIN_S = "answer: ", 120
 STARTS = 3  # that Ray is given: on a machine with much to do its agent may be late for its raylet
 
 
@@ -46,11 +43,12 @@ class Cluster:
         (self._folder / "token").write_text(secrets.token_hex(32))
         self._ids: dict[str, str] = {}
         self._answers: Answers | None = None
+        self._drivers: list[subprocess.Popen[bytes]] = []
         self._port = free_port()
         self.address = f"127.0.0.1:{self._port}"
         self.environment = {
             "PYTHONPATH": str(ROOT),
-            "RAY_AUTH_MODE": AUTH_MODE,
+            "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self._folder / "token"),
             "RAY_USAGE_STATS_ENABLED": "0",
             **variables,
@@ -93,19 +91,33 @@ class Cluster:
 
         with concurrent.futures.ThreadPoolExecutor(len(cpus)) as at_once:
             list(at_once.map(start, cpus))
-        alive = "[[node['Labels'].get(LABEL), node['NodeID']] for node in ray.nodes() if node['Alive']]"
-        named = dict(self.ask(alive.replace("LABEL", repr(LABEL))))
-        self._ids |= {name: named[name] for name in cpus}
+        alive = f"[[node['Labels'].get('{LABEL}'), node['NodeID']] for node in ray.nodes() if node['Alive']]"
+
+        def have_come() -> bool:
+            self._ids |= {name: node for name, node in self.ask(alive) if name in cpus}
+            return cpus.keys() <= self._ids.keys()
+
+        assert eventually(have_come, 30), self.ask("ray.nodes()")
 
     def driver(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A `sweep` on this cluster, under way; what it says goes to `driver.log`."""
         with open(LOG, "ab") as log:
-            return subprocess.Popen(
-                [str(BIN / "sweep"), *arguments, "--address", self.address],
-                env=os.environ | self.environment,
-                stdout=log,
-                stderr=log,
+            self._drivers.append(
+                subprocess.Popen(
+                    [str(BIN / "sweep"), *arguments, "--address", self.address],
+                    env=os.environ | self.environment,
+                    stdout=log,
+                    stderr=log,
+                )
             )
+        return self._drivers[-1]
+
+    def end_drivers(self) -> None:
+        """Those that a test has left, if it failed: they would have the nodes of the next."""
+        for driver in self._drivers:
+            driver.kill()
+            driver.wait()
+        self._drivers.clear()
 
     def ranks(self, name: str) -> list[psutil.Process]:
         """That run on a node at this moment."""
@@ -119,16 +131,20 @@ class Cluster:
     def kill(self, name: str) -> None:
         """Every process of the nodes whose names begin so, at once and without a word."""
         if "head".startswith(name):
-            self._ask_no_more()
+            self.hang_up()
         for _ in range(5):  # what is ended may just have started another
             if not (found := processes(**{NODE: self._mark(name)})):
                 return
+            for process in [*found]:  # Ray's agents have their title where their environment was
+                with contextlib.suppress(psutil.Error):
+                    found += process.children(recursive=True)
             for process in found:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             psutil.wait_procs(found, timeout=5)
 
     def close(self) -> None:
+        self.end_drivers()
         self.kill("")
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -140,7 +156,17 @@ class Cluster:
         """What `question`, in Python and of Ray, comes to on the cluster."""
         if not self._answers:
             self._answers = Answers(self.address, os.environ | self.environment, self._folder / "answers.log")
-        return self._answers.to(question)
+        try:
+            return self._answers.to(question)
+        except RuntimeError:  # the next is asked of another
+            self.hang_up()
+            raise
+
+    def hang_up(self) -> None:
+        """Whoever has asked so far is no longer connected."""
+        if self._answers:
+            self._answers.close()
+            self._answers = None
 
     def nodes(self) -> int:
         """That are alive."""
@@ -156,23 +182,17 @@ class Cluster:
         table = "[group['state'] for group in ray.util.placement_group_table().values()]"
         return sum(state != "REMOVED" for state in self.ask(table))
 
-    def _ask_no_more(self) -> None:
-        if self._answers:
-            self._answers.close()
-            self._answers = None
-
     def _start(self, name: str, cpus: int, *options: str) -> None:
-        command = ["start", "--node-ip-address=127.0.0.1", f"--num-cpus={cpus}", *options, "--disable-usage-stats"]
+        command = [str(BIN / "ray"), "start", "--node-ip-address=127.0.0.1", f"--num-cpus={cpus}", *options]
         environment = os.environ | self.environment | SOON | self._growing | {NODE: self._mark(name)}
-        log = self._folder / f"{name}.log"
         for _ in range(STARTS):
-            starts = forks().Process(target=_ray, args=(command, environment, log))
-            starts.start()
-            starts.join()
-            if starts.exitcode == 0:
+            started = subprocess.run(
+                [*command, "--disable-usage-stats"], env=environment, capture_output=True, text=True, check=False
+            )
+            if started.returncode == 0:
                 return
             self.kill(name)
-        raise RuntimeError(log.read_text())
+        raise RuntimeError(started.stdout + started.stderr)
 
     def _mark(self, name: str) -> str:
         return f"{self._folder}/{name}"
@@ -189,62 +209,46 @@ class Cluster:
 class Answers:
     """A program on a cluster that does nothing but answer: to connect anew for each question takes seconds."""
 
+    CODE = f"""
+import json, sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+for question in sys.stdin:
+    print({ANSWER!r} + json.dumps(eval(json.loads(question))), flush=True)
+"""
+
     def __init__(self, address: str, environment: dict[str, str], log: Path) -> None:
         self._log = log
-        self._asked, theirs = multiprocessing.Pipe()
-        self._process = forks().Process(target=_answer, args=(theirs, address, environment, log), daemon=True)
-        self._process.start()
-        theirs.close()
+        own = {name: value for name, value in environment.items() if name != MARK}  # it goes with its cluster
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", self.CODE, address],
+                env=own,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
 
     def to(self, question: str) -> Any:
+        """What it comes to, in Python and of Ray; a JSON value."""
+        assert self._process.stdin
+        assert self._process.stdout
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{json.dumps(question)}\n")
+            self._process.stdin.flush()
+        too_late = threading.Timer(ANSWERS_WITHIN_S, self._process.kill)
+        too_late.start()
         try:
-            self._asked.send(question)
-            return self._asked.recv()
-        except (EOFError, OSError):
-            raise RuntimeError(f"{question}\n{self._log.read_text()}") from None
+            for line in self._process.stdout:  # Ray may have news, too
+                if line.startswith(ANSWER):
+                    return json.loads(line.removeprefix(ANSWER))
+        finally:
+            too_late.cancel()
+        raise RuntimeError(f"{question}\n{self._log.read_text()}")
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.join()
-
-
-@functools.cache
-def forks() -> ForkServerContext:
-    """Makes processes that have imported Ray's commands, which takes longer than what most of them do then."""
-    from tests.conftest import MARK  # here, since what it imports is of no use to a fork
-
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["ray.scripts.scripts", "pytest"])
-    with mock.patch.dict(os.environ, RAY_AUTH_MODE=AUTH_MODE):  # which Ray reads once
-        os.environ.pop(MARK, None)  # it outlives the test that is the first to need it
-        multiprocessing.forkserver.ensure_running()
-    return made
-
-
-def _become(environment: dict[str, str], log: Path) -> None:
-    """Of a fork: a process with such an environment, which says what it says into a log."""
-    os.environ.clear()
-    os.environ.update(environment)
-    with log.open("ab") as to:
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(to.fileno(), stream.fileno())
-
-
-def _ray(command: list[str], environment: dict[str, str], log: Path) -> None:
-    _become(environment, log)
-    from ray.scripts import scripts
-
-    scripts.cli(command)
-
-
-def _answer(asked: Connection, address: str, environment: dict[str, str], log: Path) -> None:
-    _become(environment, log)
-    import ray
-
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    with contextlib.suppress(EOFError):
-        while True:
-            asked.send(eval(asked.recv(), {"ray": ray}))
+        with self._process:
+            self._process.kill()
 
 
 def growing(cpus: int, head: str) -> dict[str, Any]:

@@ -163,6 +163,7 @@ def ordered(text: str, *wanted: tuple[object, ...]) -> str:
 
 
 @pytest.mark.alone
+@pytest.mark.timeout(600)
 def test_tune_stops_real_ranks_by_rung_and_by_time_also_by_those_of_before_and_one_rank_is_not_judged_by_two(
     here: Path, left_behind: Callable[[], list[str]]
 ) -> None:

@@ -138,7 +138,9 @@ def test_a_sweep_comes_to_the_same_ledger_whoever_carries_it_out(
     for kind in ("ray tune", "in process"):
         monkeypatch.setenv("SWEEP_RESULTS", str(workplace / kind))  # each learns from its own trials alone
         engine, book = begun(*SWEEPS[name])
+        before = signal.getsignal(signal.SIGINT)
         assert executor.carry_out(engine, book, executor_of(kind, book)) == (name != "budget")
+        assert signal.getsignal(signal.SIGINT) == before, "the driver goes on, and hears its own"
         book.close()
         found.append(ledger.read(book.facts.name))
     through_tune, in_process = found

@@ -31,7 +31,7 @@ classes: 10
 explain: false
 probe_every_min: 0
 """
-LONG = SWEEP + "steps: {warmup: 1, measured: 300}\n"
+LONG = SWEEP + "steps: {warmup: 1, measured: 600}\n"
 SHORT = SWEEP + "steps: {warmup: 1, measured: 3}\n"
 
 

@@ -43,6 +43,7 @@ def nodes(head: Cluster) -> Cluster:
 @pytest.fixture
 def cluster(nodes: Cluster, workplace: Path) -> Iterator[Cluster]:
     yield nodes
+    nodes.end_drivers()
     assert eventually(lambda: nodes.placement_groups() == 0)
     assert eventually(lambda: nodes.ask("ray.util.list_named_actors(all_namespaces=True)") == [])
 

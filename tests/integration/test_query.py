@@ -486,6 +486,19 @@ def test_lists_series_and_cells(store: str) -> None:
     assert query.cells("small")["n"].tolist() == query.cells(query.trials("small"))["n"].tolist()
 
 
+def test_a_store_lies_in_a_folder_of_any_name(
+    blank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (folder := tmp_path / "my stüdy (1) #2").mkdir()
+    monkeypatch.chdir(folder)
+    tracking.sync(record())
+    assert (folder / "mlflow.db").is_file()
+    assert len(query.trials("small")) == 8
+    assert main.main(["list"]) == 0
+    assert "small" in capfd.readouterr().out
+
+
 def test_earlier_measurements_are_found_by_cell(store: str) -> None:
     small = record(_0=TrialOutcome(status="failed", kind="raised", message="no"))
     tracking.sync(small)
@@ -671,8 +684,7 @@ def written(name: str, uri: str) -> None:
 
 def test_many_writers_and_a_reader_on_one_file(store: str) -> None:
     tracking.sync(record())
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mlflow.store.tracking.sqlalchemy_store", "sweeps.analysis"])  # once, not by each
+    context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=written, args=(f"small-{n}", store)) for n in range(2, 6)]
     for writer in writers:
         writer.start()

@@ -23,7 +23,7 @@ from tests.integration.clusters import eventually
 from workers.workloads.images import checkpoint
 from workers.workloads.images.checkpoint import Kept
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINTS = Path("results/small/checkpoints")

@@ -34,7 +34,7 @@ from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from sweeps.store import tracking
 from sweeps.store.description import Conclusion
-from tests.integration.clusters import eventually
+from tests.integration.clusters import eventually, free_port
 from tests.integration.test_tracking_server import Server
 from tests.unit.records import record
 
@@ -330,8 +330,10 @@ def test_a_run_that_is_made_long_after_the_sweep_has_ended_goes_with_the_next_co
 def test_a_sweep_that_was_discarded_while_the_server_was_away_has_no_run_once_gc_has_reached_it(
     server: Server, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    of_all = "SELECT count(*) FROM runs WHERE lifecycle_stage = 'active'"
+    others = stored(of_all)
     way = contextlib.ExitStack()
-    before = way.enter_context(proxied(server))
+    before = way.enter_context(proxied(server, free_port()))
 
     @contextlib.contextmanager
     def site(*_: object) -> Iterator[Simulated]:
@@ -362,4 +364,5 @@ def test_a_sweep_that_was_discarded_while_the_server_was_away_has_no_run_once_gc
         again.lines |= before.lines
         assert main.main(["gc", "--yes"]) == 0
     assert stored(runs) == [("RUNNING", "deleted")]
+    assert stored(of_all) == others
     assert [*(workplace / "results").glob(".gone.*")] == []

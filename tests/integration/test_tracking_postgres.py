@@ -30,6 +30,7 @@ psycopg = pytest.importorskip("psycopg")
 
 pytestmark = [
     pytest.mark.timeout(600),
+    pytest.mark.usefixtures("workplace"),  # the servers' log and artifacts
     pytest.mark.skipif(database.programs() is None, reason="PostgreSQL is not installed"),
     pytest.mark.skipif(os.geteuid() != 0, reason="a PostgreSQL of the test's own is started by root as another user"),
 ]

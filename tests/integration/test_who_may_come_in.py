@@ -164,11 +164,15 @@ def test_no_port_of_a_cluster_lets_a_stranger_in_while_a_trial_runs(cluster: Clu
     assert not opened, opened
 
 
-def test_ray_still_dies_of_the_call_that_the_docs_name(head: Cluster) -> None:
-    """Once it does not, docs/cluster.md need not say so. The last test, for nothing of the cluster is left then."""
+def test_ray_still_dies_of_the_call_that_the_docs_name() -> None:
+    """Once it does not, docs/cluster.md need not say so."""
     assert "`RaySyncer/StartSync`" in (ROOT / "docs/cluster.md").read_text()
     assert strangers.DEADLY.endswith("RaySyncer/StartSync")
-    host, _, port = head.address.partition(":")
-    assert strangers.heard(host, int(port), b"")  # it greets whoever comes
-    strangers.deadly(host, int(port))
-    assert eventually(lambda: not strangers.heard(host, int(port), b""), patience_s=20)
+    made = Cluster(cpus=0)
+    try:
+        host, _, port = made.address.partition(":")
+        assert strangers.heard(host, int(port), b"")  # it greets whoever comes
+        strangers.deadly(host, int(port))
+        assert eventually(lambda: not strangers.heard(host, int(port), b""), patience_s=20)
+    finally:
+        made.close()

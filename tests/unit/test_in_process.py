@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,31 @@ def test_a_signal_outside_of_the_trials_lets_a_driver_end_in_order(
     else:
         assert not ledger.names(), "nothing has begun"
         assert store == ["discarded"]
+
+
+@pytest.mark.parametrize("how", ["ignored", "blocked"])
+def test_a_driver_that_can_t_hear_ctrl_c_hears_sigterm(
+    how: str, store: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is ignored behind a shell's `&`, and blocked in what Ray starts."""
+
+    def terminated(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    monkeypatch.setattr(Store, "begins", staticmethod(terminated))
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        if how == "ignored":
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        else:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        with pytest.raises(KeyboardInterrupt):
+            driver.drive(FILE, (), SIMULATED)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, before)
+    assert store == ["discarded"]
 
 
 def test_a_retry_runs_exactly_what_had_failed(store: list[str]) -> None:
@@ -293,10 +319,13 @@ def forked() -> int:
     before it had begun."""
     if child := os.fork():
         return child
+    code = 70
     try:
-        os._exit(driver.resume(NAME, Terms()) if lines_written() else driver.drive(FILE, (), SIMULATED))
+        code = driver.resume(NAME, Terms()) if lines_written() else driver.drive(FILE, (), SIMULATED)
+    except BaseException:
+        traceback.print_exc()
     finally:
-        os._exit(70)
+        os._exit(code)
 
 
 def test_a_driver_that_is_killed_fifty_times_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,12 +336,20 @@ def test_a_driver_that_is_killed_fifty_times_loses_and_doubles_nothing(monkeypat
     FILE.write_text(TEXT.replace("[32, 64]", "{range: [1, 40]}"))
     for lines, seconds in instants(seed=5):
         wanted, child = lines_written() + lines, forked()
-        while not (has_ended := os.waitpid(child, os.WNOHANG)[0]) and lines_written() < wanted:
-            time.sleep(0.002)
-        assert not has_ended, "too few trials for so many kills"
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        has_ended, status = 0, 0
+        try:
+            while not has_ended and lines_written() < wanted:
+                has_ended, status = os.waitpid(child, os.WNOHANG)
+                time.sleep(0.002)
+            assert not has_ended, f"status {status}: it crashed, or there are too few trials for so many kills"
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and lines_written() <= wanted + 2:  # a fast machine would run out of trials
+                time.sleep(0.001)
+        finally:
+            if not has_ended:
+                os.kill(child, signal.SIGKILL)
+                _, status = os.waitpid(child, 0)
+        assert status == signal.SIGKILL
     assert os.waitpid(forked(), 0)[1] == errors.DONE
     record = ledger.read(NAME)
     assert record.is_complete

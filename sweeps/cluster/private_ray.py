@@ -8,7 +8,7 @@ actor on its head need none of it. What Ray's own servers on a node are changed 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -80,6 +80,17 @@ def end_what_nobody_asks() -> None:
     node = worker._global_node
     for end in (node.kill_log_monitor, node.kill_monitor, node.kill_dashboard):
         end(check_alive=False)
+
+
+def client_of(url: str, within_s: float) -> JobSubmissionClient:
+    """Return a client that waits so long for each answer; Ray's own would wait for ever behind a link that is gone."""
+    from ray.job_submission import JobSubmissionClient
+
+    class Limited(JobSubmissionClient):
+        def _do_request(self, method: str, endpoint: str, **about: Any) -> Any:
+            return super()._do_request(method, endpoint, **{"timeout": within_s, **about})
+
+    return Limited(url)
 
 
 def version_there(client: JobSubmissionClient) -> str | None:

@@ -22,13 +22,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.parse
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from queue import Empty, Queue
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -59,7 +57,10 @@ LOOK_EVERY_S, LOOK_SELDOM_S = 0.2, 1.0
 ON_HEAD = "sweeps.cli.on_head"
 NOT_THERE = re.compile(rf"(module specification for '|No module named '?){re.escape(ON_HEAD)}")  # Python's words
 NOT_KEPT = "no log of the sweep's driver is kept: `sweep gc` deletes it with the trials' logs"
-SILENT_S, ANSWERS_WITHIN_S = 30.0, 20.0  # what is followed; then it is asked whether it is there
+ANSWERS_WITHIN_S = 60.0  # a cluster, any question; else the link to it is gone
+SILENT_S = 30.0  # what is followed; then it is asked whether it is there
+LOOKED_AT_EVERY = 10  # silences: has it said more than has come over the link?
+GATEWAY = re.compile(r"status code 5\d\d")  # in what Ray's client makes of an answer that got lost on its way
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
@@ -105,7 +106,7 @@ def _ended_by_ctrl_c(client: JobSubmissionClient, job: str, console: Console) ->
         yield
     except KeyboardInterrupt:
         is_over = False
-        with contextlib.suppress(KeyboardInterrupt, OSError):
+        with contextlib.suppress(KeyboardInterrupt, OSError, RuntimeError):
             console.print(f"ending {job} on the cluster … (Ctrl-C again leaves it)")
             is_over = _ended(client, job)
         if not is_over:
@@ -125,7 +126,10 @@ def _told_of(job: str) -> Iterator[None]:
 
     try:
         yield
-    except (ConnectionError, requests.RequestException) as error:
+    except (ConnectionError, requests.RequestException, RuntimeError) as error:
+        is_refused = isinstance(error, RuntimeError) and not GATEWAY.search(str(error))
+        if is_refused or private_ray.NO_AGENT_YET in str(error):
+            raise
         raise RefusedError(
             f"the cluster must answer until the sweep has its name, but: {_first_line(error)}\n"
             f"  {job} may have begun there, and goes on: {caller.command('list')} shows it once the cluster answers;\n"
@@ -135,7 +139,7 @@ def _told_of(job: str) -> Iterator[None]:
 
 def _begun(client: JobSubmissionClient, job: str) -> str:
     """The sweep that a job had begun when it was ended, if it had."""
-    with contextlib.suppress(RuntimeError):  # there is no such job
+    with contextlib.suppress(RuntimeError, OSError):  # there is no such job, or no answer
         if found := NAMED.search(client.get_job_logs(job)):
             return found["name"]
     return ""
@@ -400,22 +404,34 @@ def _of_ours(log: str) -> str:
 
 
 def _tailed(client: JobSubmissionClient, job: str) -> Iterator[str]:
-    """What a job says, line by line, each fetched once, however long it is followed; up to a second late."""
+    """What a job says, line by line, up to a second late. It is fetched as it is said, however long that is followed,
+    and once more at the end."""
     import aiohttp
 
     loop = asyncio.new_event_loop()
     tail = client.tail_job_logs(job)
-    coming, rest = loop.create_task(_next(tail)), ""
+    coming, rest, said = loop.create_task(_next(tail)), "", 0
+    silences, is_behind = 0, False
     try:
         while True:
-            while not loop.run_until_complete(asyncio.wait({coming}, timeout=SILENT_S))[0]:
-                _must_answer(client, job)
-            rest += coming.result()
-            *lines, rest = rest.split("\n")
-            yield from (line for line in lines if _of_ours(f"{line}\n"))
-            coming = loop.create_task(_next(tail))
-    except StopAsyncIteration:
-        yield from filter(_of_ours, [rest] if rest else [])
+            if loop.run_until_complete(asyncio.wait({coming}, timeout=SILENT_S))[0]:
+                whole, end, rest = (rest + coming.result()).rpartition("\n")
+                for line in _split(whole + end):
+                    yield line
+                    said += 1
+                coming = loop.create_task(_next(tail))
+                silences, is_behind = 0, False
+                continue
+            if client.get_job_status(job) in ENDED:  # which has not come over the link
+                break
+            silences += 1
+            if is_behind:  # still
+                raise ConnectionError("nothing comes over the link any more")
+            if silences % LOOKED_AT_EVERY == 0:
+                is_behind = len(_split(client.get_job_logs(job))) > said + bool(rest)
+    except StopAsyncIteration:  # a link that is cut ends like a log
+        if client.get_job_status(job) not in ENDED:
+            raise ConnectionError(f"the link was cut, and {job} goes on") from None
     except aiohttp.WSServerHandshakeError as error:
         raise ConnectionError(f"whatever stands between must let WebSockets pass (status {error.status})") from None
     except aiohttp.ClientError as error:
@@ -427,29 +443,20 @@ def _tailed(client: JobSubmissionClient, job: str) -> Iterator[str]:
         with contextlib.suppress(Exception):
             loop.run_until_complete(cast(AsyncGenerator[str], tail).aclose())
         loop.close()
+    yield from _split(client.get_job_logs(job))[said:]  # what has not come, if the link was cut at the very end
+
+
+def _split(log: str) -> list[str]:
+    """Its lines without what Ray adds, also a last one that has no end."""
+    lines = log.split("\n")
+    return [line for line in lines[:-1] if _of_ours(f"{line}\n")] + [line for line in lines[-1:] if line]
 
 
 async def _next(tail: AsyncIterator[str]) -> str:
-    return await anext(tail)
-
-
-def _must_answer(client: JobSubmissionClient, job: str) -> None:
-    """Raise where a cluster that has been silent does not answer a question: a link that is gone says nothing."""
-    answered: Queue[object] = Queue()
-
-    def ask() -> None:
-        try:
-            answered.put(client.get_job_status(job))
-        except Exception as error:
-            answered.put(error)
-
-    threading.Thread(target=ask, daemon=True).start()  # Ray would wait for ever
     try:
-        answer = answered.get(timeout=ANSWERS_WITHIN_S)
-    except Empty:
-        raise ConnectionError(f"it has said nothing for {SILENT_S + ANSWERS_WITHIN_S:.0f} s") from None
-    if isinstance(answer, Exception):
-        raise answer
+        return await anext(tail)
+    except RuntimeError:  # by which Ray tells some of the ends that a link can have; others are like a log's
+        raise StopAsyncIteration from None
 
 
 def _lines(client: JobSubmissionClient, job: str) -> Iterator[str]:
@@ -486,7 +493,7 @@ def _last_words(client: JobSubmissionClient, job: str, log: str) -> str:
 
 def _forget(client: JobSubmissionClient, job: str) -> None:
     """A question leaves no job behind."""
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError, OSError):
         if client.get_job_status(job) not in ENDED:
             client.stop_job(job)
             give_up = time.monotonic() + 5
@@ -571,11 +578,10 @@ def _connected(url: str, address: str) -> Iterator[JobSubmissionClient]:
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
     import requests
-    from ray.job_submission import JobSubmissionClient
 
     try:
         with variable(addresses.JOB_SERVER, url):  # which Ray would rather heed than what it is given
-            client = JobSubmissionClient(url)
+            client = private_ray.client_of(url, ANSWERS_WITHIN_S)
         logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of each upload, and has just set this anew
         theirs = private_ray.version_there(client)
         if theirs != ray.__version__:

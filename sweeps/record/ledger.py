@@ -9,6 +9,7 @@
 {"kind": "trial", …}     how a trial ended, and all that it measured
 {"kind": "aside", …}     a node that gets no more trials, and why
 {"kind": "driver", …}    who drives the sweep from here on, and when the one before was last heard
+{"kind": "again", …}     trials that have ended, and that somebody wants measured again
 {"kind": "end", …}       why the driver stopped
 
 Ledgers of before have no starts: of a driver that was killed they don't tell what ran, nor what that had cost.
@@ -27,7 +28,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -111,6 +112,8 @@ class SweepRecord:
     spent: float = 0.0  # GPU-hours of all attempts, whoever they were for
     heard_at: float = 0.0  # when its last driver was last heard
     has_ended: bool = False  # its last driver has said that it stops
+    # Trials wanted again that have not ended since: is the search to let them be?
+    due: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
 
 class Ledger:
@@ -127,6 +130,7 @@ class Ledger:
         self.has_run = False  # a trial, since this driver has it
         self._stays = not self.is_new
         self.before = before or SweepRecord(facts, ())
+        self._again: Mapping[str, Any] | None = None  # what is to be said before the first of them starts
         self._file = file
 
     def begin(self) -> None:
@@ -158,6 +162,11 @@ class Ledger:
         who = {"pid": os.getpid(), "host": os.uname().nodename, "user": _user()}
         self._append({"kind": "driver", **who, **job, "at": time.time(), "heard_at": self.before.heard_at})
 
+    def again(self, trials: Collection[str], are_unjudged: bool) -> None:
+        """They are wanted once more, whatever they came to, and `are_unjudged` to their end, whatever the search would
+        say of them. It stands here as soon as one of them has begun."""
+        self._again = {"kind": "again", "trials": [*trials], "are_unjudged": are_unjudged, "at": time.time()}
+
     @property
     def is_blank(self) -> bool:
         """Has no trial of it ever got a GPU, nor a result, and does nobody elsewhere know its name?"""
@@ -171,11 +180,18 @@ class Ledger:
     def start(self, config: TrialConfig, at: float) -> None:
         """It holds its GPUs from now on. Nothing counts by this line but what a driver that is killed leaves open: it
         need not be on the disk."""
+        self._run()
         self._append({"kind": "start", "trial": config.trial, "gpus": config.gpus, "at": at}, is_safe=False)
-        self.has_run = True
 
     def write(self, record: TrialRecord) -> None:
+        self._run()
         self._append({"kind": "trial", "trial": record.config.trial, **messages.to_json(record)})
+
+    def _run(self) -> None:
+        """A trial."""
+        if self._again:
+            self._append(self._again)
+            self._again = None
         self.has_run = True
 
     def write_attempt(self, record: TrialRecord) -> None:
@@ -269,7 +285,7 @@ def create(
             book = Ledger(paths, file, facts)
             try:
                 book.begin()
-            except RefusedError:
+            except BaseException:
                 book.discard()
                 raise
             return book
@@ -436,6 +452,7 @@ def read(name: str) -> SweepRecord:
     noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": [], "aside": [], "rung": []}
     attempts: list[TrialRecord] = []
     hours = Hours()
+    due: dict[str, bool] = {}
     is_complete = has_ended = False
     for entry in _entries(at):
         if entry["kind"] == "sweep":
@@ -448,10 +465,14 @@ def read(name: str) -> SweepRecord:
             hours.ended(record.config.trial, record.gpu_hours, record.ended_at)
             if entry["kind"] == "trial":
                 trials[record.config.trial] = record
+                if record.outcome.status != "cancelled":
+                    due.pop(record.config.trial, None)
             else:
                 attempts.append(record)
         elif entry["kind"] == "start":
             hours.started(entry["trial"], entry["gpus"], entry["at"])
+        elif entry["kind"] == "again":
+            due |= dict.fromkeys(entry["trials"], entry["are_unjudged"])
         elif entry["kind"] == "driver":
             hours.cut_off(entry.get("heard_at", 0.0))
         elif entry["kind"] in noted:
@@ -476,6 +497,7 @@ def read(name: str) -> SweepRecord:
         hours.spent(heard_at),
         heard_at,
         has_ended,
+        due,
     )
 
 

@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import os
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ class _Before:
     arrivals: Sequence[Arrival] = ()  # at rungs
     spent: float = 0.0  # GPU-hours, of all drivers before
     kept: Sequence[TrialRecord] = ()  # beside what is to be done now
-    stops_hopeless: bool = True  # where the search does
+    unjudged: Collection[str] = ()  # trials that go to their end, whatever the search says
     leaves: int = 0  # trials that are not to be done now, and have not ended
     is_listed: bool = False  # exactly the plan's trials are to be done, whatever the search would do
     known: Cache = dataclasses.field(default_factory=Cache)  # by earlier sweeps
@@ -72,7 +73,8 @@ def drive(
     asked.gpu_hours(spec)
     console = screen.beside()
     console.print(screen.named(spec.name, plan.summary(planned)))
-    with _earlier(asked) as earlier, terms.at(asked, console) as site, contextlib.ExitStack() as stack:
+    earlier = _earlier(asked)
+    with terms.at(asked, console) as site, contextlib.ExitStack() as stack:
         setting = Setting(asked, site, console, named, named if caller.is_kept(file) else "")
 
         def begin() -> Ledger:
@@ -84,10 +86,11 @@ def drive(
                 is_fresh=asked.is_fresh,
                 skips_impossible=asked.skips_impossible,
             )
-            made = stack.enter_context(contextlib.closing(new))
-            _named(made, console)
-            begun(made.facts.name)
-            return made
+            stack.enter_context(contextlib.closing(new))
+            with _given_up_if_it_ends(new, console):
+                _named(new, console)
+                begun(new.facts.name)
+            return new
 
         # That may take long: its name is wanted now.
         book = begin() if preflight.waits_for_nodes(planned, setting) else None
@@ -107,8 +110,7 @@ def drive(
         return _conduct(planned, book, setting, _Before(known=known))
 
 
-@contextlib.contextmanager
-def _earlier(asked: Terms) -> Iterator[Callable[[Collection[str]], Future[list[dict[str, Any]]]]]:
+def _earlier(asked: Terms) -> Callable[[Collection[str]], Future[list[dict[str, Any]]]]:
     """Looks up what earlier sweeps have measured of cells. What that needs is loaded while Ray starts."""
 
     def look(cells: Collection[str]) -> list[dict[str, Any]]:
@@ -118,9 +120,23 @@ def _earlier(asked: Terms) -> Iterator[Callable[[Collection[str]], Future[list[d
 
         return query.finished(cells)
 
-    with ThreadPoolExecutor(1) as aside:
-        aside.submit(look, ())
-        yield lambda cells: aside.submit(look, cells)
+    def aside(cells: Collection[str], after: Future[Any] | None = None) -> Future[list[dict[str, Any]]]:
+        """In a thread that nobody waits for at a driver's end: a store may take minutes to say nothing."""
+        answer: Future[list[dict[str, Any]]] = Future()
+
+        def answers() -> None:
+            if after:
+                after.exception()  # waits for it
+            try:
+                answer.set_result(look(cells))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=answers, daemon=True).start()
+        return answer
+
+    loaded = aside(())
+    return lambda cells: aside(cells, loaded)
 
 
 def _await_earlier(found: Future[list[dict[str, Any]]], console: Console) -> None:
@@ -159,7 +175,7 @@ def resume(name: str, asked: Terms) -> int:
 def _resume(book: Ledger, asked: Terms) -> int:
     record, facts = book.before, book.facts
     planned = Plan(facts.spec, facts.trials, nodes=facts.nodes)
-    done = [trial for trial in record.trials if trial.outcome.status not in AGAIN]
+    done = [one for one in record.trials if one.outcome.status not in AGAIN and one.config.trial not in record.due]
     console = screen.beside()
     driver_log.into(book.paths.logs)
     is_over = _is_over(record, done)
@@ -172,7 +188,8 @@ def _resume(book: Ledger, asked: Terms) -> int:
         if not record.is_complete:  # its driver was killed before it could say so
             book.end("complete")
         return ending.summarize(planned, book, Setting(asked, Simulated(()), console, facts.name), refusals)
-    with _earlier(asked) as earlier, terms.at(asked, console) as site:
+    earlier = _earlier(asked)
+    with terms.at(asked, console) as site:
         setting = Setting(asked, site, console, facts.name)
         if does_wait := preflight.waits_for_nodes(planned, setting):
             _named(book, console)
@@ -180,18 +197,20 @@ def _resume(book: Ledger, asked: Terms) -> int:
         is_planned = bool(facts.nodes or record.trials or record.attempts)
         if not is_planned:  # its driver has gone while it waited for nodes
             planned = _for_nodes(planned, setting)
-        begun = {trial.config.trial for trial in record.trials}  # also one that was to be measured again, and was not
-        found = earlier({trial.cell for trial in planned.trials if trial.trial not in begun})
+        # Nor is what was to be measured anew, by a `retry` that stopped.
+        not_asked = {one.config.trial for one in done} | record.due.keys()
+        found = earlier({trial.cell for trial in planned.trials if trial.trial not in not_asked})
         planned = preflight.possible(planned, setting, facts)
         _await_earlier(found, console)
         if not does_wait:
             _named(book, console)
-        known = Cache(row for row in found.result() if row["trial"] not in begun)
+        known = Cache(row for row in found.result() if row["trial"] not in not_asked)
         if not is_planned:
             book.plan(planned)
-        arrivals = [asha.arrival(noted) for noted in record.rungs]
+        arrivals = [one for noted in record.rungs if (one := asha.arrival(noted)).trial not in record.due]
         same = Sameness(record.nodes, done, arrivals)
-        before = _Before(done, record.attempts, arrivals, record.spent, known=known, same=same)
+        unjudged = [trial for trial, is_unjudged in record.due.items() if is_unjudged]
+        before = _Before(done, record.attempts, arrivals, record.spent, unjudged=unjudged, known=known, same=same)
         return _conduct(planned, book, setting, before)
 
 
@@ -260,11 +279,12 @@ def _retry(book: Ledger, statuses: Sequence[str], asked: Terms) -> int:
         planned = preflight.possible(planned, setting, facts)
         if not does_wait:
             _named(book, console)
+        book.again(anew, are_unjudged="pruned" in meant)
         before = _Before(
             arrivals=arrivals,
             spent=record.spent,
             kept=kept,
-            stops_hopeless="pruned" not in meant,
+            unjudged=anew if "pruned" in meant else (),
             leaves=_unended(record, anew),
             is_listed=True,
             same=Sameness(record.nodes, kept, arrivals),
@@ -277,7 +297,9 @@ def _unended(record: SweepRecord, anew: Collection[str]) -> int:
     not come to its end."""
     if record.is_complete:
         return 0
-    ended = {one.config.trial for one in record.trials if one.outcome.status != "cancelled"} | {*anew}
+    ended = {one.config.trial for one in record.trials if one.outcome.status != "cancelled"} - record.due.keys() | {
+        *anew
+    }
     return len({config.trial for config in record.facts.trials} - ended) if record.facts.trials else 1
 
 
@@ -287,22 +309,23 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
 
     The ledger stays its caller's until then: the tracker makes runs and the report goes to the sweep's own, and the
     next driver would do the same beside them."""
-    from sweeps.run.metrics import Meter
-    from sweeps.run.status import StatusWriter
-    from sweeps.run.tracker import Tracker
-    from sweeps.store import tracking
-
     spec, asked, console = planned.spec, setting.terms, setting.console
-    engine = _engine(planned, setting, before)
-    progress = SweepProgress(planned.most, plan.namer(spec), console, forecast.unit(spec), before.done)
-    status_writer = StatusWriter(book.facts, book.paths, engine, before.done, before.kept)
-    # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
-    meters = [Meter(book.facts, engine)] if asked.address and not asked.machine else []
-    for line in preview.borne_out(planned.trials or preflight.some(planned), asked):
-        console.print(line, style="dim")
-    refusals: list[RefusedError] = []
-    is_over = is_complete = False
-    tracker = Tracker(book.facts)
+    with _given_up_if_it_ends(book, console):  # reading how long earlier trials took may last
+        from sweeps.run.metrics import Meter
+        from sweeps.run.status import StatusWriter
+        from sweeps.run.tracker import Tracker
+        from sweeps.store import tracking
+
+        engine = _engine(planned, setting, before)
+        progress = SweepProgress(planned.most, plan.namer(spec), console, forecast.unit(spec), before.done)
+        status_writer = StatusWriter(book.facts, book.paths, engine, before.done, before.kept)
+        # A Ray of our own exports no metrics, and what is simulated would spoil those of what is real.
+        meters = [Meter(book.facts, engine)] if asked.address and not asked.machine else []
+        for line in preview.borne_out(planned.trials or preflight.some(planned), asked):
+            console.print(line, style="dim")
+        refusals: list[RefusedError] = []
+        is_over = is_complete = False
+        tracker = Tracker(book.facts)
     try:
         with progress, setting.site.guarded(functools.partial(_abandoned, tracker, console, book, asked)):
             observers = [progress, tracker, status_writer, *meters]
@@ -342,6 +365,16 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
     return ending.summarize(planned, book, setting, refusals, why, spent.expected)
 
 
+@contextlib.contextmanager
+def _given_up_if_it_ends(book: Ledger, console: Console) -> Iterator[None]:
+    """By a signal, or whatever goes wrong, before the first trial."""
+    try:
+        yield
+    except BaseException:
+        ending.given_up(book, console)
+        raise
+
+
 def _engine(planned: Plan, setting: Setting, before: _Before) -> Engine:
     """What decides which trial runs next, with what is known so far."""
     spec, asked = planned.spec, setting.terms
@@ -353,8 +386,9 @@ def _engine(planned: Plan, setting: Setting, before: _Before) -> Engine:
         budget_gpu_hours=asked.gpu_hours(spec),
         wait_for_nodes_s=NODES_MAY_COME_BACK_S if spec.wait_for_nodes_min is None else 60 * spec.wait_for_nodes_min,
         max_nodes=spec.max_nodes,
-        rungs=_rungs(spec) if before.stops_hopeless else None,
+        rungs=_rungs(spec),
         bases=_bases(spec),
+        unjudged=before.unjudged,
     )
     engine.resumed(before.done, before.attempts, before.arrivals, before.spent, before.kept)
     return engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -50,15 +51,24 @@ def folders(spec: SweepSpec) -> dict[str, tuple[str, ...]]:
 
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does: ranks first, ledger closed. Also where Ctrl-C is ignored, as it is behind a
-    shell's `&`, or blocked, as in a job of Ray's."""
+    """SIGTERM ends a sweep as Ctrl-C does: ranks first, ledger closed. So does a terminal that is closed, unless that
+    is ignored (nohup). Also where Ctrl-C is ignored, as behind a shell's `&`, or blocked, as in a job of Ray's."""
+    terminals = [fd for fd in (1, 2) if os.isatty(fd)]
 
-    def heard(_: int, frame: FrameType | None) -> None:
+    def heard(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:  # what is said from here on, nobody can read
+            with open(os.devnull, "wb") as null:
+                for fd in terminals:
+                    os.dup2(null.fileno(), fd)
         interrupt = signal.getsignal(signal.SIGINT)
         (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
 
-    before = signal.signal(signal.SIGTERM, heard)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, was in before.items():
+        if was != signal.SIG_IGN:
+            signal.signal(number, heard)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, was in before.items():
+            signal.signal(number, was)

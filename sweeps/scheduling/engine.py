@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling import cache
@@ -53,9 +53,10 @@ class Engine:
         max_nodes: int | None = None,
         rungs: Rungs | None = None,
         bases: Bases | None = None,
+        unjudged: Collection[str] = (),
     ) -> None:
         """`strategy` is made from the question whether a trial is ruled out already. With `rungs`, hopeless trials are
-        stopped, but for the `bases` of others."""
+        stopped, but for the `bases` of others and those that go to their end `unjudged`."""
         self._strategy = strategy(self._is_ruled_out)
         self._durations = durations
         self._feasible = feasible
@@ -72,6 +73,7 @@ class Engine:
         self._running: dict[str, _RunningTrial] = {}
         self._rungs = rungs
         self._bases = bases or Bases()
+        self._unjudged = frozenset(unjudged)
         self.spared: dict[str, str] = {}  # trials that were stopped and run again, and what needs them as its base
         self._equals: dict[str, Equals] = {}  # of those that run
         self._has_earlier_witnesses = False
@@ -176,7 +178,7 @@ class Engine:
         """Hear of epochs that a running trial has finished: should it be stopped?"""
         if not self._rungs:
             return Judgement("")
-        is_spared = bool(self._bases.needed_for(config))
+        is_spared = config.trial in self._unjudged or bool(self._bases.needed_for(config))
         return self._rungs.judge(config, self._equals[config.trial], epochs, is_spared)
 
     def ended(self, record: TrialRecord, now: float) -> TrialRecord | None:

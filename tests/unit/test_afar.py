@@ -125,6 +125,9 @@ class Helpers:
         for line in self._logs[job]:
             yield f"{line}\n"
 
+    def get_job_logs(self, job: str) -> str:
+        return "".join(f"{line}\n" for line in self._logs[job])
+
     def list_jobs(self) -> list[Any]:
         return [types.SimpleNamespace(submission_id=job) for job in self._logs]
 

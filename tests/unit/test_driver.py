@@ -182,8 +182,7 @@ def test_what_others_have_measured_is_used_unless_the_sweep_is_to_measure_all(
     monkeypatch.setattr(driver, "drive", lambda *them: given.append(them[-1]) or errors.DONE)
     assert main.main(["run", "x.yaml", *(["--fresh"] if is_fresh else [])]) == errors.DONE
     monkeypatch.setattr("sweeps.store.query.finished", lambda cells: [{"cell": cell} for cell in cells])
-    with driver._earlier(*given) as earlier:
-        assert earlier(["one"]).result() == ([] if is_fresh else [{"cell": "one"}])
+    assert driver._earlier(*given)(["one"]).result() == ([] if is_fresh else [{"cell": "one"}])
 
 
 @pytest.mark.parametrize("is_fresh", [True, False, None])

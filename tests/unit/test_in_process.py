@@ -8,18 +8,22 @@ import dataclasses
 import json
 import os
 import random
+import select
 import signal
+import sys
+import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweeps import errors
-from sweeps.errors import InputError
+from sweeps.cluster.site import Simulated
+from sweeps.errors import InputError, RefusedError
 from sweeps.record import ledger
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import driver, executor, forecast, tracker
@@ -105,7 +109,7 @@ def test_a_sweep_is_run_from_its_file_to_its_report(store: list[str], capsys: py
     assert "SIMULATED" in (ledger.paths(NAME).folder / "report.html").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_it_and_a_resume_runs_what_is_left(
     number: signal.Signals, store: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +153,84 @@ def test_a_signal_outside_of_the_trials_lets_a_driver_end_in_order(
     else:
         assert not ledger.names(), "nothing has begun"
         assert store == ["discarded"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "sweeps.record.ledger.Ledger._sign",
+        "sweeps.run.driver._named",
+        "sweeps.run.forecast.learned",
+        "sweeps.run.status.StatusWriter.__init__",
+        "tests.unit.test_in_process.Store.__init__",
+    ],
+)
+def test_a_signal_before_the_first_trial_leaves_nothing_wherever_it_comes(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signalled(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    with monkeypatch.context() as once:
+        once.setattr(place, signalled)
+        with pytest.raises(KeyboardInterrupt):
+            driver.drive(FILE, (), SIMULATED)
+    assert not ledger.names()
+    assert driver.drive(FILE, (), SIMULATED) == errors.DONE
+    assert ledger.names() == [NAME], "the name is free"
+
+
+def test_a_store_that_does_not_answer_holds_up_no_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_asked, answers = threading.Event(), threading.Event()
+
+    def finished(cells: object) -> list[Any]:
+        is_asked.set()
+        answers.wait(60)
+        return []
+
+    def interrupts(*_: object) -> None:
+        assert is_asked.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sweeps.store.query.finished", finished)
+    monkeypatch.setattr("sweeps.run.preflight.await_nodes", interrupts)
+    monkeypatch.setattr(Terms, "machine", None)
+    monkeypatch.setattr(
+        "sweeps.run.terms.at", lambda *_: contextlib.nullcontext(Simulated(simulated.parse(SHAPE).nodes))
+    )
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(FILE, (), Terms())
+    assert not answers.is_set(), "it was not waited for"
+    answers.set()
+
+
+def test_a_terminal_that_is_closed_ends_a_sweep_in_order() -> None:
+    """Nothing can be said any more, and all is written down."""
+    FILE.write_text(TEXT.replace("[32, 64]", "{range: [1, 200]}"))
+    child, terminal = os.forkpty()
+    if not child:
+        code = 70
+        try:
+            sys.stdout = sys.stderr = os.fdopen(1, "w")
+            code = driver.drive(FILE, (), SIMULATED)
+        finally:
+            os._exit(code)
+    try:
+        give_up = time.monotonic() + 60
+        while lines_written() < 6 and time.monotonic() < give_up:
+            if select.select([terminal], [], [], 0.01)[0]:
+                os.read(terminal, 1 << 16)
+        os.close(terminal)
+        _, status = os.waitpid(child, 0)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+    assert os.waitstatus_to_exitcode(status) == errors.INTERRUPTED
+    record = ledger.read(NAME)
+    assert record.has_ended
+    assert not record.is_complete
+    assert outcomes()["cancelled"]
 
 
 @pytest.mark.parametrize("how", ["ignored", "blocked"])
@@ -268,28 +350,74 @@ def test_what_no_node_is_left_for_is_lost_when_the_virtual_clock_has_waited_for_
     assert all(at - last >= NODES_MAY_COME_BACK_S for at in given_up)
 
 
-def test_what_was_to_be_measured_again_and_was_not_is_measured_when_the_sweep_goes_on(
+def looks(found: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> list[Collection[str]]:
+    """What a driver asks the store for is kept, and answered so."""
+    asked: list[Collection[str]] = []
+
+    def look(cells: Collection[str]) -> Any:
+        asked.append(cells)
+        return type("Found", (), {"result": staticmethod(lambda timeout=None: found)})
+
+    monkeypatch.setattr(driver, "_earlier", lambda _: look)
+    return asked
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_what_a_retry_was_to_measure_is_measured_whatever_ended_it(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next resume, here: a result from elsewhere is not what was asked for."""
+    assert driver.drive(FILE, (), SIMULATED) == errors.DONE
+    before = len(ledger.paths(NAME).ledger.read_text().splitlines())
+    if how == "killed":
+        child = forked(lambda: driver.retry(NAME, ("completed",), Terms()))
+        while lines_written() < before + 4:  # it has signed, and a trial has begun
+            time.sleep(0.002)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    else:
+        with monkeypatch.context() as once:
+            interrupted_at(1, signal.SIGINT, once)
+            assert driver.retry(NAME, ("completed",), Terms()) == errors.INTERRUPTED
+    due = ledger.read(NAME).due
+    assert 0 < len(due) < 8
+    assert not ledger.read(NAME).is_complete
+    asked = looks([], monkeypatch)
+    assert driver.resume(NAME, Terms()) == errors.DONE
+    assert asked == [set()]
+    record = ledger.read(NAME)
+    assert (record.is_complete, record.due) == (True, {})
+    entries = [json.loads(line) for line in ledger.paths(NAME).ledger.read_text().splitlines()[before:]]
+    measured = Counter(
+        one["trial"] for one in entries if one["kind"] == "trial" and one["outcome"]["status"] == "completed"
+    )
+    assert measured == dict.fromkeys((config.trial for config in record.facts.trials), 1), "each anew, and once"
+
+
+def test_a_retry_that_nothing_began_of_leaves_a_complete_sweep_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert driver.drive(FILE, (), SIMULATED) == errors.DONE
+
+    def refuses() -> None:
+        raise RefusedError("the tracking store must answer")
+
+    with monkeypatch.context() as once:
+        once.setattr(Store, "begins", staticmethod(refuses))
+        with pytest.raises(RefusedError):
+            driver.retry(NAME, ("completed",), Terms())
+    assert ledger.read(NAME).is_complete
+    assert not ledger.read(NAME).due
+
+
+def test_what_a_run_had_to_cancel_is_looked_for_in_other_sweeps_when_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A retry of what was complete is stopped: a resume does not take from elsewhere what was asked for anew."""
-    assert driver.drive(FILE, (), SIMULATED) == errors.DONE
     with monkeypatch.context() as once:
         interrupted_at(1, signal.SIGINT, once)
-        assert driver.retry(NAME, ("completed",), Terms()) == errors.INTERRUPTED
-    assert outcomes()["cancelled"]
-    asked: list[Any] = []
-
-    @contextlib.contextmanager
-    def earlier(_: object) -> Any:
-        def look(cells: Any) -> Any:
-            asked.append(cells)
-            return type("Found", (), {"result": staticmethod(lambda timeout=None: [])})
-
-        yield look
-
-    monkeypatch.setattr(driver, "_earlier", earlier)
+        assert driver.drive(FILE, (), SIMULATED) == errors.INTERRUPTED
+    left = {one.config.cell for one in ledger.read(NAME).trials if one.outcome.status == "cancelled"}
+    assert left
+    asked = looks([], monkeypatch)
     assert driver.resume(NAME, Terms()) == errors.DONE
-    assert asked == [set()], "each of its trials has been begun here"
+    (cells,) = asked
+    assert left <= {*cells}
 
 
 KILLS = 50
@@ -314,14 +442,18 @@ def lines_written() -> int:
         return 0
 
 
-def forked() -> int:
-    """A driver in a process of its own: one that goes on, or the first, and another first where that one was killed
-    before it had begun."""
+def goes_on() -> int:
+    """One that goes on, or the first, and another first where that one was killed before it had begun."""
+    return driver.resume(NAME, Terms()) if lines_written() else driver.drive(FILE, (), SIMULATED)
+
+
+def forked(drives: Callable[[], int] = goes_on) -> int:
+    """A driver in a process of its own."""
     if child := os.fork():
         return child
     code = 70
     try:
-        code = driver.resume(NAME, Terms()) if lines_written() else driver.drive(FILE, (), SIMULATED)
+        code = drives()
     except BaseException:
         traceback.print_exc()
     finally:

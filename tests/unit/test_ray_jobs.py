@@ -11,15 +11,15 @@ import math
 import os
 import re
 import threading
-import time
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
+import ray
 import requests
+from aiohttp import web
 
 from sweeps.cli import main
 from sweeps.cluster import driver_log, private_ray, ray_jobs
@@ -36,14 +36,22 @@ TEXT = "name: x\nmodel: tiny\ndevice: cpu\nspace: {batch_size: 8, gpus: [1, 2]}\
 
 
 class Followed:
-    """A job whose log comes in pieces; it may not be fetched whole."""
+    """A job whose log comes in pieces; once it has ended it may be fetched whole."""
 
     def __init__(self, *pieces: str) -> None:
-        self.pieces = pieces
+        self.pieces, self.has_ended = pieces, False
 
     async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
         for piece in self.pieces:
             yield piece
+        self.has_ended = True
+
+    def get_job_status(self, job: str) -> str:
+        return "SUCCEEDED" if self.has_ended else "RUNNING"
+
+    def get_job_logs(self, job: str) -> str:
+        assert self.has_ended
+        return "".join(self.pieces)
 
 
 @pytest.mark.parametrize("cuts", [(), (1,), (5, 6, 30), tuple(range(1, 60, 7))])
@@ -361,106 +369,175 @@ def test_auto_is_this_machines_cluster_whatever_variable_ray_would_rather_heed(
 class Broken(Jobs):
     """A cluster whose link breaks at one of the calls, when it may have heard of it already."""
 
-    def __init__(self, call: int, is_heard: bool) -> None:
+    def __init__(self, call: int, is_heard: bool, error: Exception) -> None:
         super().__init__([call], is_heard, names_it_after=6)
+        self._error = error
 
     def _called(self) -> None:
         if self._calls in self._pressed_at:
-            raise requests.ConnectionError("Connection reset by peer")
+            raise self._error
 
     def submit_job(self, submission_id: str, **about: object) -> str:
         try:
             return super().submit_job(submission_id, **about)
         except KeyboardInterrupt:
-            raise requests.ConnectionError("Connection reset by peer") from None
+            raise self._error from None
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        requests.ConnectionError("Connection reset by peer"),
+        requests.ReadTimeout("Read timed out"),
+        RuntimeError("Request failed with status code 502: Bad Gateway"),  # as Ray's client says it
+    ],
+)
 @pytest.mark.parametrize("is_heard", [True, False])
 @pytest.mark.parametrize("call", range(1, 7))
 def test_a_link_that_breaks_while_a_sweep_is_submitted_leaves_no_sweep_that_nobody_knows_of(
-    call: int, is_heard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: int, is_heard: bool, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = Broken(call, is_heard)
+    jobs = Broken(call, is_heard, error)
     with pytest.raises(RefusedError) as refused:
         submitted(jobs, tmp_path, monkeypatch)
     said = str(refused.value)
-    assert "Connection reset by peer" in said
+    assert str(error) in said
     assert re.search(r"sweep-x-\w+ may have begun there, and goes on: sweep list.* shows it", said)
     assert "ray job stop sweep-x-" in said
 
 
-class Linked:
-    """A job whose words come, and then the link is as a test says."""
+class Head:
+    """What answers Ray's own client: a job whose words come, and then the link is as a test says."""
 
-    def __init__(self, then: Callable[[], Awaitable[None]], answers: Callable[[], str] = lambda: "RUNNING") -> None:
-        self._then, self._answers = then, answers
-        self.asked = 0
+    def __init__(self, then: Callable[[Head, web.WebSocketResponse, web.Request], Awaitable[None]]) -> None:
+        self._then = then
+        self.status, self.log, self.asked = "RUNNING", "one\ntwo\n", 0
 
-    async def tail_job_logs(self, _: str) -> AsyncIterator[str]:
-        yield "one\ntw"
-        await self._then()
-        yield "o\n"
+    async def _version(self, _: web.Request) -> web.Response:
+        theirs = {"version": "4", "ray_version": ray.__version__, "ray_commit": "c", "session_name": "s"}
+        return web.json_response(theirs)
 
-    def get_job_status(self, _: str) -> str:
+    async def _info(self, _: web.Request) -> web.Response:
         self.asked += 1
-        return self._answers()
+        if self.status == "silent":
+            await asyncio.sleep(1000)
+        return web.json_response({"type": "SUBMISSION", "entrypoint": "x", "status": self.status})
+
+    async def _logs(self, _: web.Request) -> web.Response:
+        return web.json_response({"logs": self.log})
+
+    async def _tail(self, request: web.Request) -> web.StreamResponse:
+        if self.status == "refused":
+            return web.Response(status=403)
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str("one\ntw")
+        await self._then(self, socket, request)
+        return socket
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[str]:
+        app = web.Application()
+        app.add_routes([web.get("/api/version", self._version), web.get("/api/jobs/job", self._info)])
+        app.add_routes([web.get("/api/jobs/job/logs", self._logs), web.get("/api/jobs/job/logs/tail", self._tail)])
+        loop, runner = asyncio.new_event_loop(), web.AppRunner(app, shutdown_timeout=0)
+        loop.run_until_complete(runner.setup())
+        loop.run_until_complete((site := web.TCPSite(runner, "127.0.0.1", 0)).start())
+        assert site._server
+        port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{port}"
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
-async def at_once() -> None: ...
+async def ends(head: Head, socket: web.WebSocketResponse, request: web.Request) -> None:
+    await socket.send_str("o\n")
+    head.status = "SUCCEEDED"
+    await socket.close()
 
 
-async def for_a_while() -> None:
-    await asyncio.sleep(0.2)
+async def ends_after_a_while(head: Head, socket: web.WebSocketResponse, request: web.Request) -> None:
+    await asyncio.sleep(0.5)
+    await ends(head, socket, request)
 
 
-async def for_ever() -> None:
+async def ends_unheard(head: Head, socket: web.WebSocketResponse, request: web.Request) -> None:
+    """The link is dead, which nobody has been told, and others work."""
+    head.status = "SUCCEEDED"
     await asyncio.sleep(1000)
 
 
-async def gone() -> None:
-    raise aiohttp.ServerDisconnectedError
+async def is_cut(head: Head, socket: web.WebSocketResponse, request: web.Request) -> None:
+    assert request.transport
+    request.transport.abort()
 
 
-async def no_websockets() -> None:
-    request: Any = types.SimpleNamespace(real_url="http://head")
-    raise aiohttp.WSServerHandshakeError(request, (), status=403)
+async def is_cut_as_it_ends(head: Head, socket: web.WebSocketResponse, request: web.Request) -> None:
+    head.status = "SUCCEEDED"
+    await is_cut(head, socket, request)
 
 
-def followed_by(job: Linked, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(ray_jobs, "SILENT_S", 0.05)
-    monkeypatch.setattr(ray_jobs, "ANSWERS_WITHIN_S", 0.2)
-    return list(ray_jobs._tailed(job, "job"))  # type: ignore[arg-type]
+async def says_no_more(head: Head, socket: web.WebSocketResponse, request: web.Request) -> None:
+    await asyncio.sleep(1000)
 
 
-@pytest.mark.parametrize(("then", "is_asked"), [(at_once, False), (for_a_while, True)])
-def test_a_job_that_is_silent_for_a_while_is_followed_on(
-    then: Callable[[], Awaitable[None]], is_asked: bool, monkeypatch: pytest.MonkeyPatch
+async def answers_no_more(head: Head, socket: web.WebSocketResponse, request: web.Request) -> None:
+    head.status = "silent"
+    await asyncio.sleep(1000)
+
+
+def followed_by(head: Head, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(ray_jobs, "SILENT_S", 0.1)
+    monkeypatch.setattr(ray_jobs, "LOOKED_AT_EVERY", 3)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with head.serving() as url:
+        monkeypatch.setenv("RAY_API_SERVER_ADDRESS", url)
+        return list(ray_jobs._tailed(private_ray.client_of(url, within_s=1), "job"))
+
+
+@pytest.mark.parametrize("then", [ends, ends_after_a_while, ends_unheard, is_cut_as_it_ends])
+def test_a_job_is_followed_to_its_end_whatever_the_link_does(
+    then: Callable[..., Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Linked(then)
-    assert followed_by(job, monkeypatch) == ["one", "two"]
-    assert bool(job.asked) == is_asked
-
-
-def never() -> str:
-    time.sleep(1000)
-    return ""
-
-
-def refuses() -> str:
-    raise requests.ConnectionError("Connection refused")
+    head = Head(then)
+    assert followed_by(head, monkeypatch) == ["one", "two"]
+    assert head.asked
 
 
 @pytest.mark.parametrize(
-    ("then", "answers", "says"),
+    ("then", "log", "says"),
     [
-        (for_ever, never, "it has said nothing for"),
-        (for_ever, refuses, "Connection refused"),
-        (gone, refuses, "Server disconnected"),
-        (no_websockets, refuses, r"must let WebSockets pass \(status 403\)"),
+        (is_cut, "one\ntwo\n", "the link was cut, and job goes on"),
+        (says_no_more, "one\ntwo\nthree\nfour\n", "nothing comes over the link any more"),
+        (answers_no_more, "one\ntwo\n", "[Tt]imed out"),
     ],
 )
 def test_whoever_follows_is_told_that_the_link_is_gone(
-    then: Callable[[], Awaitable[None]], answers: Callable[[], str], says: str, monkeypatch: pytest.MonkeyPatch
+    then: Callable[..., Awaitable[None]], log: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises((ConnectionError, requests.ConnectionError), match=says):
-        followed_by(Linked(then, answers), monkeypatch)
+    head = Head(then)
+    head.log = log
+    with pytest.raises((ConnectionError, requests.RequestException), match=says):
+        followed_by(head, monkeypatch)
+
+
+def test_what_lets_no_websockets_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = Head(ends)
+    head.status = "refused"
+    with pytest.raises(ConnectionError, match=r"must let WebSockets pass \(status 403\)"):
+        followed_by(head, monkeypatch)
+
+
+class Gone(Jobs):
+    """A cluster that takes no question back: the link is gone."""
+
+    def get_job_status(self, job: str) -> str:
+        raise requests.ReadTimeout("Read timed out")
+
+
+def test_a_question_that_is_taken_back_where_nobody_answers_is_left() -> None:
+    ray_jobs._forget(Gone([], is_heard=True), "job")  # type: ignore[arg-type]

@@ -43,13 +43,21 @@ SECRETS = [
     *("HOROVOD_SECRET_KEY", "OPENAI_APIKEY", "db.password", "apiKey"),
     *("DB_PASS", "API_KEYS", "APP_SECRETS", "HF_TOKEN1", "PASSWORD2", "KEY_PASSCODE", "AccountKey"),
     *("GITHUB_PAT", "SESSION_COOKIE", "JWT", "X_BEARER", "SSHPASS", "SMTPPASS", "LDAP_BINDPW", "DB_PW"),
-    *("MY_CREDS", "DISCORD_WEBHOOK", "TEAMS_WEBHOOK_URL"),
+    *(
+        "MY_CREDS",
+        "DISCORD_WEBHOOK",
+        "TEAMS_WEBHOOK_URL",
+        "SLACK_WEBHOOKS",
+        "SLACK_WEBHOOK1",
+        "SLACKWEBHOOK",
+        "DBCREDS",
+    ),
 ]
 SETTINGS = [
     *("TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "SSH_AUTH_SOCK", "PWD"),
     *("AWS_SHARED_CREDENTIALS_FILE", "KEYBOARD", "AUTHOR", "MAX_TOKENS", "TF_XLA_FLAGS", "HOROVOD_CYCLE_TIME", "_"),
     *("xla_dump_hlo_pass_re", "PASSES", "SORT_KEY", "PAD_TOKEN", "PATH", "COMPAT", "NCCL_BYPASS", "COMPASS"),
-    *("STEP_W", "TOP_W", "SACRED", "HOOKS"),
+    *("STEP_W", "TOP_W", "SACRED", "HOOKS", "WEBHOOK_PORT", "WEBHOOK_PATH"),
 ]
 
 
@@ -66,7 +74,13 @@ def test_a_name_that_only_sounds_like_a_secret_is_none(name: str) -> None:
     assert redact.masked(f"{name}={VALUE}") == f"{name}={VALUE}"
 
 
-@pytest.mark.parametrize(("name", "value"), [("MAX_TOKEN", "128"), ("HOROVOD_CACHE_KEY", "1"), ("HTTP_AUTH", "off")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("MAX_TOKEN", "128"), ("HOROVOD_CACHE_KEY", "1"), ("HTTP_AUTH", "off")),
+        *(("WEBHOOK_ENABLED", "1"), ("WEBHOOK_RETRIES", "3")),
+    ],
+)
 def test_a_number_or_a_switch_is_no_key(name: str, value: str) -> None:
     assert not redact.is_secret(name, value)
     assert redact.is_secret("PASSWORD", value)
@@ -99,6 +113,9 @@ def test_a_password_may_be_a_number_and_a_switch_is_none(name: str, value: str) 
         (f"https://{'0f' * 16}@o1.ingest.sentry.io/7", "https://***@o1.ingest.sentry.io/7"),
         ("ssh://a-user-with-a-long-name@host/x", "ssh://a-user-with-a-long-name@host/x"),
         (f"https://hooks.slack.com/services/T0/B0/{'x' * 24}", "https://***"),
+        (f"https://hooks.slack.com/workflows/T0/A0/1/{'x' * 24}", "https://***"),
+        (f"https://discord.com/api/v10/webhooks/1/{'x' * 24} said 404", "https://*** said 404"),
+        (f"'https://x.webhook.office.com/webhookb2/{'x' * 24}@1/IncomingWebhook/2'", "'https://x.***'"),
         ("MY_PWD=/home/me", "MY_PWD=/home/me"),
         (f"MY_PWD={VALUE}", "MY_PWD=***"),
     ],

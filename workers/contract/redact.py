@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 HIDDEN = "***"
 SECRET = re.compile(
-    r"(passwords?|passwd|passphrase|passcode|pwd|secrets?|credentials?|\bcreds?)\d*$"
+    r"(passwords?|passwd|passphrase|passcode|pwd|secrets?|credentials?|(?<!sa)creds?)\d*$"
 )  # ends a word of a name
+WEBHOOK = re.compile(r"webhooks?\d*$")  # ends a word: its address is all that it takes
 PASS = re.compile(r"((?<!by)(?<!com)pass|pw)\d*$")  # ends the last word: of DB_PASS, SSHPASS
 OF_ACCESS = re.compile(r"(api|access|account|private|secret)keys?\d*$")  # ends a name, in one word or two
 KEY = re.compile(r"(token|(api|access|account|auth|private|secret)keys?)\d*$|^(keys?|auth|oauth|authorization)\d*$")
@@ -28,7 +29,8 @@ SENT = re.compile(  # with a request
 )
 KNOWN = re.compile(
     r"\b(hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|hooks\.slack\.com/services/[\w/]{20,}|discord(?:app)?\.com/api/webhooks/[\w/-]{20,}|npm_\w{30,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
+    r"|hooks\.slack\.com/(?:services|workflows|triggers)/[\w/]{20,}|webhook\.office\.com/[^\s\"']{20,}"
+    r"|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/[\w/-]{20,}|npm_\w{30,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
     r"|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
 )
@@ -40,9 +42,8 @@ def is_secret(name: str, value: object = None) -> bool:
     """Say whether a variable's name says that its value is secret. A number or a switch is no token: `MAX_TOKEN=128`,
     a switch no password: `TWO_PASS=1`."""
     words = re.findall(r"[a-z0-9]+", name.lower())
-    if "webhook" in words:  # its address is all that it takes
-        return True
-    if name in FOLDERS or not words or words[-1] in ABOUT_ONE:
+    is_webhook = any(map(WEBHOOK.search, words))
+    if name in FOLDERS or not words or (words[-1] in ABOUT_ONE and not (is_webhook and words[-1] == "url")):
         return False
     if words[-1] == "pwd" and str(value).startswith("/"):  # a folder, as the shell's is
         return False
@@ -55,7 +56,7 @@ def is_secret(name: str, value: object = None) -> bool:
     if PASS.search(words[-1]) or OF_ACCESS.search("".join(words[-2:])):
         return True
     is_number = value is not None and SETTING.fullmatch(str(value))
-    return not is_number and (words[-1] in ENDS or any(map(KEY.search, words)))
+    return not is_number and (is_webhook or words[-1] in ENDS or any(map(KEY.search, words)))
 
 
 def shown(name: str, value: str) -> str:

@@ -46,7 +46,7 @@ def _file(name: str, own: dict[str, Any], store: str) -> tuple[str, tuple[str, .
         return whole, tuple(own["overrides"])
     noted = NOTE.search(own["note"])
     if not noted or noted[1].endswith(description.CUT):
-        rule = "must have the sweep's file among the artifacts of its run, or in its note, to be reported without its ledger"
+        rule = "must have the sweep's file, as an artifact of its run or in its note, to be reported without its ledger"
         got = "a part of it" if noted else "another note" if own["note"] else "no note"
         raise InputError("tracking store", [Mistake(name, rule, got)])
     return noted[1], tuple(own["overrides"] if own["overrides"] is not None else (noted[2] or "").split())

@@ -290,7 +290,7 @@ def test_a_sweep_without_its_ledger_is_reported_from_the_store(
         assert main.main(["report", "small"]) == 2
         said = capfd.readouterr().err
         assert (
-            "must have the sweep's file among the artifacts of its run, or in its note, to be reported without its ledger,"
+            "must have the sweep's file, as an artifact of its run or in its note, to be reported without its ledger,"
             f" but got {got}" in said
         )
 

@@ -179,7 +179,9 @@ def test_failures_say_nothing_of_memory() -> None:
 
 
 def test_an_inference_is_no_witness() -> None:
-    feasibility = learned(record(trial(64), outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64")))
+    feasibility = learned(
+        record(trial(64), outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64"))
+    )
     assert not feasibility.is_ruled_out(trial(128))
 
 
@@ -217,7 +219,9 @@ def test_one_cell_in_eight_is_checked_until_there_are_three() -> None:
 def test_a_check_that_completes_refutes_its_witness_and_frees_what_that_had_ruled_out() -> None:
     feasibility = learned(short(trial(64)), short(trial(512)))
     for at in (trial(128), trial(256, 4), trial(1024)):
-        feasibility.tell(record(at, outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64")))
+        feasibility.tell(
+            record(at, outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64"))
+        )
     assert feasibility.freed() == []
     feasibility.tell(completed(trial(300)))
     assert {at.trial for at in feasibility.freed()} == {trial(128).trial, trial(256, 4).trial}
@@ -230,7 +234,9 @@ def test_a_witness_that_comes_after_its_refutation_never_stands() -> None:
     feasibility = learned(completed(trial(300)), short(trial(64)))
     assert not feasibility.is_ruled_out(trial(128))
     assert feasibility.freed() == []
-    feasibility.tell(record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64")))
+    feasibility.tell(
+        record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64"))
+    )
     assert [at.trial for at in feasibility.freed()] == [trial(128).trial]
 
 

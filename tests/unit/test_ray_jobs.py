@@ -447,11 +447,15 @@ class Head:
         port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{port}"
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            for task in asyncio.all_tasks(loop):  # those that sleep
+                loop.call_soon_threadsafe(task.cancel)
+            asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
 
 async def ends(head: Head, socket: web.WebSocketResponse, request: web.Request) -> None:

@@ -320,6 +320,7 @@ def test_hosts_are_served_nothing_that_other_code_or_other_files_have_measured(
     assert files["first"] == files["first-3"] != files["first-4"]
 
 
+@pytest.mark.long  # a long cycle in one machine does as much to the shares: tests/integration/test_limits.py
 def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Laptop) -> None:
     """One sweep, whose link changes; what was under way at a change counts for neither."""
     rates = (0, 200, 20)

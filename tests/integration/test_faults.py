@@ -150,6 +150,7 @@ def test_a_retry_runs_what_failed_and_nothing_else_into_the_same_runs(
     assert "Traceback" not in said()
 
 
+@pytest.mark.long  # tests/unit/test_gpu_hours.py has the budget, tests/cluster/test_hosts.py what is used again
 def test_an_edited_file_measures_what_is_new_until_the_budget_is_spent(cluster: Cluster) -> None:
     Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 1}\nrepeats: 1\n")
     assert cluster.driver("run", "small.yaml").wait(300) == 0, said()

@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fork_server")]
     ("seconds", "says", "part"),
     [
         # Beside which the network's own step, of some 20 ms, is little.
-        ({INPUT_S: 0.3, COMPUTE_S: 0.3}, "input-bound", "input"),
-        ({COMM_S: 0.3, COMPUTE_S: 0.3}, "communication-bound", "comm"),
+        ({INPUT_S: 0.2, COMPUTE_S: 0.2}, "input-bound", "input"),
+        ({COMM_S: 0.2, COMPUTE_S: 0.2}, "communication-bound", "comm"),
         ({COMPUTE_S: 0.6}, "compute-bound", "compute"),
     ],
 )
@@ -77,7 +77,12 @@ def with_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", causes.CAUSES)
+EACH_TIME = ("delayed images, a third", "a long cycle")  # one of each part: each cause takes more than a minute
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in EACH_TIME else pytest.mark.long) for name in causes.CAUSES]
+)
 def test_a_real_cause_has_about_the_share_that_removing_it_gives_and_no_other_is_named(
     name: str, with_images: Path
 ) -> None:

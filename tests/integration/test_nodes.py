@@ -100,6 +100,7 @@ def test_a_trial_whose_node_dies_runs_on_another(cluster: Cluster) -> None:
     assert len(written("attempt")) == 1
 
 
+@pytest.mark.long  # tests/unit/test_in_process.py has what no node is left for; the test above a node that dies
 def test_what_a_shrunken_cluster_can_t_hold_is_lost_and_the_rest_measured(cluster: Cluster) -> None:
     axes = "space: {batch_size: 8, gpus: [1, 2], placement: spread}\nrepeats: 2\nwait_for_nodes_min: 0.05\n"
     Path("small.yaml").write_text(LONG.replace("repeats: 1\n", "") + axes)

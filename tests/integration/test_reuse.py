@@ -23,7 +23,8 @@ from tests.integration.clusters import eventually
 from workers.workloads.images import checkpoint
 from workers.workloads.images.checkpoint import Kept
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
+# Long: tests/cluster/test_hosts.py edits the loop and the files on hosts, tests/unit/test_reuse.py all the rest.
+pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINTS = Path("results/small/checkpoints")

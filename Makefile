@@ -10,11 +10,16 @@ help:
 	@echo "make bench  our claims against the alternatives, into benchmarks/results.json and README (ONE=launch: one;"
 	@echo "            ONE=--go-on: those that the last run has not come to; some need root)"
 	@echo "make claims README's table of claims, from benchmarks/results.json and the code as it is"
-	@echo "make setup  what all of the above do first: the environment in .venv (GPU=1 for GPU nodes)"
+	@echo "make setup  what all of the above do first: the environment in .venv (GPU=1 for GPU nodes, TORCH=1 with PyTorch)"
 	@echo "make clean  remove the environment"
 
-# Everything stands in .venv once this stamp is there; only a change of what it was made from makes it again.
+# Everything stands in .venv once this stamp is there; a change of what it was made from makes it again, and so does a
+# GPU=… or TORCH=… that is not the one in the stamp.
 READY := .venv/ready
+STAMP := $(shell cat .venv/ready 2>/dev/null)
+ifneq ($(filter-out $(STAMP),$(GPU:%=GPU=%) $(TORCH:%=TORCH=%)),)
+.PHONY: $(READY)
+endif
 $(READY): pyproject.toml scripts/setup
 	@scripts/setup
 setup: $(READY)

@@ -27,7 +27,8 @@ Floats = NDArray[np.float64]
 
 
 def shortest(nodes: int, slots: int, seconds: Mapping[Gang, float]) -> float:
-    """For gangs of these kinds, with the sum of their seconds, on so many nodes of so many slots."""
+    """Return the shortest time for gangs of these kinds, with the sum of their seconds, on so many nodes of so many
+    slots."""
     gangs = tuple(sorted(seconds))
     search = PatternSearch(nodes, slots, gangs)
     needed = np.array([seconds[gang] for gang in gangs])
@@ -63,7 +64,7 @@ class PatternSearch:
         self._levels = [np.searchsorted(free, [level, level + 1]) for level in range(1, nodes * slots + 1)]
 
     def best(self, prices: Floats) -> tuple[float, Floats]:
-        """What it is worth, and how many of each kind of gang it has."""
+        """Return what it is worth, and how many of each kind of gang it has."""
         worth = np.zeros(self._states)
         for first, end in self._levels:
             if first < end:
@@ -87,7 +88,7 @@ def _free(state: State) -> int:
 
 @functools.cache
 def placed(state: State, gang: Gang) -> tuple[State, ...]:
-    """The states that a gang can leave behind."""
+    """Return the states that a gang can leave behind."""
     return tuple(set(_placed(state, gang, (0,) * len(state))))
 
 

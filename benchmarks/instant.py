@@ -83,13 +83,15 @@ def held_kb() -> float:
 
 
 def ours(trials: int, clock: Clock) -> dict[str, Any]:
-    """All that a sweep does, but for its table, through Tune."""
+    """All that a sweep does, but for its table, through Tune. All hear of it that hear of a sweep on a cluster."""
     from rich.console import Console
 
-    from sweeps.record import ledger
+    from sweeps.record import ownership
     from sweeps.run import executor, forecast
+    from sweeps.run.metrics import Meter
     from sweeps.run.progress import SweepProgress
     from sweeps.run.ray_tune import RayTune
+    from sweeps.run.status import StatusWriter
     from sweeps.run.tracker import Tracker
     from sweeps.scheduling.cache import Cache
     from sweeps.scheduling.engine import Engine
@@ -112,13 +114,14 @@ def ours(trials: int, clock: Clock) -> dict[str, Any]:
     assert len(planned.trials) == trials
     machine = simulated.parse(SHAPE)
     with ray_cluster.connected(None, cpus=1):
-        book = ledger.create(planned, text, simulated=SHAPE)
+        book = ownership.create(planned, text, simulated=SHAPE)
         durations = forecast.learned(machine, is_real=False)
         engine = Engine(lambda _: Listed(planned.trials), durations, Feasibility(), Cache())
-        progress = SweepProgress(trials, plan.namer(planned.spec), Console(file=io.StringIO()))
+        progress = SweepProgress(trials, plan.namer(planned.spec), Console(file=io.StringIO()), "GPU-hours")
         tracker = Tracker(book.facts)
+        observers = [progress, tracker, StatusWriter(book.facts, book.paths, engine), Meter(book.facts, engine)]
         tune = RayTune(book.facts, book.paths, Simulated(machine.nodes))
-        assert executor.carry_out(engine, book, tune, [progress, tracker, EndClock()])
+        assert executor.carry_out(engine, book, tune, [*observers, EndClock()])
         assert not tracker.close(is_complete=True)
         found = clock.readings()
         with contextlib.closing(sqlite3.connect(store_file())) as database:

@@ -140,7 +140,7 @@ TOO_SHORT = {f"calm_then_stall_{name}" for name in ("50_x1.5", "50_x2", "50_x3",
 
 
 def warmup(rng: Generator, n: int) -> Steps:
-    """What the steps are multiplied with: a quarter begins slower."""
+    """Return what the steps are multiplied with: a quarter begins slower."""
     factors = np.ones(n)
     if rng.random() < 0.25:
         length, excess = rng.integers(1, 31), rng.uniform(0.2, 1.0)
@@ -162,7 +162,7 @@ class TraceTrial:
 
 
 def sequence(name: str, number: int) -> list[TraceTrial]:
-    """What trials of one family come to, one after the other."""
+    """Return what trials of one family come to, one after the other."""
     named = FAMILIES[name]
     rng = np.random.default_rng([SEED, list(FAMILIES).index(name), number])
     change = int(rng.choice(FIRST_CHANGED)) if named.is_late else 0
@@ -193,7 +193,7 @@ def is_right(family: Family, mean_ms: float, half_width_ms: float) -> bool:
 
 
 def stop(trace: Steps, known: Known) -> int:
-    """The steps after which it is decided: asked at every look."""
+    """Return the steps after which it is decided: asked at every look."""
     n = 1
     while steady.decide(trace[:n], RULE, known).kind == "go on":
         n = steady.next_look(n, RULE, known)
@@ -276,7 +276,7 @@ def extremes(covering: Sequence[GroupSummary]) -> dict[str, float]:
 
 
 def judged(name: str, trials: Sequence[TraceTrial]) -> tuple[dict[str, float], dict[str, str]]:
-    """The figures of a family, and their bounds."""
+    """Return the figures of a family, and their bounds."""
     family = FAMILIES[name]
     first = GroupSummary([trial for trial in trials if trial.since == 0])
     later = GroupSummary([trial for trial in trials if trial.since > 0])

@@ -15,14 +15,18 @@ all the times.
 - *Measuring share*: the sum of that over the trials, over the time from the first trial's start to the end of the
   command, table included. What is before is set-up, once a sweep: Ray, the store and the fork server's TensorFlow.
 - *Window share*: the same of the windows alone, from which throughput comes.
+- *Trial steps*: those of warm-up and window, and those that count in blocks; the most of any trial. Longer trials would
+  raise the measuring share for nothing, so this is bounded too: 64 as the demo asks, and in blocks as many as two ranks
+  need that wait for images.
 
 Trials that don't run on this machine, as bf16 where the processor does not compute it, measure nothing. What they take
 is in the time that the shares are of.
 
 **Instant trials** (see `instant`): the whole control plane on a simulated gang beside Tune on its own, one trial at a
 time, a reused actor and the same placement group in both, in processes of their own that take turns. Ours does more: it
-makes up a measurement of every trial, reads it, decides on it, and puts it on disk before it counts. What brings trials
-to MLflow, on SQLite, runs beside it. Tune on its own has no store. A turn's ratio is that of its two paces, once each
+makes up a measurement of every trial, reads it, decides on it, and puts it on disk before it counts; progress, status,
+metrics and the tracker hear of each, as in a driver on a cluster. What brings trials to MLflow, on SQLite, runs beside
+it. Tune on its own has no store. A turn's ratio is that of its two paces, once each
 has warmed up.
 
 Then 10,000 of ours in one sweep: `stored` is the pace until the store has the last of them, and `waited` how long a
@@ -56,6 +60,15 @@ DEMO = HERE.parent / "search_spaces" / "demo.yaml"
 DATA = ["data", "make", "data/demo", "--images", "512", "--shards", "4", "--size", "160x120", "--classes", "10"]
 WARM, TRIALS = 100, 400  # of the pace
 FROM, MANY = 1000, 10_000  # of the memory
+BOUNDS = {
+    "turnaround_s": "<= 1.5",
+    "measuring_share": ">= 0.75",
+    "trial_steps": "<= 172",
+    "pace_over_tune": ">= 1",
+    "stored_a_second": ">= 100",
+    "waited_s": "<= 5",
+    "memory_growth": "<= 1.03",  # as a test has it of hundreds
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +80,11 @@ class TrialSeconds:
     follows_alike: bool
     window_s: float
     measuring_s: float
+    steps: int
 
 
 def demo() -> tuple[list[TrialSeconds], float]:
-    """Its trials, and the seconds from the start of the first to the end of the command."""
+    """Return the demo's trials, and the seconds from the start of the first to the end of the command."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"SWEEP_RESULTS": f"{folder}/results", "PYTHONPATH": str(HERE.parent)}
         for name in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
@@ -91,7 +105,8 @@ def demo() -> tuple[list[TrialSeconds], float]:
 
 
 def spent(records: Sequence[TrialRecord]) -> list[TrialSeconds]:
-    """Of the trials that measured. Those that a gang found infeasible come before the next one all the same."""
+    """Return the seconds of the trials that measured. Those that a gang found infeasible come before the next one all
+    the same."""
     found = []
     ran = [record for record in records if record.outcome.granted]
     for before, record in zip([None, *ran], ran, strict=False):
@@ -108,6 +123,7 @@ def spent(records: Sequence[TrialRecord]) -> list[TrialSeconds]:
                 follows_alike=before is not None and before.config.gpus == record.config.gpus,
                 window_s=ends_at - min(rank.window_at[0] for rank in ranks),
                 measuring_s=ends_at - built_at + max(map(explaining_s, ranks)),
+                steps=record.config.warmup_steps + record.config.measured_steps + max(map(explaining_steps, ranks)),
             )
         )
     return found
@@ -115,6 +131,10 @@ def spent(records: Sequence[TrialRecord]) -> list[TrialSeconds]:
 
 def explaining_s(rank: RankReport) -> float:
     return sum(sum(times) for rounds in rank.without_ms.values() for times in rounds) / 1e3
+
+
+def explaining_steps(rank: RankReport) -> int:
+    return sum(len(times) for rounds in rank.without_ms.values() for times in rounds)
 
 
 def instant(which: str, trials: int, every: int = 0) -> dict[str, Any]:
@@ -140,8 +160,10 @@ def main(turns: int) -> int:
     trials, wall_s = demo()
     after = [one.turnaround_s for one in trials if one.turnaround_s]
     measuring, window = (sum(getattr(one, part) for one in trials) / wall_s for part in ("measuring_s", "window_s"))
+    steps = max(one.steps for one in trials)
     alike, switched = median_of(trials, True), median_of(trials, False)
     print(f"demo: {len(trials)} trials in {wall_s:.0f} s, {measuring:.0%} measuring, {window:.0%} in the windows")
+    print(f"none takes more than {steps} steps")
     print(
         f"from a trial's end to the next one's first step done: median {statistics.median(after):.2f} s, "
         f"{alike:.2f} after a gang of the same size, {switched:.2f} after one of another, at worst {max(after):.2f}"
@@ -169,6 +191,8 @@ def main(turns: int) -> int:
         "turnaround_switched_s": switched,
         "measuring_share": measuring,
         "window_share": window,
+        "demo_s": wall_s,
+        "trial_steps": steps,
         "turns": turns,
         "ours_a_second": statistics.median(ours for ours, _ in paces),
         "tune_a_second": statistics.median(tunes for _, tunes in paces),
@@ -179,15 +203,7 @@ def main(turns: int) -> int:
         "waited_s": many["waited_s"],
         "memory_growth": growth,
     }
-    bounds = {
-        "turnaround_s": "<= 1.5",
-        "measuring_share": ">= 0.75",
-        "pace_over_tune": ">= 1",
-        "stored_a_second": ">= 100",
-        "waited_s": "<= 5",
-        "memory_growth": "<= 1.1",
-    }
-    return conclude("overhead", figures=figures, bounds=bounds)
+    return conclude("overhead", figures=figures, bounds=BOUNDS)
 
 
 if __name__ == "__main__":

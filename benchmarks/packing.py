@@ -79,7 +79,7 @@ def cluster(gpus: int, slots: int = SLOTS) -> list[Node]:
 
 
 def grid(seed: int, gpus: int, isolation: Isolation) -> list[WorkItem]:
-    """The cells as drawn, once a repeat."""
+    """Return the cells as drawn, once a repeat."""
     drawn = random.Random(f"{seed} {gpus} {isolation}")
     cells = []
     for cell in range(CELLS):
@@ -97,14 +97,14 @@ def grid(seed: int, gpus: int, isolation: Isolation) -> list[WorkItem]:
 
 
 def planned(works: Sequence[WorkItem], seed: int) -> list[WorkItem]:
-    """In rounds, each in random order, as `plan` has it."""
+    """Return the trials in rounds, each in random order, as `plan` has it."""
     drawn = random.Random(seed)
     rounds = ([work for work in works if work.trial.repeat == repeat] for repeat in range(REPEATS))
     return [work for these in rounds for work in drawn.sample(these, len(these))]
 
 
 def in_blocks(works: Sequence[WorkItem], seed: int) -> list[WorkItem]:
-    """In rounds, in random order within blocks of one GPU count, themselves in random order."""
+    """Return the trials in rounds, in random order within blocks of one GPU count, themselves in random order."""
     drawn = random.Random(seed)
     ordered = []
     for repeat in range(REPEATS):
@@ -118,7 +118,8 @@ def in_blocks(works: Sequence[WorkItem], seed: int) -> list[WorkItem]:
 
 
 class LargestFirst(Packing):
-    """In every round the gangs with the most ranks on a node first, of these those on the most nodes."""
+    """An order in which every round has the gangs with the most ranks on a node first, of these those on the most
+    nodes."""
 
     def _order(self) -> list[_Waiting]:
         groups = [group for group in self._shapes.values() if group.queue and group.blocked]
@@ -134,7 +135,8 @@ class Ran:
 
 
 def packed(nodes: Sequence[Node], works: Sequence[WorkItem], packing: Packing | None = None) -> list[Ran]:
-    """By the engine, which learns durations from what has ended; with its own packing, or another."""
+    """Return what the engine makes of it, which learns durations from what has ended, with its own packing or
+    another."""
     engine = Engine(
         lambda _: Listed([work.trial for work in works]), Durations(lambda _: TYPICAL_S), Feasibility(), Cache()
     )
@@ -156,7 +158,7 @@ def packed(nodes: Sequence[Node], works: Sequence[WorkItem], packing: Packing | 
 
 
 def tuned(nodes: Sequence[Node], works: Sequence[WorkItem]) -> list[Ran]:
-    """In Tune's own order, as a model has it."""
+    """Return what Tune's own order makes of it, as a model has it."""
     pending = list(works)
     named = arrangements.idle(nodes)
     free = dict(named)
@@ -202,7 +204,7 @@ def makespan(ran: Sequence[Ran]) -> float:
 
 
 def first_round(ran: Sequence[Ran]) -> float:
-    """The part of the makespan by which every cell has been measured."""
+    """Return the part of the makespan by which every cell has been measured."""
     ends: dict[int, float] = {}
     for one in ran:
         ends[one.work.cell] = min(one.end, ends.get(one.work.cell, math.inf))
@@ -210,7 +212,8 @@ def first_round(ran: Sequence[Ran]) -> float:
 
 
 def size_and_start(sweeps: Sequence[Sequence[Ran]], nodes: Sequence[Node]) -> float:
-    """The mean correlation of a trial's size with its start over all rounds: of two sizes the one farther from zero."""
+    """Return the mean correlation of a trial's size with its start over all rounds: of two sizes the one farther from
+    zero."""
     sizes: list[Callable[[TrialConfig], int]] = [lambda trial: trial.gpus]
     if len(nodes) > 1:
         sizes.append(lambda trial: len(arrangements.arrangement(trial, nodes)))
@@ -248,7 +251,7 @@ def agreement() -> tuple[float, float]:
 
 
 def least(nodes: Sequence[Node], works: Sequence[WorkItem]) -> float:
-    """That any schedule takes."""
+    """Return the time that any schedule takes at least."""
     seconds: Counter[tuple[int, ...]] = Counter()
     for work in works:
         ranks = arrangements.arrangement(work.trial, nodes)

@@ -32,7 +32,7 @@ os.environ |= {
 
 
 def first_allreduce() -> float:
-    """What every rank of both peers runs: when the last of them had TensorFlow and Horovod at work."""
+    """Return what every rank of both peers runs: when the last of them had TensorFlow and Horovod at work."""
     import horovod.tensorflow as hvd
     import tensorflow as tf
 

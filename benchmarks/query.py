@@ -63,9 +63,9 @@ def main() -> int:
             populate(Path("mlflow.db"), size)
             with served() if args.http else contextlib.nullcontext(f"sqlite:///{Path('mlflow.db').absolute()}") as uri:
                 os.environ |= {"MLFLOW_TRACKING_URI": uri, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
-                found = asked("both", size, args.whole) | asked("memory", size)
+                found = timed("both", size, args.whole) | timed("memory", size)
                 if not args.http:
-                    found |= asked("changed", size)
+                    found |= timed("changed", size)
         first, again = found["search_s"] / found["first_s"], found["search_s"] / found["again_s"]
         figures |= {f"first_{size}": first, f"first_s_{size}": found["first_s"], f"search_s_{size}": found["search_s"]}
         figures |= {f"copy_{size}": again, f"copy_s_{size}": found["again_s"]}
@@ -81,8 +81,8 @@ def main() -> int:
     return conclude("query-http" if args.http else "query", figures, bounds)
 
 
-def asked(what: str, size: int, is_whole: bool = False) -> dict[str, float]:
-    """In a process of its own."""
+def timed(what: str, size: int, is_whole: bool = False) -> dict[str, float]:
+    """Ask in a process of its own."""
     command = [sys.executable, str(HERE / "query.py"), "--side", what, "--sizes", str(size), *["--whole"] * is_whole]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -142,7 +142,7 @@ def pages(client: Any, experiments: list[str], wanted: str, count: int) -> tuple
 
 
 def expected(run: Any) -> tuple[Any, ...]:
-    """A trial's values, column by column, from what MLflow says."""
+    """Return a trial's values, column by column, from what MLflow says."""
     tags, params, metrics = run.data.tags, run.data.params, run.data.metrics
     return (
         *(tags.get(f"sweep.{name}", "") for name in ("cell", "outcome", "kind", "message", "hardware", "software")),
@@ -220,7 +220,7 @@ def gauge() -> Iterator[list[float]]:
 
 
 def populate(path: Path, size: int) -> None:
-    """As the tracker writes them, without asking it."""
+    """Write runs as the tracker writes them, without asking it."""
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{path.absolute()}")

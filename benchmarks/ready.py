@@ -6,11 +6,11 @@ import time
 
 from workers.contract.messages import RankReport, StepRecord, TrialConfig
 from workers.contract.ranks import Seat, Voice
-from workers.strategies.ring import joined
+from workers.strategies.horovod import joined
 
 
 def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
-    """A TensorFlow op, an allreduce, the time."""
+    """Run a TensorFlow op and an allreduce, and tell the time."""
     import tensorflow as tf
 
     voice.beat("ring")

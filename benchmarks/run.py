@@ -7,8 +7,11 @@ next one runs; the exit code is 1 in the end. One that this machine can't run is
 Arguments behind `--` go to the benchmark; its result is then marked, since README's claim is what the benchmark does by
 itself. A benchmark that is started by hand keeps nothing.
 
-Each result is written as soon as its benchmark ends. `--go-on` takes up the latest run where it was broken off: what it
-has measured of the code as it is now is not measured again.
+Each result is written as soon as its benchmark ends. `--go-on` takes up the latest run where it was broken off, on the
+same machine and with the same code: what it has measured is not measured again.
+
+Before each benchmark is taken how busy others keep the machine: what was measured beside them is kept and marked, and
+does not count as met. Before and after it the machine's pace is taken (`pace`), and told.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+import pace
 import results
 import table
 from claims import CLAIMS, Claim
@@ -46,18 +50,23 @@ def main(asked: Sequence[str], claims: Sequence[Claim] = CLAIMS, root: Path = RO
     before = results.read(root)
     began = now()
     chosen = shortest_first([by_name[name] for name in names] or claims, before)
+    machine = machine_here()
     if GO_ON in asked and before:
         began = max(result.run for result in before.values())
-        chosen = [claim for claim in chosen if not is_of(began, claim, before.get(claim.benchmark), root)]
+        of_run = [(claim, one) for claim in claims if (one := before.get(claim.benchmark)) and is_of(began, one)]
+        if why := unlike(of_run, machine, root):
+            print(f"the run of {began} {why}; leave {GO_ON} out to begin a new one", file=sys.stderr)
+            return 2
+        chosen = [claim for claim in chosen if claim not in [done for done, _ in of_run]]
     if not chosen:
         print("nothing is left")
         return 0
-    run = BenchmarkRun(root=root, began=began, commit=commit_at(root), machine=machine_here())
+    run = BenchmarkRun(root=root, began=began, commit=commit_at(root), machine=machine)
     failed, skipped = [], []
     for claim in chosen:
         print(f"\n{claim.benchmark}", flush=True)
         try:
-            result = run.result(claim, arguments)
+            result = run.result(claim, arguments, results.read(root).values())
         except SkippedError as why:
             skipped.append(f"{claim.benchmark}: skipped, its earlier result stays: {why}")
             continue
@@ -70,15 +79,23 @@ def main(asked: Sequence[str], claims: Sequence[Claim] = CLAIMS, root: Path = RO
 
 
 def shortest_first(claims: Sequence[Claim], found: Mapping[str, Result]) -> list[Claim]:
-    """By what each took the last time; what was never measured comes before all others."""
+    """Return the claims by what each took the last time; what was never measured comes before all others."""
     return sorted(claims, key=lambda claim: found[claim.benchmark].took_s if claim.benchmark in found else 0.0)
 
 
-def is_of(run: str, claim: Claim, result: Result | None, root: Path) -> bool:
-    """Whether this run has measured the claim, to its end and of the code as it is."""
-    if not result or result.run != run or not result.figures or result.arguments:
-        return False
-    return not results.changed(claim, result, root)
+def is_of(run: str, result: Result) -> bool:
+    """Whether it was measured in this run, to its end and as the claim is made."""
+    return result.run == run and bool(result.figures) and not result.arguments
+
+
+def unlike(of_run: Sequence[tuple[Claim, Result]], machine: str, root: Path) -> str:
+    """Return why a run can't go on here, in words: one run has one machine and one state of the code."""
+    for claim, result in of_run:
+        if result.machine != machine:
+            return f"had another machine: {result.machine}, not {machine}"
+        if files := results.changed(claim, result, root):
+            return f"has measured {claim.benchmark} of other code: {', '.join(files)} changed since"
+    return ""
 
 
 def split(asked: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -100,12 +117,15 @@ class BenchmarkRun:
     commit: str
     machine: str
 
-    def result(self, claim: Claim, arguments: tuple[str, ...]) -> Result:
+    def result(self, claim: Claim, arguments: tuple[str, ...], earlier: Iterable[Result]) -> Result:
         """Run a benchmark, show what it prints, and return its verdict with the circumstances."""
         code = results.digests(claim, self.root)
         busy = psutil.cpu_percent(LISTENING_S) / 100
+        before = pace.measured()
         date, began = now(), time.monotonic()
         verdict = self._verdict(claim, arguments)
+        took_s = time.monotonic() - began
+        after, pace_code = pace.measured(), results.digest(Path(pace.__file__))
         return Result(
             figures=verdict["figures"],
             bounds=verdict["bounds"],
@@ -114,12 +134,16 @@ class BenchmarkRun:
             arguments=arguments,
             run=self.began,
             date=date,
-            took_s=round(time.monotonic() - began, 3),
+            took_s=round(took_s, 3),
             commit=self.commit,
             machine=self.machine,
             busy_before=round(busy, 3),
             code=code,
             packages=results.packages(claim, self.root),
+            pace_before_ms=before,
+            pace_after_ms=after,
+            pace_best_ms=results.best_pace_ms((before, after), self.machine, pace_code, earlier),
+            pace_code=pace_code,
         )
 
     def _verdict(self, claim: Claim, arguments: tuple[str, ...]) -> dict[str, Any]:
@@ -146,6 +170,8 @@ def complaints(claim: Claim, result: Result) -> list[str]:
     found = [f"{claim.benchmark}: {name} is {result.figures[name]}, not {result.bounds[name]}" for name in result.unmet]
     if not result.figures:
         return [f"{claim.benchmark}: it did not run to its end"]
+    if why := results.disturbed(result):
+        found.append(f"{claim.benchmark}: {why}")
     if missing := sorted(claim.quoted() - result.figures.keys()):
         found.append(f"{claim.benchmark}: README quotes {', '.join(missing)}, but it prints no such figure")
     return found

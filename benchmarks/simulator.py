@@ -114,7 +114,8 @@ def rows() -> list[FitRow]:
 
 
 def fit(rows: Sequence[FitRow], loss: Loss = "soft_l1") -> Numbers:
-    """The numbers whose predictions of these rows are nearest, as logarithms of what is predicted over published."""
+    """Return the numbers whose predictions of these rows are nearest, as logarithms of what is predicted over
+    published."""
 
     def misses(values: Sequence[float]) -> list[float]:
         numbers = _numbers(values)

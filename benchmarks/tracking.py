@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from query import gauge, served
-from sweeps.record import ledger
+from sweeps.record import ownership
 from sweeps.record.ledger import SweepFacts, TrialRecord
 from sweeps.run.tracker import Tracker
 from sweeps.spec import plan, sweep_file
-from sweeps.store import tracking
+from sweeps.store import access, tracking
 from verdicts import conclude
 from workers.contract.messages import Measurement, RankReport, StepRecord, TrialOutcome
 
@@ -60,7 +60,7 @@ def main() -> int:
     for where in ("local",) if args.local else ("local", "http"):
         with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
             store = f"sqlite:///{Path('mlflow.db').absolute()}"
-            tracking.client(store).search_experiments()
+            access.client(store).search_experiments()
             with contextlib.nullcontext(store) if where == "local" else served() as uri:
                 os.environ["MLFLOW_TRACKING_URI"] = uri
                 found = measured(args.trials, args.slow if where == "local" else 1)
@@ -81,7 +81,7 @@ def measured(count: int, slow: int) -> dict[str, float]:
     mlflow.set_tracking_uri(os.environ["MLFLOW_TRACKING_URI"])
     trials = records()
     store = tracking.Store(facts())
-    client = tracking.client()
+    client = access.client()
     experiment = client.create_experiment("others")
     mlflow.set_experiment("others")
     took: dict[str, list[float]] = {side: [] for side in ("ours", "plain", "fluent", "callback", "handed")}
@@ -99,7 +99,7 @@ def measured(count: int, slow: int) -> dict[str, float]:
             with gauge() as spent:
                 write(content)
             took[side] += spent
-    book = ledger.create(plan.plan(sweep_file.parse(SWEEP, "traced")), SWEEP)
+    book = ownership.create(plan.plan(sweep_file.parse(SWEEP, "traced")), SWEEP)
     book.begin()
     tracker = Tracker(book.facts)
     tracker.ready()
@@ -142,7 +142,7 @@ def records() -> list[TrialRecord]:
 
 
 def sent(store: tracking.Store, record: TrialRecord) -> Sent:
-    """What ours writes of a trial."""
+    """Send what ours writes of a trial."""
     entry = store.entry(record)
     series: dict[str, list[tuple[int, float]]] = {}
     for name, value, step in entry.metrics:
@@ -169,7 +169,7 @@ def plain(client: Any, experiment: str, content: Sent) -> None:
 
 
 def fluent(content: Sent) -> None:
-    """As most scripts do it: a call a value."""
+    """Write a trial as most scripts do it: a call for each value."""
     import mlflow
 
     with mlflow.start_run(run_name=content.name):
@@ -185,7 +185,7 @@ def fluent(content: Sent) -> None:
 
 
 def callback(content: Sent) -> None:
-    """As `tune.run(callbacks=[MLflowLoggerCallback()])` calls it: a result a step."""
+    """Write a trial as `tune.run(callbacks=[MLflowLoggerCallback()])` does: a result for each step."""
     from ray.air.integrations.mlflow import MLflowLoggerCallback
 
     made = MLflowLoggerCallback(tracking_uri=os.environ["MLFLOW_TRACKING_URI"], experiment_name="callback",

@@ -40,7 +40,7 @@ class Mistake:
 
 
 def shown(value: object) -> str:
-    """A value as a user wrote it, cut where it gets long."""
+    """Return a value as a user wrote it, cut where it gets long."""
     text = "nothing" if value is None else "true" if value is True else "false" if value is False else str(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 

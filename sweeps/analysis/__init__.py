@@ -1,5 +1,5 @@
-"""What the trials mean: functions from DataFrame to DataFrame, by subject. (`study`, `publication` and
-`references` read files.)
+"""What the trials mean: functions from DataFrame to DataFrame, by subject. Only `study`, `publication` and
+`references` read files.
 
 alike      which cells may be compared, by what they were measured with
 means      a cell's figure is the mean over its repeats, with an interval
@@ -30,6 +30,7 @@ from sweeps.analysis.means import (
     best,
     cells,
     half_width,
+    log_spread,
     parameters,
     plain,
     pooled,
@@ -67,6 +68,7 @@ __all__ = [
     "half_width",
     "interactions",
     "knees",
+    "log_spread",
     "named",
     "outliers",
     "parameters",

@@ -36,19 +36,19 @@ class UnlikeWarning(UserWarning):
 
 
 def apart(table: pd.DataFrame) -> list[str]:
-    """What tells a table's cells apart beside their parameters."""
+    """Return what tells a table's cells apart beside their parameters."""
     return [
         side for side in APART if side in table and len(_cells_known(table, side)) and (_kinds(table, side) > 1).any()
     ]
 
 
 def conditions(table: pd.DataFrame) -> list[str]:
-    """Of these, what cells on different numbers of GPUs must have in common too."""
+    """Return those of these columns that cells on different numbers of GPUs must have in common too."""
     return [side for side in apart(table) if side != "arrangement"]
 
 
 def unlike(table: pd.DataFrame) -> list[str]:
-    """In what the measured cells of a table differ so that a ranking of them would not be fair."""
+    """Say in what the measured cells of a table differ so that a ranking of them would not be fair."""
     measured = table[table["n"] > 0]
     sides = apart(measured)
     found = [side for side in sides if not _is_crossed(measured, [side])]
@@ -73,7 +73,8 @@ def named(table: pd.DataFrame, sides: Collection[str]) -> str:
 
 
 def _cells_known(table: pd.DataFrame, side: str) -> pd.DataFrame:
-    """The cells of which it is known; what is not known of a measured one is like nothing else, but for machines."""
+    """Return the cells of which it is known; what is not known of a measured one is like nothing else, but for
+    machines."""
     is_known = table[side] != ""
     return table[is_known if side in FINGERPRINTS else is_known | (table["n"] > 0)]
 

@@ -47,7 +47,7 @@ class Pick:
 
     @property
     def is_shown(self) -> bool:
-        """Whether it is the best for sure."""
+        """True where it is the best for sure."""
         return self.low > 0 and not self.singles
 
 

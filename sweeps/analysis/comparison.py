@@ -97,14 +97,15 @@ class Comparison:
         return len(self.cells) - self.count("not comparable")
 
     def beyond(self, verdict: Verdict, least: float) -> pd.DataFrame:
-        """The cells with a verdict whose figure is, at best estimate, by at least so much (0.03: 3%) off A's rate."""
+        """Return the cells with a verdict whose figure is, at best estimate, by at least so much (0.03: 3%) off A's
+        rate."""
         found = self.cells[self.cells["verdict"] == verdict]
         rate = found["ratio"] if FIGURES[self.figure] else 1 / found["ratio"]
         return found[(rate - 1).abs() >= least - 1e-12]
 
 
 def usual_figure(a: pd.DataFrame, b: pd.DataFrame) -> str:
-    """The one to compare if nobody says: images/s, and time to the target where both sides have some."""
+    """Return the figure to compare if nobody says: images/s, or the time to the target where both sides have some."""
     reached = all(len(side) and side["hours_to_target"].notna().any() for side in (a, b))
     return "hours_to_target" if reached else "images_per_s"
 
@@ -139,14 +140,14 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, figure: str = "images_per_s") -> C
 
 
 def _mixed(side: pd.DataFrame, under_study: Collection[str]) -> str:
-    """What the cells of a side have several of, though it is what is compared with the other side's."""
+    """Return what the cells of a side have several of, though it is what is compared with the other side's."""
     several = [name for name in under_study if name in side and side[name].nunique() > 1]
     table = cells(side) if several else side
     return named(table, [name for name in unlike(table) if name in several]) if several else ""
 
 
 def _with_variables(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A variable of the environment that one side never sets is set to nothing there, unless that is published."""
+    """Set a variable of the environment that one side never sets to nothing there, unless that side is published."""
     names = {name for side in (a, b) for name in side if str(name).startswith("env.")}
 
     def filled(side: pd.DataFrame) -> pd.DataFrame:
@@ -161,7 +162,7 @@ def _is_published(side: pd.DataFrame) -> bool:
 
 
 def _matched(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """The parameters to match by, and what each side holds to a value of its own."""
+    """Return the parameters to match by, and what each side holds to a value of its own."""
     both = [name for name in parameters(a) if name in b]
     is_varied = {*varied(a), *varied(b)}
     keys = [name for name in parameters(a) if name in is_varied]
@@ -182,7 +183,7 @@ def _matched(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tup
 
 
 def _side(trials: pd.DataFrame, keys: list[str], figure: str) -> pd.DataFrame:
-    """A row a cell: the logarithms of its figures, and what may keep it from being compared."""
+    """Return a row for each cell: the logarithms of its figures, and what may keep it from being compared."""
     import numpy as np
     import pandas as pd
 
@@ -207,7 +208,7 @@ def _side(trials: pd.DataFrame, keys: list[str], figure: str) -> pd.DataFrame:
 
 
 def _kinds(known: pd.DataFrame, name: str) -> list[str]:
-    """What the trials of a cell were measured with; a machine that is not known is none."""
+    """Return what the trials of a cell were measured with; a machine that is not known is none."""
     found = {*known[name]} if name in known else set()
     return sorted(found - {""} if name in FINGERPRINTS else found)
 
@@ -226,7 +227,7 @@ def _outcomes(cell: pd.DataFrame) -> str:
 
 
 def _row(cell: dict[str, Any], under_study: Collection[str]) -> dict[str, Any]:
-    """The ratio, with what is needed to judge it; a published side has no variance."""
+    """Return the ratio, with what is needed to judge it; a published side has no variance."""
     import numpy as np
 
     logs = [cell[f"logs_{side}"] for side in "ab"]
@@ -300,8 +301,8 @@ def _judge(table: pd.DataFrame, more_is_better: bool) -> None:
 
 
 def judged(log: Any, sides: Sequence[tuple[Any, Any]]) -> tuple[Any, Any, Any]:
-    """Both ends of the intervals of ratios with these logarithms, and p, for all of them together; of each side the
-    variances of its means and their degrees of freedom. The cells of a comparison lie along the last axis."""
+    """Return both ends of the intervals of ratios with these logarithms, and p, for all of them together. Each side
+    gives the variances of its means and their degrees of freedom. The cells of a comparison lie along the last axis."""
     import numpy as np
 
     variances, freedom = (np.stack(of_both) for of_both in zip(*sides, strict=True))
@@ -316,7 +317,7 @@ def _sortable(column: pd.Series) -> pd.Series:
 
 
 def _crossovers(table: pd.DataFrame, axes: list[str]) -> Iterator[Crossover]:
-    """Where the verdict turns along an axis of numbers; cells without a clear one are stepped over."""
+    """Yield where the verdict turns along an axis of numbers; cells without a clear one are stepped over."""
     import pandas as pd
 
     clear = table[table["verdict"].isin(("faster", "slower"))]

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from math import nan
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.alike import apart, conditions
-from sweeps.analysis.means import ENERGY, cells, plain, varied
-from sweeps.scheduling.feasibility import INFERRED
+from sweeps.analysis.alike import APART, apart, conditions
+from sweeps.analysis.means import ENERGY, cells, plain, told_apart, varied
 from workers.contract import imagenet
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FRONTIER = ("batch_size", "images_per_s", "images_per_s_ci", "too_large")
+FRONTIER = ("images_per_s", "images_per_s_ci", "too_large")  # behind the largest value
 
 
 def costs(trials: pd.DataFrame) -> pd.DataFrame:
-    """The cells that measured something with what an epoch of ImageNet costs, GPU-hours and joules, cheapest first.
+    """Return the cells that measured something with what an epoch of ImageNet costs, GPU-hours and joules, cheapest
+    first.
 
     `is_on_front`: by means, no cell that was measured alike is both faster and cheaper. Joules are those of processors
     and of GPUs, and of all; each is empty where that was not read of every node.
@@ -37,7 +37,7 @@ def costs(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def pareto(table: pd.DataFrame, maximise: Sequence[str], minimise: Sequence[str]) -> pd.DataFrame:
-    """The rows that no other beats: as good in every figure and better in one. Best in the first figure first.
+    """Return the rows that no other beats: as good in every figure and better in one. Best in the first figure first.
 
     Means are compared as they are: a row within the intervals of one that beats it is left out all the same.
     """
@@ -50,36 +50,43 @@ def pareto(table: pd.DataFrame, maximise: Sequence[str], minimise: Sequence[str]
     return known[~np.array(is_beaten, bool)].sort_values(figures[0], ascending=not maximise, kind="stable")
 
 
-def frontier(trials: pd.DataFrame) -> pd.DataFrame:
-    """The largest batch that fits, a row for each combination of the other parameters that vary, and of what else tells
-    cells apart.
+def frontier(trials: pd.DataFrame, axis: str = "batch_size") -> pd.DataFrame:
+    """Return the largest batch that fits, or the largest value of another axis (`own.NAME`), a row for each combination
+    of the other parameters that vary, and of what else tells cells apart.
 
-    `too_large` is the smallest that was infeasible beyond it, `kind` why; NaN where the largest tried does fit, and
-    `batch_size` NaN where none does.
+    `too_large` is the smallest that was infeasible beyond it, `kind` why, and `inferred_from` by which trial, where
+    nobody tried; NaN where the largest tried does fit, and the axis is NaN where none does.
     """
     import pandas as pd
 
-    trials = plain(trials)
+    key = ["cell", *APART]
     table = cells(trials)
-    others = [name for name in varied(trials) if name != "batch_size"] + apart(table)
+    table.index = pd.MultiIndex.from_frame(table[key], names=[None] * len(key))
+    trials = told_apart(trials)
+    others = [name for name in varied(trials) if name != axis] + apart(table)
     is_infeasible = trials["outcome"] == "infeasible"
-    kinds = trials[is_infeasible].groupby("cell")["kind"].first()
+    ends = trials[is_infeasible].groupby(key)[["kind", "inferred_from"]].first()
     rows = []
     for _, combination in table.groupby(others or (lambda row: 0), sort=False, dropna=False):
         ran = combination[combination["n"] > 0]
-        row = combination.iloc[0][others].to_dict() | dict.fromkeys(FRONTIER, nan) | {"kind": ""}
+        row = (
+            combination.iloc[0][others].to_dict()
+            | dict.fromkeys((axis, *FRONTIER), nan)
+            | {"kind": "", "inferred_from": ""}
+        )
         if not ran.empty:
-            row |= ran.loc[ran["batch_size"].idxmax()][["batch_size", "images_per_s", "images_per_s_ci"]].to_dict()
-        short = combination[combination["cell"].isin(kinds.index) & ~(combination["batch_size"] <= row["batch_size"])]
+            row |= ran.loc[ran[axis].idxmax()][[axis, "images_per_s", "images_per_s_ci"]].to_dict()
+        short = combination[combination.index.isin(ends.index) & ~(combination[axis] <= row[axis])]
         if not short.empty:
-            smallest = short.loc[short["batch_size"].idxmin()]
-            row |= {"too_large": smallest["batch_size"], "kind": kinds[smallest["cell"]]}
+            smallest = short[axis].idxmin()
+            row |= {"too_large": short[axis].min(), **ends.loc[smallest]}
         rows.append(row)
-    return pd.DataFrame(rows, columns=[*others, *FRONTIER, "kind"])
+    return pd.DataFrame(rows, columns=[*others, axis, *FRONTIER, *ends.columns])
 
 
 def feasible(trials: pd.DataFrame) -> pd.DataFrame:
-    """A row a cell: the parameters that vary, whether it `fits`, if not why (`kind`), and the peak of its memory.
+    """Return a row for each cell: the parameters that vary, whether it `fits`, if not why (`kind`), and the peak of its
+    memory.
 
     `fits` is true where a repeat completed, false where one was infeasible and none completed, and missing where all
     failed otherwise; `is_inferred` where nobody tried, since a smaller one did not fit.
@@ -89,17 +96,17 @@ def feasible(trials: pd.DataFrame) -> pd.DataFrame:
     trials = plain(trials)
     table = cells(trials)
     short = trials[trials["outcome"] == "infeasible"]
-    kinds = short.groupby("cell")["kind"].first()
+    ends = short.groupby("cell")[["kind", "inferred_from"]].first()
     made = table[["cell", *varied(trials)]].copy()
     made["fits"] = pd.array(
         [
-            True if n else False if cell in kinds.index else None
+            True if n else False if cell in ends.index else None
             for cell, n in zip(table["cell"], table["n"], strict=True)
         ],
         dtype="boolean",
     )
-    kind = table["cell"].map(kinds).where(table["n"] == 0).fillna("").astype(str)
-    made["kind"] = kind.str.removesuffix(INFERRED)
-    made["is_inferred"] = kind.str.endswith(INFERRED)
+    end = ends.reindex(table["cell"].where(table["n"] == 0)).fillna("").set_axis(table.index)
+    made["kind"] = end["kind"]
+    made["is_inferred"] = end["inferred_from"] != ""
     made["peak_memory_mib"] = table["peak_memory_mib"]
     return made

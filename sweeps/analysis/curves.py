@@ -52,8 +52,8 @@ def _pair(cell: pd.Series) -> tuple[float, float]:
 
 
 def batch_curve(trials: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The cells over batch_size with `of_best`, their rate beside the best of their line; and a row a line with its
-    knee, and what a step costs: `fixed_ms` plus `image_ms` for each image of the batch.
+    """Return the cells over batch_size with `of_best`, their rate beside the best of their line; and a row a line with
+    its knee, and what a step costs: `fixed_ms` plus `image_ms` for each image of the batch.
 
     The latter come from a straight line through the step times: a rate that grows as b / (b + b0) has
     b0 = fixed_ms / image_ms, the batch at which half of the device is used.
@@ -76,7 +76,7 @@ def _step_cost(line: pd.DataFrame) -> tuple[float, float]:
 
 
 def decode_curve(trials: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The cells over decode_threads with `of_best`; and a row a line with its knee: the threads beyond which the
+    """Return the cells over decode_threads with `of_best`; and a row a line with its knee: the threads beyond which the
     images no longer wait for them. `auto_of_best` says how the choice `auto` does beside the best number."""
     import pandas as pd
 
@@ -97,7 +97,7 @@ def _rate_at(table: pd.DataFrame, at: pd.Series, by: list[str]) -> float:
 
 
 def _lines(trials: pd.DataFrame, axis: str) -> tuple[pd.DataFrame, list[str]]:
-    """The cells that measured something, and the columns that tell one line over the axis from another."""
+    """Return the cells that measured something, and the columns that tell one line over the axis from another."""
     table = cells(trials)
     table = table[table["images_per_s"].notna()]
     by = [name for name in varied(trials) if name != axis]

@@ -29,7 +29,7 @@ def half_width(variances: Any, freedom: Any, confidence: float) -> Any:
 
     from workers.measure import student_t
 
-    variances, freedom = _known(variances, freedom)
+    variances, freedom = _as_arrays(variances, freedom)
     return np.sqrt((student_t.quantile(freedom, confidence) ** 2 * variances).sum(axis=0))
 
 
@@ -39,7 +39,7 @@ def chance(distance: Any, variances: Any, freedom: Any) -> Any:
 
     from workers.measure import student_t
 
-    variances, freedom = _known(variances, freedom)
+    variances, freedom = _as_arrays(variances, freedom)
     low, high = np.full(variances.shape[1:], np.log(LEAST_CHANCE)), np.zeros(variances.shape[1:])
     for _ in range(60):  # halvings, to the last digit
         middle = (low + high) / 2
@@ -49,7 +49,7 @@ def chance(distance: Any, variances: Any, freedom: Any) -> Any:
     return np.exp(high)
 
 
-def _known(variances: Any, freedom: Any) -> tuple[Any, Any]:
+def _as_arrays(variances: Any, freedom: Any) -> tuple[Any, Any]:
     """Return both as arrays, with some degrees of freedom where there is no variance and they don't matter."""
     import numpy as np
 

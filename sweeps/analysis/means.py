@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from sweeps.analysis import noise
 from sweeps.analysis.alike import APART, FINGERPRINTS, UnlikeWarning, named, unlike
 from workers.contract.messages import ROUNDS
 
@@ -17,7 +18,7 @@ TO_TARGET = ("epochs_to_target", "hours_to_target", "train_hours_to_target")
 ENERGY = ("joules_per_image", "cpu_joules_per_image", "gpu_joules_per_image")
 COSTS = ("gpu_hours_per_epoch", *ENERGY)
 MEMORY = ("peak_memory_mib", "peak_device_memory_mib")
-FIGURES = ("images_per_s", "step_ms_mean", *COSTS, "top1", *TO_TARGET, *SHARES, *MEMORY)
+FIGURES = ("images_per_s", "step_ms_mean", *COSTS, "top1", "loss", *TO_TARGET, *SHARES, *MEMORY)
 
 
 def half_width(spread: Any, n: Any) -> Any:
@@ -33,10 +34,17 @@ def half_width(spread: Any, n: Any) -> Any:
 
 
 def parameters(trials: pd.DataFrame) -> list[str]:
-    """The columns that tell cells apart."""
+    """Return the columns that tell cells apart."""
     from sweeps.record import rows
 
-    return [name for name in trials if name != "repeat" and (name in rows.PARAMS or name.startswith(rows.VARIABLE))]
+    return [name for name in trials if name != "repeat" and (name in rows.PARAMS or name.startswith(rows.NAMED))]
+
+
+def figures(trials: pd.DataFrame) -> list[str]:
+    """Return the columns that have means: those of every trial, and those that a user's program adds."""
+    from sweeps.record import rows
+
+    return [*FIGURES, *(name for name in trials if rows.is_of_script(name))]
 
 
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
@@ -46,7 +54,7 @@ def plain(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def varied(trials: pd.DataFrame) -> list[str]:
-    """The parameters that have more than one value."""
+    """Return the parameters that have more than one value."""
     return [name for name in parameters(trials) if trials[name].nunique(dropna=False) > 1]
 
 
@@ -60,14 +68,15 @@ def cells(trials: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    trials = plain(trials)
-    trials = trials.assign(**{side: _known(trials, side) for side in APART})
+    trials = told_apart(trials)
     key = ["cell", *APART]
     grouped = trials.groupby(key, sort=False)
     table = grouped[parameters(trials)].first()
     completed = trials[trials["outcome"] == "completed"].groupby(key)
-    n = completed[[*FIGURES]].count().reindex(table.index, fill_value=0)
-    table["n"], table["reached"] = n["images_per_s"], n["epochs_to_target"]
+    known = figures(trials)
+    n = completed[known].count().reindex(table.index, fill_value=0)
+    told = [name for name in known if name in ("images_per_s", "top1", "loss") or name not in FIGURES]
+    table["n"], table["reached"] = n[told].max(axis=1), n["epochs_to_target"]  # a script may have no rate
     table["withheld"] = _withheld(trials).groupby([trials[name] for name in key], sort=False).sum().astype(int)
     if "nodes" in trials:
         nodes = completed["nodes"]  # of stores of earlier versions, which tell no arrangement, there may be several
@@ -79,15 +88,27 @@ def cells(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def repeats(trials: pd.DataFrame, table: pd.DataFrame, figure: str) -> list[Any]:
-    """The figures of the completed trials behind each row of a table of cells."""
+    """Return the figures of the completed trials behind each row of a table of cells."""
     import numpy as np
 
-    trials = plain(trials)
+    trials = told_apart(trials)
     key = ["cell", *APART]
-    trials = trials.assign(**{side: _known(trials, side) for side in APART})
     done = trials[(trials["outcome"] == "completed") & trials[figure].notna()]
     found = {at: group[figure].to_numpy(float) for at, group in done.groupby(key, sort=False)}
     return [found.get(at, np.empty(0)) for at in zip(*(table[name] for name in key), strict=True)]
+
+
+def log_spread(trials: pd.DataFrame, table: pd.DataFrame, figure: str) -> tuple[Any, Any]:
+    """Return the variance of the mean logarithm behind each row of a table of cells, and its degrees of freedom. Cells
+    share what they know of the noise (`noise`); a single repeat has none, and is NaN."""
+    import numpy as np
+
+    with np.errstate(divide="ignore"):  # an accuracy of nothing has no logarithm: such a cell's spread is not known
+        logs = [np.log(found) for found in repeats(trials, table, figure)]
+    n = np.array([len(found) for found in logs])
+    own = [found.var(ddof=1) if len(found) > 1 and np.isfinite(found).all() else np.nan for found in logs]
+    shared, freedom = noise.moderated(own, n - 1)
+    return np.where(np.isfinite(own), np.maximum(shared, noise.LEAST_VARIANCE) / n, np.nan), freedom
 
 
 def pooled(of_repeats: Any, own: Any, n: Any) -> Any:
@@ -120,12 +141,12 @@ def _with_intervals(completed: Any, n: pd.DataFrame) -> pd.DataFrame:
     """Return each figure's mean and half-width, of trials by cell; `n` says how many there are of each figure."""
     import pandas as pd
 
-    means, spread = (found.reindex(n.index) for found in (completed[[*FIGURES]].mean(), completed[[*FIGURES]].std()))
+    means, spread = (found.reindex(n.index) for found in (completed[[*n]].mean(), completed[[*n]].std()))
     halves = pd.DataFrame(half_width(spread, n), n.index, n.columns)
     shares = [*SHARES]
     own = _roots_of_squares(completed, [f"{name}_ci" for name in shares]).reindex(n.index)
     halves[shares] = pooled(halves[shares], own, n[shares])
-    return means.join(halves.add_suffix("_ci"))[[column for name in FIGURES for column in (name, f"{name}_ci")]]
+    return means.join(halves.add_suffix("_ci"))[[column for name in n for column in (name, f"{name}_ci")]]
 
 
 def _roots_of_squares(by_cell: Any, columns: list[str]) -> pd.DataFrame:
@@ -137,17 +158,28 @@ def _roots_of_squares(by_cell: Any, columns: list[str]) -> pd.DataFrame:
 
 
 def _withheld(trials: pd.DataFrame) -> pd.Series:
-    """Whether a completed trial had a window of steps, but its interval is missing or the steps were not steady."""
+    """Say whether a completed trial had a window of steps, but its interval is missing or the steps were not steady."""
     is_sure = (trials["is_steady"] == 1) & trials["images_per_s_within"].notna()
     return (trials["outcome"] == "completed") & trials["steps_taken"].notna() & ~is_sure
 
 
-def _known(trials: pd.DataFrame, side: str) -> pd.Series:
-    """Each trial's; one that never ran anywhere counts with the others of its cell. What is not known of a trial that
-    did run is like nothing else."""
+def told_apart(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return trials with what tells those of one cell apart, as it counts for `cells`."""
+    trials = plain(trials)
+    return trials.assign(**{side: _digests(trials, side) for side in APART})
+
+
+def _digests(trials: pd.DataFrame, side: str) -> pd.Series:
+    """Each trial's; one that was inferred has its witness's, but for the arrangement, and another one that never ran
+    anywhere counts with the others of its cell. What is not known of a trial that did run is like nothing else."""
     if side not in trials:  # a frame that somebody else has made
         return trials["cell"].map(lambda _: "")
     known = trials[side].where(trials[side] != "")
+    if side != "arrangement" and {"trial", "inferred_from"} <= {*trials}:
+        are_witnesses = trials["trial"].isin(trials["inferred_from"])
+        kinds = known[are_witnesses].groupby(trials.loc[are_witnesses, "trial"].to_numpy()).unique()
+        of_witness = {trial: each[0] for trial, each in kinds.items() if len(each) == 1}
+        known = known.where(known.notna(), trials["inferred_from"].map(of_witness))
     others = known.groupby(trials["cell"]).transform("first")
     has_run = (trials["outcome"] == "completed") & (side not in FINGERPRINTS)
     filled = known.where(known.notna() | has_run, others)
@@ -161,8 +193,8 @@ def _counted(outcomes: pd.Series) -> str:
 
 
 def best(trials: pd.DataFrame, figure: str = "images_per_s") -> pd.Series:
-    """The cell with the highest mean figure; whether its lead is shown, `analysis.pick` tells. Warns where the cells
-    were not measured alike."""
+    """Return the cell with the highest mean figure; whether its lead is shown, `analysis.pick` tells. Warns where the
+    cells were not measured alike."""
     table = cells(trials).dropna(subset=[figure])
     if table.empty:
         raise ValueError(f"no trial measured {figure}")

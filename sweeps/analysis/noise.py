@@ -16,7 +16,8 @@ LEAST_VARIANCE = 1e-18  # of a logarithm: what its digits can tell
 
 
 def moderated(variances: Any, n: Any) -> tuple[Any, Any]:
-    """The variances and degrees of freedom to test with, from those of each cell alone; cells with none get the rest's.
+    """Return the variances and degrees of freedom to test with, from those of each cell alone; cells with none get the
+    rest's.
 
     Both are NaN and zero where no cell has any.
     """
@@ -36,8 +37,8 @@ def moderated(variances: Any, n: Any) -> tuple[Any, Any]:
 
 
 def of_means(variances: Any, freedom: Any, n: Any) -> tuple[Any, Any]:
-    """The variances of the means of `n` repeats, moderated, and their degrees of freedom. A cell that has no degrees of
-    freedom of its own stands as it is: its variance is zero."""
+    """Return the variances of the means of `n` repeats, moderated, and their degrees of freedom. A cell that has no
+    degrees of freedom of its own stands as it is: its variance is zero."""
     import numpy as np
 
     freedom = np.asarray(freedom, float)
@@ -48,7 +49,7 @@ def of_means(variances: Any, freedom: Any, n: Any) -> tuple[Any, Any]:
 
 
 def _prior(variances: Any, n: Any) -> tuple[float, float]:
-    """What the variances have in common, and the degrees of freedom that this is worth."""
+    """Return what the variances have in common, and the degrees of freedom that this is worth."""
     import numpy as np
     from scipy.special import digamma, polygamma
 
@@ -64,7 +65,7 @@ def _prior(variances: Any, n: Any) -> tuple[float, float]:
 
 
 def _inverse_trigamma(value: float) -> float:
-    """By Newton's steps on 1 / trigamma, which is nearly straight."""
+    """Invert it by Newton's steps on 1 / trigamma, which is nearly straight."""
     from scipy.special import polygamma
 
     at = 0.5 + 1 / value

@@ -17,8 +17,8 @@ NORMAL_MAD = 1.4826  # a standard deviation over the median absolute deviation, 
 
 
 def outliers(trials: pd.DataFrame, figure: str = "images_per_s") -> pd.DataFrame:
-    """The trials far from the other repeats of their cell, farthest first: `ratio` to their median, `distance` in
-    usual ones. Of two repeats that disagree nobody knows which is wrong: both are there, as `of_two`."""
+    """Return the trials far from the other repeats of their cell, farthest first: `ratio` to their median, `distance`
+    in usual ones. Of two repeats that disagree nobody knows which is wrong: both are there, as `of_two`."""
     import numpy as np
 
     trials = plain(trials)
@@ -44,7 +44,7 @@ def _median_of_others(logs: pd.Series) -> list[float]:
 
 
 def stragglers(trials: pd.DataFrame, slow: float = SLOW_RANK) -> pd.DataFrame:
-    """The trials whose slowest rank took so much longer than the median rank, worst first."""
+    """Return the trials whose slowest rank took so much longer than the median rank, worst first."""
     trials = plain(trials)
     found = trials[(trials["outcome"] == "completed") & (trials["straggler_ratio"] >= slow)]
     table = found[["trial", "cell", *varied(trials), "repeat", "straggler_ratio", "images_per_s"]]

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis
 from sweeps.analysis.best_cell import NOT_SHOWN
-from sweeps.record import bottleneck
+from sweeps.analysis.frames import kinds
+from sweeps.record import bottleneck, rows
+from sweeps.spec.keys import RANK, SweepSpec
 from sweeps.spec.plan import Plan, rank
 from sweeps.spec.space import shown
 from sweeps.text import tables
@@ -22,9 +24,9 @@ def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     found = in_order(analysis.scaling(trials, is_strong), planned)
     made = found.reindex(columns=[*planned.axes], fill_value="").map(shown)  # a variable may have been set nowhere
     if planned.spec.protocol == "convergence":
-        _convergence(made, found)
+        _convergence(made, found, planned.spec)
     else:
-        _throughput(made, found)
+        _throughput(made, found, f"{planned.spec.counted}/s")
     for side in analysis.apart(found):
         made[side.replace("_", " ")] = found[side]
     made["repeats"] = found["n"]
@@ -37,8 +39,8 @@ def table(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
     return made
 
 
-def _throughput(made: pd.DataFrame, found: pd.DataFrame) -> None:
-    made["images/s"] = _with_interval(found, "images_per_s")
+def _throughput(made: pd.DataFrame, found: pd.DataFrame, rate: str) -> None:
+    made[rate] = _with_interval(found, "images_per_s")
     if "gpus" in made:
         made["efficiency"] = [
             tables.percent(value, ci) for value, ci in zip(found["efficiency"], found["efficiency_ci"], strict=True)
@@ -48,12 +50,20 @@ def _throughput(made: pd.DataFrame, found: pd.DataFrame) -> None:
 
 
 def limited_by(found: pd.DataFrame) -> list[str]:
-    """What limits each cell, over its repeats."""
+    """Return what limits each cell, over its repeats."""
     verdicts = [bottleneck.of_cell(cell) for _, cell in found.iterrows()]
     return [bottleneck.in_short(verdict) if verdict else "–" for verdict in verdicts]
 
 
-def _convergence(made: pd.DataFrame, found: pd.DataFrame) -> None:
+def _convergence(made: pd.DataFrame, found: pd.DataFrame, spec: SweepSpec) -> None:
+    if spec.run:
+        own = ["loss", "top1", "top5", *(name for name in found if name.startswith(rows.REPORTED))]
+        for name in own:
+            if f"{name}_ci" in found and found[name].notna().any():
+                made[name.removeprefix(rows.REPORTED)] = _with_interval(found, name)
+        if found["images_per_s"].notna().any():
+            made[f"{spec.counted}/s"] = _with_interval(found, "images_per_s")
+        return
     made["top-1"] = [tables.accuracy(top1, ci) for top1, ci in zip(found["top1"], found["top1_ci"], strict=True)]
     if found["reached"].any():
         made["reached target"] = [f"{at} of {n}" for at, n in zip(found["reached"], found["n"], strict=True)]
@@ -78,7 +88,7 @@ def front(trials: pd.DataFrame, planned: Plan) -> list[str]:
     found = analysis.cells(trials)
     if planned.spec.protocol != "throughput" or found["gpus"].nunique() == 1:
         return []
-    hours = "GPU-hours" if planned.spec.device == "gpu" else "rank-hours"
+    hours = f"{RANK[planned.spec.device]}-hours"
     sides = analysis.conditions(found)
     each = f", of cells with the same {' and '.join(side.replace('_', ' ') for side in sides)}" if sides else ""
     lines = [f"Throughput against {hours} for an epoch of ImageNet, where no cell beats another in both{each}"]
@@ -93,20 +103,22 @@ def front(trials: pd.DataFrame, planned: Plan) -> list[str]:
 
 
 def frontier(trials: pd.DataFrame, planned: Plan) -> pd.DataFrame:
-    """What a frontier sweep is for: the largest batch that fits, a row for each combination of the other axes."""
-    found = in_order(analysis.frontier(trials), planned)
-    others = [axis for axis in (*planned.axes, *analysis.APART) if axis in found and axis != "batch_size"]
+    """Return what a frontier sweep is for: the largest batch that fits, or the largest value of another axis, a row for
+    each combination of the other axes."""
+    largest = planned.spec.frontier_axis
+    found = in_order(analysis.frontier(trials, largest), planned)
+    others = [axis for axis in (*planned.axes, *analysis.APART) if axis in found and axis != largest]
     made = found[others].map(shown)
-    made["largest batch"] = [f"{batch:g}" if batch == batch else "none" for batch in found["batch_size"]]
-    made["images/s"] = _with_interval(found, "images_per_s")
+    made[f"largest {planned.spec.frontier_word}"] = [f"{at:g}" if at == at else "none" for at in found[largest]]
+    made[f"{planned.spec.counted}/s"] = _with_interval(found, "images_per_s")
     made["too large"] = [
-        f"{batch:g}: {kind}" if kind else "–" for batch, kind in zip(found["too_large"], found["kind"], strict=True)
+        f"{batch:g}: {kind}" if kind else "–" for batch, kind in zip(found["too_large"], kinds(found), strict=True)
     ]
     return made
 
 
 def in_order(found: pd.DataFrame, planned: Plan) -> pd.DataFrame:
-    """The file's; trials ran in another one."""
+    """Return rows in the file's order; trials ran in another one."""
     for name, axis in reversed(planned.axes.items()):
         if name in found:
             # a column of threads is text, since `auto` stands among them

@@ -55,7 +55,7 @@ Shape = tuple[float, float, float]  # GPUs, nodes, batch
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Of cells that differ in GPUs, placement and batch only."""
+    """A model of the step times of cells that differ in GPUs, placement and batch only."""
 
     at: dict[str, Any]  # the other parameters that vary
     terms: dict[str, float]  # those that the trials show
@@ -71,7 +71,8 @@ class Model:
     _quantile: float = dataclasses.field(repr=False)
 
     def lacks(self, gpus: float, nodes: float, batch_size: float, also: Shape | None = None) -> tuple[str, ...]:
-        """What no trial has shown that this shape depends on, nor would `also`: with any, its figures mean nothing."""
+        """Return what no trial has shown that this shape depends on, nor would `also`: with any, its figures mean
+        nothing."""
         shown = [also] if also else []
         links = self.links.union(*(_links(*shape[:2]) for shape in shown))
         batches = self.batches.union(shape[2] for shape in shown)
@@ -97,12 +98,12 @@ class Model:
         return float(self._quantile * math.sqrt(max(known, 0.0) + self.spread**2 + (self.drift * reach) ** 2))
 
     def _drawn(self, gpus: float, nodes: float, batch_size: float) -> Any:
-        """The step times of a shape that the trials leave possible, relative."""
+        """Return the step times of a shape that the trials leave possible, relative."""
         return self._draws @ _terms(gpus, nodes, batch_size) / self.step_ms(gpus, nodes, batch_size)
 
 
 def _links(gpus: float, nodes: float) -> frozenset[str]:
-    """That so many ranks use."""
+    """Return the kinds of links that so many ranks use."""
     return frozenset() if gpus <= 1 else frozenset({INSIDE if nodes <= 1 else BETWEEN})
 
 
@@ -116,7 +117,8 @@ def _terms(gpus: float, nodes: float, batch_size: float) -> Any:
 
 
 def fit(trials: pd.DataFrame) -> list[Model]:
-    """A model for each combination of the other parameters that has cells enough; of trials that know their nodes."""
+    """Return a model for each combination of the other parameters that has cells enough; of trials that know their
+    nodes."""
     table, by = _measured(trials)
     groups = table.groupby(by, sort=False, dropna=False) if by else [((), table)]
     made = (_fitted(cells_, {name: cells_.iloc[0][name] for name in by}) for _, cells_ in groups if len(cells_))
@@ -133,7 +135,7 @@ def _measured(trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _fitted(table: pd.DataFrame, at: dict[str, Any]) -> Model | None:
-    """With what predictions of the larger half from the smaller were off as its drift."""
+    """Fit a model; its drift is what predictions of the larger half from the smaller were off by."""
     model = _once(table, at)
     if model is None:
         return None
@@ -213,7 +215,7 @@ def _draws(design: Any, aim: Any, start: Any) -> Any:
 
 
 def _normal_within(low: Any, high: Any, chance: Any) -> Any:
-    """Standard normal numbers between two bounds, also far out in a tail."""
+    """Draw standard normal numbers between two bounds, also far out in a tail."""
     import numpy as np
     from scipy.special import log_ndtr, ndtri_exp
 
@@ -226,7 +228,7 @@ def _normal_within(low: Any, high: Any, chance: Any) -> Any:
 
 
 def _reaching(shape: Any) -> Any:
-    """As many ranks, all in one node and one on each: shapes that have every term."""
+    """Return shapes of as many ranks, all in one node and one on each: they have every term."""
     import numpy as np
 
     gpus, batch_size = max(shape[:, 0].max(), 2.0), shape[:, 2].max()
@@ -258,7 +260,7 @@ def predictions(models: Sequence[Model], shapes: pd.DataFrame) -> pd.DataFrame:
 
     rows = []
     for shape in shapes.to_dict("records"):
-        model = _of(models, shape)
+        model = _model_of(models, shape)
         where = _where(shape)
         lacks = model.lacks(*where) if model else ()
         if model is None or where[1] != where[1] or lacks:
@@ -274,12 +276,12 @@ def _where(row: dict[str, Any]) -> Shape:
     return row["gpus"], row["nodes"], row["batch_size"]
 
 
-def _of(models: Sequence[Model], shape: dict[str, Any]) -> Model | None:
+def _model_of(models: Sequence[Model], shape: dict[str, Any]) -> Model | None:
     return next((one for one in models if all(shape.get(name, at) == at for name, at in one.at.items())), None)
 
 
 def held_out(trials: pd.DataFrame, known: int = 0) -> pd.DataFrame:
-    """The cells of more than `known` GPUs (else of more than half of the most) as the others predict them.
+    """Return the cells of more than `known` GPUs (else of more than half of the most) as the others predict them.
 
     `error` is relative, predicted over measured less one; `is_within` whether the measured rate lies in the interval.
     Both are missing where there is no prediction.
@@ -297,7 +299,7 @@ def held_out(trials: pd.DataFrame, known: int = 0) -> pd.DataFrame:
 
 
 def next_trials(trials: pd.DataFrame, shapes: pd.DataFrame) -> pd.DataFrame:
-    """The shapes of a plan by how much measuring one would tell of those not measured yet, the best first.
+    """Return the shapes of a plan by how much measuring one would tell of those not measured yet, the best first.
 
     First those that show something which cells of the plan depend on and no trial has shown, the smallest of them
     foremost: `tells` says what, `opens` of how many cells that nothing is predicted of without it. Then by how much one
@@ -315,8 +317,8 @@ def next_trials(trials: pd.DataFrame, shapes: pd.DataFrame) -> pd.DataFrame:
     open_ = [shape for shape in shapes.to_dict("records") if shape["cell"] not in done]
     rows = []
     for candidate in shapes.to_dict("records"):
-        model = _of(models, candidate)
-        targets = [_where(shape) for shape in open_ if _of(models, shape) is model]
+        model = _model_of(models, candidate)
+        targets = [_where(shape) for shape in open_ if _model_of(models, shape) is model]
         if model is None or not targets:
             continue
         found = _expected(model, _where(candidate), targets)
@@ -331,7 +333,8 @@ def next_trials(trials: pd.DataFrame, shapes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _expected(model: Model, by: Shape, targets: Sequence[Shape]) -> dict[str, Any]:
-    """What one more trial of a shape would tell of others; `untold` counts what it would have to tell at once."""
+    """Return what one more trial of a shape would tell of others; `untold` counts what it would have to tell at
+    once."""
     import numpy as np
 
     opened = [{*model.lacks(*target)} - {*model.lacks(*target, by)} for target in targets]
@@ -351,7 +354,7 @@ def _expected(model: Model, by: Shape, targets: Sequence[Shape]) -> dict[str, An
 
 
 def shapes(planned: Sequence[TrialConfig], trials: pd.DataFrame) -> pd.DataFrame:
-    """The cells of a plan as rows, each with the nodes that it would run on where these trials did.
+    """Return the cells of a plan as rows, each with the nodes that it would run on where these trials did.
 
     As many as it is planned for, or as it did; else, packed, nodes of as many ranks as the fullest had, and spread,
     the most nodes there were.

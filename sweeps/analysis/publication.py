@@ -8,6 +8,7 @@ that the variable is not set. Further columns:
     images_per_s_ci        half of its 95% interval, and `repeats`, of how many
     nodes                  over how many, equally filled; or the axis `placement`
     system, hardware       what measured it, for people, and as a fingerprint; framework, software, source likewise
+    data_files             the fingerprint of the files that it read; arrangement: its nodes × ranks, such as 1x3+1x1
     device, image_size, …  what holds for the whole table: see SETTINGS
 """
 
@@ -36,7 +37,7 @@ Figure = Literal["images_per_s", "speedup"]
 FIGURES: tuple[Figure, ...] = ("images_per_s", "speedup")
 MOST_ROWS = 1000
 LEAST, MOST = 1e-6, 1e15  # of a figure
-NAMED = ("source", "system", "framework", "hardware", "software")  # for people
+NAMED = ("source", "system", "framework", "hardware", "software", "data_files", "arrangement")  # as words
 COUNTS = ("images_per_s_ci", "repeats", "nodes", "n", "unit")
 SETTINGS = {  # of a whole table: where a sweep file says it
     "device": "device",
@@ -83,6 +84,8 @@ class PublishedRow:
     framework: str = ""
     hardware: str = ""
     software: str = ""
+    data_files: str = ""
+    arrangement: str = ""
 
     @property
     def alone(self) -> dict[str, Any]:
@@ -103,7 +106,7 @@ class PublishedTable:
         return list(dict.fromkeys(row.system for row in self.rows))
 
     def system(self, beginning: str) -> PublishedTable:
-        """The rows of one system alone."""
+        """Return the rows of one system alone."""
         found = [name for name in self.systems if name == beginning]
         found = found or [name for name in self.systems if name.startswith(beginning)]
         if len(found) != 1:
@@ -112,8 +115,8 @@ class PublishedTable:
         return dataclasses.replace(self, rows=tuple(row for row in self.rows if row.system == found[0]))
 
     def baseline(self, row: PublishedRow) -> PublishedRow | None:
-        """The row that its relative figure is over: the fewest GPUs at the same settings, if any row has other counts
-        than one; else the first row of its system."""
+        """Return the row that its relative figure is over: the fewest GPUs at the same settings, if any row has other
+        counts than one; else the first row of its system."""
         own = [one for one in self.rows if (one.system, one.figure) == (row.system, row.figure)]
         lines: dict[tuple[Any, ...], list[PublishedRow]] = {}
         for one in own:
@@ -141,7 +144,7 @@ class ReferenceTable:
 
 
 def listed() -> list[ReferenceTable]:
-    """The tables of references/, by where they were printed."""
+    """Return the tables of references/, by where they were printed."""
     found = [
         ReferenceTable(name=slug(source), source=source, file=file, why_not=_why_not(records))
         for file in ("throughput", "speedups")
@@ -176,7 +179,7 @@ def slug(text: str) -> str:
 
 
 def published(name: str) -> PublishedTable:
-    """A table of references/ by the whole of its name."""
+    """Return a table of references/ by the whole of its name."""
     one = next(one for one in listed() if one.name == name)
     if one.why_not:
         raise InputError("reproduce", [Mistake("TABLE", f"must be one that a sweep can answer: {one.why_not}", name)])
@@ -192,7 +195,7 @@ def published(name: str) -> PublishedTable:
 
 
 def load(path: Path) -> PublishedTable:
-    """A user's own; raises `InputError` with every mistake."""
+    """Read a table of a user's own; raises `InputError` with every mistake."""
     return parse(reading.read(path, "a table"), str(path), slug(path.stem))
 
 
@@ -206,7 +209,7 @@ def parse(text: str, place: str, name: str) -> PublishedTable:
 
 
 def _records(text: str, place: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """The header, and each row with its line; raises where they are none."""
+    """Return the header, and each row with its line; raises where they are none."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
@@ -276,7 +279,7 @@ def _table(
 
 
 def _common(records: Sequence[tuple[int, dict[str, str]]], mistakes: list[Mistake]) -> dict[str, Any]:
-    """What rows say of the whole table; where one says otherwise than one before it, a mistake is noted."""
+    """Return what rows say of the whole table; where one says otherwise than one before it, a mistake is noted."""
     common: dict[str, Any] = {}
     for line, record in records:
         own = {SETTINGS[key]: typed(record[key]) for key in SETTINGS if record.get(key)}
@@ -303,7 +306,8 @@ def _half_set(rows: Sequence[PublishedRow]) -> Iterator[Mistake]:
 
 
 def apart_from(point: Mapping[str, Any], names: Collection[str]) -> tuple[Any, ...]:
-    """Where a point stands on all axes but some; equal where a sweep file that says nothing would stand there too."""
+    """Return where a point stands on all axes but some; equal where a sweep file that says nothing would stand there
+    too."""
     known = dict.fromkeys((*AXES, *point))
     return tuple((name, point.get(name, usual(name))) for name in known if name not in names)
 
@@ -316,7 +320,7 @@ def _noter(line: int, mistakes: list[Mistake]) -> Note:
 
 
 def _row(line: int, record: Mapping[str, str], common: Mapping[str, Any], note: Note) -> PublishedRow | None:
-    """A row of the table, of all of which `common` holds; None where a mistake is noted."""
+    """Return a row of the table, of all of which `common` holds; None where a mistake is noted."""
     is_sound = True
 
     def wrong(column: str, rule: str, got: object) -> None:
@@ -370,7 +374,7 @@ def _row(line: int, record: Mapping[str, str], common: Mapping[str, Any], note: 
 
 
 def _settings(record: Mapping[str, str]) -> dict[str, Any]:
-    """Where a row stands on the axes that it names."""
+    """Return where a row stands on the axes that it names."""
     named = {"gpus": record["n"], **record} if record.get("n") else record
     axes = [name for name in named if name in AXES or name.startswith("env.")]
     worded = {"model", "data", "placement", "lr_schedule", "precision"}
@@ -382,7 +386,7 @@ def _settings(record: Mapping[str, str]) -> dict[str, Any]:
 
 
 def typed(text: str) -> Any:
-    """A cell as a sweep file would have it."""
+    """Return a cell as a sweep file would have it."""
     if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         return int(text)
     if text.lower() in ("true", "on", "false", "off"):
@@ -394,7 +398,7 @@ def typed(text: str) -> Any:
 
 
 def _number(column: str, text: str, wrong: Note) -> tuple[float, float]:
-    """A figure, and half of its last digit."""
+    """Return a figure, and half of its last digit."""
     try:
         value = Decimal(text)
     except InvalidOperation:
@@ -420,7 +424,7 @@ def _whole(column: str, record: Mapping[str, str], wrong: Note) -> int | None:
 
 
 def _checked(settings: Mapping[str, Any], common: Mapping[str, Any]) -> tuple[dict[str, Any], list[Mistake]]:
-    """The settings as a sweep file of this one row would have them, and what would be wrong with it."""
+    """Return the settings as a sweep file of this one row would have them, and what would be wrong with it."""
     unusual = {name: value for name, value in settings.items() if value != usual(name)}
     content = {"name": "x", **content_of({"device": "gpu", **common}, unusual)}
     try:
@@ -431,7 +435,7 @@ def _checked(settings: Mapping[str, Any], common: Mapping[str, Any]) -> tuple[di
 
 
 def usual(axis: str) -> Any:
-    """Where a sweep file stands that says nothing; None where it must say something."""
+    """Return where a sweep file stands that says nothing; None where it must say something."""
     if axis == "data":
         return SweepSpec.model_fields[axis].default.points()[0]
     field = Space.model_fields.get(axis)
@@ -439,7 +443,7 @@ def usual(axis: str) -> Any:
 
 
 def content_of(settings: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings and axes as the keys of a sweep file."""
+    """Return settings and axes as the keys of a sweep file."""
     content: dict[str, Any] = {name: axes[name] for name in ("model", "data") if name in axes}
     for key, value in settings.items():
         section, _, name = key.partition(".")
@@ -454,6 +458,6 @@ def content_of(settings: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str
 
 
 def column(key: str) -> str:
-    """The column of a sweep file's key."""
+    """Return the column of a sweep file's key."""
     by_key = {path: column for column, path in SETTINGS.items()}
     return by_key.get(key, key.removeprefix("space."))

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def ratio_ci(value: Any, ci: Any, base: Any, base_ci: Any) -> Any:
-    """The half-width of value ÷ base; of numbers or of columns."""
+    """Return the half-width of value ÷ base; of numbers or of columns."""
     return abs(value / base) * ((ci / value) ** 2 + (base_ci / base) ** 2) ** 0.5
 
 
 def ratios(trials: pd.DataFrame, axis: str, base: object, figure: str = "images_per_s") -> pd.DataFrame:
-    """The cells off the base, each with its figure over that of the cell which differs in nothing but the axis.
+    """Return the cells off the base, each with its figure over that of the cell which differs in nothing but the axis.
 
     `ratio` and its interval are empty where that cell was not measured.
     """

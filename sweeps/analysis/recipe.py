@@ -18,7 +18,7 @@ Point = Mapping[str, Any]
 
 
 def text(table: PublishedTable, repeats: int) -> str:
-    """A file that `sweep run` accepts: every row's cell, and no other; of speed-ups that of one GPU too."""
+    """Return a file that `sweep run` accepts: every row's cell, and no other; of speed-ups that of one GPU too."""
     points = [_whole(row.settings) for row in table.rows]
     points += [_whole(row.alone) for row in table.rows if row.figure == "speedup"]
     stated = {axis for point in points for axis in point}
@@ -65,7 +65,8 @@ def _values(axis: str, points: Sequence[Point]) -> list[Any]:
 
 
 def _where_set(name: str, axes: Mapping[str, Sequence[Any]], some: Collection[str], points: Sequence[Point]) -> str:
-    """The condition under which a variable is set that other points leave alone: by one other axis if that will do."""
+    """Return the condition under which a variable is set that other points leave alone: by one other axis if that will
+    do."""
     others = [axis for axis, values in axes.items() if axis not in some and len(values) > 1]
     for_one = {
         is_set: [
@@ -82,8 +83,8 @@ def _where_set(name: str, axes: Mapping[str, Sequence[Any]], some: Collection[st
 
 
 def _conditions(names: Sequence[str], axes: Mapping[str, Sequence[Any]], points: Sequence[Point]) -> Iterator[str]:
-    """What leaves the table's own points of the grid of its axes: behind each beginning of a point, which values of the
-    next axis go on."""
+    """Yield what leaves the table's own points of the grid of its axes: behind each beginning of a point, which values
+    of the next axis go on."""
     several = [name for name in names if len(axes[name]) > 1]
     fixed = {name: axes[name][0] for name in names if len(axes[name]) == 1}
     at = [tuple(point.get(name, usual(name)) for name in several) for point in points]
@@ -110,7 +111,7 @@ def _is_among(axis: str, values: Sequence[Any]) -> str:
 
 
 def _is_possible(axis: str, value: Any, before: Point) -> bool:
-    """A placement of so many nodes is for its own number of GPUs, which needs no condition."""
+    """Say whether a placement of so many nodes is for this number of GPUs, which needs no condition."""
     form = nodes_by_ranks(str(value)) if axis == "placement" else None
     return not form or form[0] * form[1] == before["gpus"]
 

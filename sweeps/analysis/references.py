@@ -33,12 +33,12 @@ def table(name: str) -> pd.DataFrame:
 
 
 def systems() -> list[str]:
-    """Those whose images/s are published."""
+    """Return the systems whose images/s are published."""
     return sorted(table("throughput")["system"].unique())
 
 
 def system(name: str) -> str:
-    """The system that a name or its beginning means."""
+    """Return the system that a name or its beginning means."""
     known = systems()
     found = [full for full in known if full == name] or [full for full in known if full.startswith(name) and name]
     if len(found) == 1:
@@ -49,7 +49,7 @@ def system(name: str) -> str:
 
 
 def trials(name: str) -> pd.DataFrame:
-    """The published throughput of a system, one row a figure."""
+    """Return the published throughput of a system, one row a figure."""
     from sweeps.record import rows
 
     full = system(name)
@@ -60,7 +60,7 @@ def trials(name: str) -> pd.DataFrame:
         cell=cells,
         outcome="completed",
         repeat=0,
-        **dict.fromkeys(("kind", "message", "limited_by", "why_withheld", "pinned"), ""),
+        **dict.fromkeys(("kind", "message", "limited_by", "why_withheld", "pinned", "why_not_pinned"), ""),
     )
     made["hardware"] = f"{PUBLISHED}{full}"
     made = made.assign(**dict.fromkeys(("software", "data_files", "arrangement"), ""))

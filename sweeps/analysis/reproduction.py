@@ -7,10 +7,11 @@ A claim is judged by measured ÷ published. Its interval holds for all claims of
 variances are shared between cells as far as they are alike (`analysis.noise`), and put together as `sweep diff` does
 (`analysis.joint`). With the tolerance t and half of the last printed digit u, relative to the figure:
 
-    holds         the whole interval lies within 1 ± (t + u)
-    differs       it lies wholly outside
-    open          it reaches over an end of that: more repeats would tell; or there is no interval
-    not measured  there is no figure; `why` says why
+    holds           the whole interval lies within 1 ± (t + u)
+    differs         it lies wholly outside
+    open            it reaches over an end of that: more repeats would tell; or there is no interval
+    not comparable  it is of other files of data, or otherwise on nodes, than the table states or than its base is
+    not measured    there is no figure
 
 That a figure holds is a finding as that it differs is one, and asks for as much: an interval that merely touches what
 is allowed has not refuted it, and a figure that is 13% off could be within it.
@@ -27,17 +28,19 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from sweeps.analysis import APART, STUDIED_BY, joint, noise
+from sweeps.analysis import APART, FINGERPRINTS, STUDIED_BY, joint, noise
+from sweeps.analysis.comparison import WORDS
 from sweeps.analysis.publication import PublishedRow, PublishedTable, usual
 from sweeps.errors import shown
+from sweeps.record.rows import SIMULATED
 from sweeps.spec import plan
 from sweeps.spec.arrangements import Node
-from sweeps.spec.keys import SweepSpec
+from sweeps.spec.keys import RANK, SweepSpec
 from sweeps.spec.space import Uniform
 from workers.contract.messages import TrialConfig
 
-Verdict = Literal["holds", "differs", "open", "not measured"]
-VERDICTS: tuple[Verdict, ...] = ("holds", "differs", "open", "not measured")
+Verdict = Literal["holds", "differs", "open", "not comparable", "not measured"]
+VERDICTS: tuple[Verdict, ...] = ("holds", "differs", "open", "not comparable", "not measured")
 CONFIDENCE = 0.95
 APART_IN_WORDS = {
     "hardware": "hardware fingerprints",
@@ -68,6 +71,7 @@ class Cell:
     hardware: tuple[str, ...] = ()
     software: tuple[str, ...] = ()
     data_files: tuple[str, ...] = ()
+    arrangement: tuple[str, ...] = ()
     why: str = ""
 
 
@@ -107,11 +111,12 @@ class _Asked:
     measured: float = math.nan
     half_width: float = math.nan
     why: str = ""
+    verdict: Verdict = "not measured"  # where `why` says it
     has_interval: bool = True
 
 
 def cell_of(settings: Mapping[str, Any], spec: SweepSpec, nodes: Sequence[Node] = ()) -> TrialConfig | str:
-    """The cell of a sweep, planned for these nodes, that answers these settings; or why there is none.
+    """Return the cell of a sweep, planned for these nodes, that answers these settings; or why there is none.
 
     Where the sweep holds an axis to one other value, that value stands in, and counts as a difference.
     """
@@ -147,18 +152,19 @@ def reproduce(
     alone = [cell_of(row.alone, spec, nodes) if row.figure == "speedup" else "" for row in table.rows]
     needed = {config.cell: config for config in (*configs, *alone) if isinstance(config, TrialConfig)}
     measured = _measured(needed, trials, planned)
-    found = [_of(config, measured) for config in configs]
+    found = [_cell_of(config, measured) for config in configs]
     by_line = {row.line: cell for row, cell in zip(table.rows, found, strict=True)}
     bases = [table.baseline(row) if row.figure == "images_per_s" else None for row in table.rows]
     under = [
-        by_line[base.line] if base else _of(one, measured) if one else None
+        by_line[base.line] if base else _cell_of(one, measured) if one else None
         for base, one in zip(bases, alone, strict=True)
     ]
     rates = [
-        _rate(row, cell) if row.figure == "images_per_s" else None for row, cell in zip(table.rows, found, strict=True)
+        _rate(table, row, cell) if row.figure == "images_per_s" else None
+        for row, cell in zip(table.rows, found, strict=True)
     ]
     relatives = [
-        _relative(row, cell, below, base) if below is not None else None
+        _relative(table, row, cell, below, base) if below is not None else None
         for row, cell, below, base in zip(table.rows, found, under, bases, strict=True)
     ]
     judged = zip(table.rows, found, _judged(rates, tolerance), _judged(relatives, tolerance), strict=True)
@@ -175,12 +181,12 @@ def reproduce(
     )
 
 
-def _of(config: TrialConfig | str, measured: Mapping[str, Cell]) -> Cell | str:
+def _cell_of(config: TrialConfig | str, measured: Mapping[str, Cell]) -> Cell | str:
     return config if isinstance(config, str) else measured[config.cell]
 
 
 def _over(table: PublishedTable, row: PublishedRow) -> str:
-    """What a row's relative figure is over, in short."""
+    """Return what a row's relative figure is over, in short."""
     if row.figure == "speedup":
         return "1 GPU"
     base = table.baseline(row)
@@ -195,7 +201,7 @@ def _over(table: PublishedTable, row: PublishedRow) -> str:
 def _measured(
     needed: Mapping[str, TrialConfig], trials: Iterable[Mapping[str, Any]], planned: Collection[str]
 ) -> dict[str, Cell]:
-    """The cells that rows ask for, with variances that borrow from each other."""
+    """Return the cells that rows ask for, with variances that borrow from each other."""
     by_cell: dict[str, list[Mapping[str, Any]]] = collections.defaultdict(list)
     for trial in trials:
         by_cell[trial["cell"]].append(trial)
@@ -230,6 +236,7 @@ def _cell(config: TrialConfig, trials: Sequence[Mapping[str, Any]], is_planned: 
         hardware=machines["hardware"],
         software=machines["software"],
         data_files=machines["data_files"],
+        arrangement=machines["arrangement"],
     )
     if several := [side for side, prints in machines.items() if len(prints) > 1]:
         why = f"its repeats ran with {len(machines[several[0]])} {APART_IN_WORDS[several[0]]}: not averaged"
@@ -248,15 +255,53 @@ def _why_none(config: TrialConfig, trials: Sequence[Mapping[str, Any]], is_plann
         return f"{words}: {first['message']}" if first["message"] else words
     if is_planned:
         return "not run yet"
-    what = "GPUs" if config.device == "gpu" else "ranks"
+    what = f"{RANK[config.device]}s"
     form = "" if config.placement in ("pack", "spread") else f" as {config.placement} (nodes x {what} on each)"
     return f"needs {config.gpus} {what if config.gpus > 1 else what[:-1]}{form}, for which there is no room here"
 
 
-def _rate(row: PublishedRow, cell: Cell | str) -> _Asked:
+def unlike(table: PublishedTable, row: PublishedRow, cell: Cell) -> list[str]:
+    """Return what a row's cell was measured with that is not what the row states, though nothing that it would follow
+    from was set otherwise (`analysis.alike`): other files of the same name, or as many ranks otherwise on nodes.
+    Machines and programs may differ, since they are what a table is tried on; and what is simulated reads no files."""
+    sides = [side for side in APART if side not in FINGERPRINTS]
+    stated = {side: (getattr(row, side), *getattr(cell, side)) for side in sides}
+    settings = {**table.settings, **row.settings}
+    return [
+        side
+        for side, (theirs, *ours) in stated.items()
+        if theirs
+        and ours
+        and ours != [theirs]
+        and SIMULATED not in (theirs, *ours)
+        and all(
+            plan.value(cell.config, name) == settings.get(name, plan.value(cell.config, name))
+            for name in STUDIED_BY[side]
+        )
+    ]
+
+
+def _not_as_stated(table: PublishedTable, row: PublishedRow, cell: Cell) -> str:
+    """Return the same in words; empty where it was measured as the row states."""
+    return " and ".join(
+        f"other {WORDS[side]}: {getattr(row, side)} in the table, {', '.join(getattr(cell, side))} here"
+        for side in unlike(table, row, cell)
+    )
+
+
+def _rate(table: PublishedTable, row: PublishedRow, cell: Cell | str) -> _Asked:
     rounding = row.rounding / row.value
     if isinstance(cell, str) or cell.mean != cell.mean:
         return _Asked(row.value, rounding, why=cell if isinstance(cell, str) else cell.why)
+    if why := _not_as_stated(table, row, cell):
+        return _Asked(
+            row.value,
+            rounding,
+            measured=cell.mean,
+            half_width=cell.half_width,
+            why=why,
+            verdict="not comparable",
+        )
     spreads = [cell.spread] if cell.spread else []
     return _Asked(
         row.value,
@@ -269,7 +314,7 @@ def _rate(row: PublishedRow, cell: Cell | str) -> _Asked:
 
 
 def _published(row: PublishedRow) -> Spread:
-    """What a table's own interval says of its figure."""
+    """Return what a table's own interval says of its figure."""
     if math.isnan(row.half_width):
         return Spread()
     from workers.measure.student_t import quantile
@@ -278,8 +323,10 @@ def _published(row: PublishedRow) -> Spread:
     return Spread(error**2, row.repeats - 1)
 
 
-def _relative(row: PublishedRow, cell: Cell | str, under: Cell | str, base: PublishedRow | None) -> _Asked:
-    """A row's figure over its baseline's; without a base row it is printed as such."""
+def _relative(
+    table: PublishedTable, row: PublishedRow, cell: Cell | str, under: Cell | str, base: PublishedRow | None
+) -> _Asked:
+    """Return a row's figure over its baseline's; without a base row it is printed as such."""
     printed = row.value / base.value if base else row.value
     rounding = row.rounding / row.value + (base.rounding / base.value if base else 0.0)
     for one, whose in ((cell, ""), (under, "its base: ")):
@@ -287,8 +334,13 @@ def _relative(row: PublishedRow, cell: Cell | str, under: Cell | str, base: Publ
             return _Asked(printed, rounding, why=f"{whose}{one if isinstance(one, str) else one.why}")
     assert isinstance(cell, Cell)
     assert isinstance(under, Cell)
-    if unlike := _unlike(cell, under):
-        return _Asked(printed, rounding, why=f"its base was measured with other {unlike}")
+    why = _not_as_stated(table, row, cell)
+    if not why and base and (of_base := _not_as_stated(table, base, under)):
+        why = f"its base: {of_base}"
+    if not why and (sides := _unlike_base(cell, under)):
+        why = f"its base was measured with other {sides}"
+    if why:
+        return _Asked(printed, rounding, why=why, verdict="not comparable")
     ratio = cell.mean / under.mean
     spreads = [one.spread for one in (cell, under) if one.spread]
     published = [_published(row), *([_published(base)] if base else [])]
@@ -296,8 +348,8 @@ def _relative(row: PublishedRow, cell: Cell | str, under: Cell | str, base: Publ
     return _Asked(printed, rounding, (*spreads, *published), ratio, half_width, has_interval=len(spreads) == 2)
 
 
-def _unlike(cell: Cell, other: Cell) -> str:
-    """In what two cells were not measured alike, in words (`analysis.alike`)."""
+def _unlike_base(cell: Cell, other: Cell) -> str:
+    """Say in what two cells were not measured alike, in words (`analysis.alike`)."""
     configs = cell.config, other.config
     differ = [side for side in ("hardware", "software", "data_files") if getattr(cell, side) != getattr(other, side)]
     return " and ".join(
@@ -314,10 +366,17 @@ def _judged(asked: Sequence[_Asked | None], tolerance: float) -> list[FigureChec
 
 def _claim(asked: _Asked, tolerance: float, count: int) -> FigureCheck:
     """`count` claims are judged together."""
+    made = FigureCheck(
+        printed=asked.printed,
+        measured=asked.measured,
+        half_width=asked.half_width,
+        verdict=asked.verdict,
+        why=asked.why,
+    )
     if asked.why:
-        return FigureCheck(printed=asked.printed, why=asked.why)
+        return made
     ratio = asked.measured / asked.printed
-    made = FigureCheck(printed=asked.printed, measured=asked.measured, half_width=asked.half_width, ratio=ratio)
+    made = dataclasses.replace(made, ratio=ratio)
     if not asked.has_interval:
         return dataclasses.replace(made, verdict="open", why="a single repeat has no interval")
     spreads = asked.spreads
@@ -334,7 +393,7 @@ def _claim(asked: _Asked, tolerance: float, count: int) -> FigureCheck:
 
 
 def judge(low: float, high: float, tolerance: float, rounding: float) -> Verdict:
-    """By the interval of measured ÷ published."""
+    """Judge by the interval of measured ÷ published."""
     allowed = tolerance + rounding
     if low > 1 + allowed or high < 1 - allowed:
         return "differs"
@@ -344,13 +403,13 @@ def judge(low: float, high: float, tolerance: float, rounding: float) -> Verdict
 def counted(claims: Iterable[FigureCheck | None]) -> str:
     """`3 of 7 hold, 4 differ`, of the claims that there are; empty where there are none."""
     verdicts = [claim.verdict for claim in claims if claim]
-    words = {"holds": "hold", "differs": "differ", "open": "open", "not measured": "not measured"}
-    parts = [f"{n} {words[verdict]}" for verdict in VERDICTS if (n := verdicts.count(verdict))]
+    words = {"holds": "hold", "differs": "differ"}
+    parts = [f"{n} {words.get(verdict, verdict)}" for verdict in VERDICTS if (n := verdicts.count(verdict))]
     return f"of {len(verdicts)}, {', '.join(parts)}" if verdicts else ""
 
 
 def records(table: PublishedTable, held: Sequence[Held], simulated: str) -> Iterator[dict[str, Any]]:
-    """A row a row, for programs."""
+    """Yield a record for each row, for programs."""
     axes = list(dict.fromkeys(name for row in table.rows for name in row.settings))
     for one in held:
         row, cell = one.row, one.cell

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from sweeps.analysis import publication
+from sweeps.analysis import APART, FINGERPRINTS, publication, reproduction
 from sweeps.analysis.publication import PublishedRow, PublishedTable
 from sweeps.analysis.reproduction import Cell, Held
 from sweeps.simulator.cluster import SimulatedCluster
@@ -28,7 +28,7 @@ ALL_ELSE = "all else"
 # Of a trial's settings those that have a line anyhow, and those that no step in the window sees.
 HAVE_A_LINE = {*USUAL, "gpus", "device", "image_size", "arrangement"} | {
     *("warmup_steps", "measured_steps", "ci", "max_steps", "min_window", "seed", "repeat", "deadlines", "explain"),
-    *("protocol", "epochs", "evaluate_every", "checkpoint_every", "target_top1", "target_top5"),
+    *("protocol", "epochs", "evaluate_every", "checkpoint_every", "target_top1", "target_top5", "targets"),
 }
 OF_FILES = ("decode_threads", "cache", "labels_from")
 OF_A_NODE = 0.0  # worker_memory_gib
@@ -52,20 +52,27 @@ def aspects(
     nodes: Iterable[Facts],
     cluster: SimulatedCluster | None,
 ) -> Iterator[Aspect]:
-    """Of the rows that have a figure: the machine, the program, and every setting that the rows state."""
+    """Yield the aspects of the rows that have a figure: the machine, the program, and every setting that the rows
+    state."""
     nodes = tuple(nodes)
     done = [one for one in held if one.cell and not one.cell.why] or [one for one in held if one.cell]
     here = f"SIMULATED: {cluster.kind.what}" if cluster else _machines(nodes)
-    yield _by_fingerprint("hardware", table, done, here, table.systems)
+    yield _by_fingerprint("hardware", table, done, here, table.systems, bool(cluster))
     program = "SIMULATED: this project's model of step times" if cluster else _programs(nodes)
-    yield _by_fingerprint("software", table, done, program, [row.framework for row in table.rows])
+    yield _by_fingerprint("software", table, done, program, [row.framework for row in table.rows], bool(cluster))
     yield from _settings(table, done)
     yield _nodes(done)
+    yield from _made_with(done)
     yield from _of_the_file(table, spec)
 
 
 def _by_fingerprint(
-    what: Literal["hardware", "software"], table: PublishedTable, done: Sequence[Held], here: str, names: Sequence[str]
+    what: Literal["hardware", "software"],
+    table: PublishedTable,
+    done: Sequence[Held],
+    here: str,
+    names: Sequence[str],
+    is_simulated: bool,
 ) -> Aspect:
     theirs = sorted({getattr(row, what) for row in table.rows} - {""})
     ours = sorted({digest for one in done if one.cell for digest in getattr(one.cell, what)})
@@ -75,7 +82,7 @@ def _by_fingerprint(
         likeness = "not stated"
     elif theirs and ours:
         likeness = "same" if theirs == ours else "differs"
-    elif here.startswith("SIMULATED"):
+    elif is_simulated:
         likeness = "differs"
     return Aspect(what, stated or "not stated", _joined(here, ours), likeness)
 
@@ -85,7 +92,7 @@ def _joined(words: str, digests: Sequence[str]) -> str:
 
 
 def _machines(nodes: Sequence[Facts]) -> str:
-    """`2 nodes: 4 × Tesla V100-SXM2-16GB, Intel Xeon …`"""
+    """Say which machines there are: `2 nodes: 4 × Tesla V100-SXM2-16GB, Intel Xeon …`."""
     kinds = dict.fromkeys(_machine(node.get("hardware") or {}) for node in nodes)
     names = {node.get("node") for node in nodes}
     return f"{len(names)} node{'s' * (len(names) != 1)}: {'; '.join(kinds)}" if nodes else ""
@@ -128,25 +135,25 @@ def _settings(table: PublishedTable, done: Sequence[Held]) -> Iterator[Aspect]:
 
 
 def _pair(table: PublishedTable, row: PublishedRow, config: TrialConfig, name: str) -> tuple[Any, Any]:
-    """What a row states of an axis, None where it doesn't, and what stood there."""
+    """Return what a row states of an axis, None where it doesn't, and what stood there."""
     here = plan.value(config, name)
     theirs = row.settings.get(name) if name not in table.unstated else None
     return (here if theirs is not None and _is_alike(config, name, theirs) else theirs), here
 
 
 def _is_alike(config: TrialConfig, name: str, theirs: Any) -> bool:
-    """Whether a cell is as stated. What has no effect there is; so is another name for the same places."""
+    """Say whether a cell is as stated. What has no effect there is; so is another name for the same places."""
     if not _bears(config, name) or plan.value(config, name) == theirs:
         return True
     return name == "placement" and bool(config.arrangement) and messages.arranged(config.arrangement) == theirs
 
 
 def _bears(config: TrialConfig, name: str) -> bool:
-    """Whether a setting has any effect at a cell."""
+    """Say whether a setting has any effect at a cell."""
     if name in NEEDED_BY:
         return config.optimizer == NEEDED_BY[name]
     if name in OF_FILES:
-        return config.data not in messages.WITHOUT_JPEGS
+        return messages.has_jpegs(config.data)
     if name == "reduction" and config.xla:
         return False
     return config.gpus > 1 or name not in (*OF_REDUCTION, "placement")
@@ -168,7 +175,7 @@ class Silent:
 
 
 def _silent(table: PublishedTable, row: PublishedRow, config: TrialConfig) -> Iterator[Silent]:
-    """What no other line tells."""
+    """Yield the settings that no other line tells."""
     usual = _usual(config)
     covered = {*HAVE_A_LINE, "env", *({*row.settings, *table.settings} - table.unstated.keys())}
     for name in [*(field.name for field in dataclasses.fields(config)), *(f"env.{name}" for name in config.env)]:
@@ -178,7 +185,7 @@ def _silent(table: PublishedTable, row: PublishedRow, config: TrialConfig) -> It
 
 
 def _usual(config: TrialConfig) -> TrialConfig:
-    """The cell of a sweep file that names no more than it must."""
+    """Return the cell of a sweep file that names no more than it must."""
     space = {"batch_size": config.batch_size, "gpus": config.gpus}
     content = {"name": "x", "model": config.model, "data": config.data, "device": config.device, "space": space}
     spec = SweepSpec.model_validate(content)
@@ -188,18 +195,19 @@ def _usual(config: TrialConfig) -> TrialConfig:
 
 
 def unlike(table: PublishedTable, one: Held, spec: SweepSpec) -> list[str]:
-    """What a row or its table states and was otherwise here; empty: the row is as printed."""
+    """Return what a row or its table states and was otherwise here; empty: the row is as printed."""
     assert one.cell
     row, config = one.row, one.cell.config
     stated = {name: theirs for name, theirs in row.settings.items() if name not in table.unstated}
     found = [name for name, theirs in stated.items() if not _is_alike(config, name, theirs)]
     found += ["nodes"] if _has_other_nodes(row, one.cell) else []
+    found += reproduction.unlike(table, row, one.cell)
     found += ["steps"] if "steps" not in table.unstated and _steps(spec) != _steps(_as_stated(table, spec)) else []
     return found + [key for key, theirs in _of_all(table).items() if getattr(spec, key) != theirs]
 
 
 def unstated(table: PublishedTable, one: Held) -> dict[str, str]:
-    """What a row is silent on and was not here as it is where nobody sets it."""
+    """Return what a row is silent on and was not here as it is where nobody sets it."""
     assert one.cell
     return {each.name: each.words for each in _silent(table, one.row, one.cell.config) if not each.is_usual}
 
@@ -209,7 +217,7 @@ def _has_other_nodes(row: PublishedRow, cell: Cell) -> bool:
 
 
 def _of_all(table: PublishedTable) -> dict[str, Any]:
-    """What a table states of all of its rows, but for their steps."""
+    """Return what a table states of all of its rows, but for their steps."""
     return {key: value for key, value in table.settings.items() if "." not in key and key not in table.unstated}
 
 
@@ -217,8 +225,17 @@ def _nodes(done: Sequence[Held]) -> Aspect:
     return _aspect("nodes", [(one.row.nodes, one.cell.nodes) for one in done if one.cell])
 
 
+def _made_with(done: Sequence[Held]) -> Iterator[Aspect]:
+    """Yield the files that were read, and how ranks sat on nodes, where the table states them."""
+    for side in APART:
+        stated = [(getattr(one.row, side), one.cell) for one in done if one.cell and getattr(one.row, side)]
+        if stated and side not in FINGERPRINTS:
+            yield _aspect(side, [(theirs, ", ".join(getattr(cell, side)) or None) for theirs, cell in stated])
+
+
 def _aspect(what: str, pairs: Sequence[tuple[Any, Any]]) -> Aspect:
-    """Of what each row states, if it does, and what stood there; the unlike pairs alone where there are some."""
+    """Return an aspect from what each row states, if it does, and what stood there; the unlike pairs alone where there
+    are some."""
     unlike = [(theirs, its) for theirs, its in pairs if None not in (theirs, its) and theirs != its]
     published, here = (_several(side) for side in zip(*(unlike or pairs), strict=True)) if pairs else ("", "")
     likeness: Likeness = "differs" if unlike else "same" if published and here else "not stated"
@@ -226,7 +243,7 @@ def _aspect(what: str, pairs: Sequence[tuple[Any, Any]]) -> Aspect:
 
 
 def _of_the_file(table: PublishedTable, spec: SweepSpec) -> Iterator[Aspect]:
-    """What holds for a whole sweep: its steps, device, image size and repeats, and what else the table states."""
+    """Yield what holds for a whole sweep: its steps, device, image size and repeats, and what else the table states."""
     here = _steps(spec)
     there = "not stated" if "steps" in table.unstated else _steps(_as_stated(table, spec))
     yield Aspect("steps", there, here, "not stated" if "steps" in table.unstated else _likeness(there == here))
@@ -248,7 +265,7 @@ def _likeness(is_same: bool) -> Likeness:
 
 
 def _as_stated(table: PublishedTable, spec: SweepSpec) -> SweepSpec:
-    """With the steps of the table in place of the sweep's."""
+    """Return the spec with the steps of the table in place of the sweep's."""
     content = publication.content_of(table.settings, {"model": "tiny", "batch_size": 1, "gpus": 1})
     stated = SweepSpec.model_validate({"name": spec.name, **content})
     return spec.model_copy(update={"steps": stated.steps, "stop": stated.stop})

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def scaling(trials: pd.DataFrame, is_strong: bool = False) -> pd.DataFrame:
-    """The cells with their speed-up and efficiency against one GPU at the same settings, the cell `base`; NaN where
-    that, or for intra and inter the single node, was not measured."""
+    """Return the cells with their speed-up and efficiency against one GPU at the same settings, the cell `base`; NaN
+    where that, or for intra and inter the single node, was not measured."""
     table = cells(trials)
     table["global_batch"] = table["batch_size"] * table["gpus"]
     varies = ("gpus", "placement", "batch_size" if is_strong else "global_batch")

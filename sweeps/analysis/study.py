@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeps import analysis
-from sweeps.analysis import overview
+from sweeps.analysis import frames, overview
 from sweeps.errors import InputError
 from sweeps.record import ledger, rows
 from sweeps.record.ledger import SweepFacts, TrialRecord
-from sweeps.spec import space
+from sweeps.spec import keys, space
 from sweeps.spec.plan import Plan, namer
 from workers.contract.messages import TrialConfig
 from workers.measure import usage
@@ -53,6 +53,7 @@ TELEMETRY = (  # of a node over time
 )
 
 MOST_POINTS = 240  # of a curve over time
+FEWEST_CELLS = 4  # that tell axes apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Study:
     @property
     def rank(self) -> str:
         """What a rank stands for."""
-        return "GPU" if self.facts.spec.device == "gpu" else "rank"
+        return keys.RANK[self.facts.spec.device]
 
     @functools.cached_property
     def trials(self) -> pd.DataFrame:
@@ -108,6 +109,13 @@ class Study:
         return frame.copy().assign(**extra_columns)
 
     @functools.cached_property
+    def configs(self) -> tuple[TrialConfig, ...]:
+        """Of the trials that are here."""
+        if self.stored is not None:
+            return tuple(_configs(analysis.plain(self.stored)))
+        return tuple(record.config for record in self.records)
+
+    @functools.cached_property
     def cells(self) -> pd.DataFrame:
         """The table of `analysis.cells` in the file's order, with its efficiency, its step and its kind."""
         if self.trials.empty:
@@ -116,10 +124,42 @@ class Study:
                 columns=[*self.trials, "n", "reached", "withheld", "outcomes", "efficiency", *made]
             )
         table = analysis.scaling(self.trials, self.is_strong)
-        kinds = self.trials[self.trials["kind"] != ""].groupby("cell")["kind"].first()
+        ended = self.trials[self.trials["kind"] != ""]
+        kinds = frames.kinds(ended).groupby(ended["cell"]).first()
         table["step_ms"] = table["step_ms_mean"]
         table["kind"] = table["cell"].map(kinds).fillna("")
         return overview.in_order(table, self.plan).reset_index(drop=True)
+
+    @functools.cached_property
+    def effects(self) -> pd.DataFrame:
+        """What each axis explains of the sweep's own figure; empty where there is nothing to tell axes apart by."""
+        return analysis.effects(self.trials, self.figure) if self._has_effects else _none("axis", "share")
+
+    @functools.cached_property
+    def interactions(self) -> pd.DataFrame:
+        """The same of pairs of axes."""
+        return analysis.interactions(self.trials, self.figure) if self._has_effects else _none("axis", "share")
+
+    @property
+    def _has_effects(self) -> bool:
+        axes = [axis for axis in self.axes if axis in self.trials]
+        return len(self.measured) >= FEWEST_CELLS and len(axes) >= 2 and bool((self.measured[self.figure] > 0).any())
+
+    @property
+    def figure(self) -> str:
+        """What the sweep is for."""
+        return "top1" if self.is_convergence else "images_per_s"
+
+    @property
+    def own_goal(self) -> str:
+        """The column of the figure of a user's script that the search goes by, where it goes by one."""
+        named = [goal for goal in self.facts.spec.search.goal or () if " " in goal]
+        return keys.column_of(named[0]) if named else ""
+
+    @property
+    def is_less_better(self) -> bool:
+        """Of that figure."""
+        return keys.is_lower_better(self.facts.spec.goals[0])
 
     @property
     def is_strong(self) -> bool:
@@ -136,7 +176,7 @@ class Study:
         return [*known, *(analysis.apart(self.cells) if len(self.cells) else ())]
 
     def values(self, axis: str) -> list[Any]:
-        """The values of an axis, in its order."""
+        """Return the values of an axis, in its order."""
         return list(dict.fromkeys(self.in_axis_order(axis)[axis]))
 
     def in_axis_order(self, axis: str) -> pd.DataFrame:
@@ -145,14 +185,19 @@ class Study:
     def is_number(self, axis: str) -> bool:
         return bool(self.cells[axis].dtype.kind in "if")
 
+    @property
+    def rate(self) -> str:
+        """What a throughput is told in."""
+        return f"{self.facts.spec.counted}/s"
+
     def word(self, axis: str) -> str:
-        """An axis, as one would say it."""
+        """Return an axis, as one would say it."""
         if axis == "gpus":
             return f"{self.rank}s"
-        return WORDS.get(axis, axis.removeprefix(rows.VARIABLE) if axis.startswith(rows.VARIABLE) else axis)
+        return WORDS.get(axis, axis.removeprefix(rows.VARIABLE).removeprefix(rows.OWN))
 
     def said(self, axis: str, at: Any) -> str:
-        """A value with what it is of: `batch size 256`, `8 GPUs`, `fp16`."""
+        """Return a value with what it is of: `batch size 256`, `8 GPUs`, `fp16`."""
         if axis == "decode_threads" and str(at) != "auto":
             return f"{at} decode thread{'' if str(at) == '1' else 's'}"
         if axis == "placement":
@@ -168,11 +213,11 @@ class Study:
         return frozenset({*figures, *(self.word(axis) for axis in self.axes if self.is_number(axis))})
 
     def described(self, cell: Any, axes: list[str] | None = None) -> str:
-        """A cell by what tells it from the others."""
+        """Return a cell by what tells it from the others."""
         return ", ".join(self.said(axis, cell[axis]) for axis in (self.axes if axes is None else axes))
 
     def readings(self) -> dict[str, list[dict[str, float]]]:
-        """What each node whose samples lie here read over the sweep; times in seconds since it began."""
+        """Return what each node whose samples lie here read over the sweep; times in seconds since it began."""
         if not self.samples:
             return {}
         begin, end = self.span
@@ -186,26 +231,35 @@ class Study:
 
     @functools.cached_property
     def span(self) -> tuple[float, float]:
-        """From the first trial's start to the last one's end, of those that ran."""
+        """The time from the first trial's start to the last one's end, of those that ran."""
         ran = [record for record in self.records if not record.outcome.cached]
         if not ran:
             return self.facts.created_at, self.facts.created_at
         return min(record.started_at for record in ran), max(record.ended_at for record in ran)
 
 
+def _none(*columns: str) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(columns=[*columns])
+
+
 def _of_store(stored: pd.DataFrame, named: Callable[[TrialConfig], str]) -> pd.DataFrame:
     """Trials as a study has them. How often they were tried is not told there."""
     trials = analysis.plain(stored)
-    configs = [TrialConfig(**{name: row[name] for name in rows.PARAMS}, env={}) for row in trials.to_dict("records")]
     return trials.copy().assign(
-        name=[f"{named(config)} #{config.repeat}" for config in configs],
+        name=[f"{named(config)} #{config.repeat}" for config in _configs(trials)],
         attempts=1,
         cached_from=["an earlier sweep" if kind == "cached" else "" for kind in trials["kind"]],
     )
 
 
+def _configs(trials: pd.DataFrame) -> list[TrialConfig]:
+    return [TrialConfig(**{name: row[name] for name in rows.PARAMS}, env={}) for row in trials.to_dict("records")]
+
+
 def read(name: str) -> Study:
-    """The study of a sweep whose ledger lies here, with its twin."""
+    """Return the study of a sweep whose ledger lies here, with its twin."""
     found = _alone(name)
     twin = _twin(found.facts)
     return dataclasses.replace(found, twin=_alone(twin)) if twin else found
@@ -227,8 +281,8 @@ def _alone(name: str) -> Study:
 
 
 def _twin(facts: SweepFacts) -> str:
-    """The latest sweep that simulated a measured one, or was measured after a simulated one; empty if there is none
-    that can be read."""
+    """Return the latest sweep that simulated a measured one, or was measured after a simulated one; empty if there is
+    none that can be read."""
     is_simulated = bool(facts.simulated)
     study = facts.study.removesuffix(ledger.SIMULATED) if is_simulated else f"{facts.study}{ledger.SIMULATED}"
     named = re.compile(rf"{re.escape(study)}(-\d+)?")

@@ -15,7 +15,7 @@ GROWS_WITH = ("gpus", "placement", "batch_size")
 
 
 def convergence(trials: pd.DataFrame) -> pd.DataFrame:
-    """The cells that came to their target, each against the one of its line with the smallest global batch.
+    """Return the cells that came to their target, each against the one of its line with the smallest global batch.
 
     `speedup` = `throughput` × `statistical`: hours(base) ÷ hours = rate ÷ rate(base) × epochs(base) ÷ epochs. Hours
     are those of training, validations left out; what the product misses of the hours measured is `unexplained`, a

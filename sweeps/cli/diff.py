@@ -44,7 +44,7 @@ def gate(text: str) -> Gate:
 
 
 def trials(name: str, store: str = "") -> pd.DataFrame:
-    """The trials that one side of a diff names."""
+    """Return the trials that one side of a diff names."""
     from sweeps.store import query
 
     if name.startswith(REFERENCE):
@@ -78,7 +78,7 @@ def diff(a: str, b: str, figure: str = "", *, store: Sequence[str] = ()) -> Comp
 
 
 def show(found: Comparison, names: tuple[str, str], form: tables.Format) -> None:
-    """The cells; as a table with words around it."""
+    """Print the cells; as a table with words around it."""
     if form != "table":
         tables.show(found.cells, form)
         return
@@ -128,7 +128,7 @@ def _side(low: float, high: float) -> int:
 
 
 def summary(found: Comparison) -> str:
-    """`Of 88 cells, 3 are faster, …`"""
+    """Say how many are what: `Of 88 cells, 3 are faster, …`."""
     counts = ", ".join(f"{n} {verdict}" for verdict in get_args(Verdict) if (n := found.count(verdict)))
     level = "; verdicts and intervals hold for all of them together at 95%" if found.compared > 1 else ""
     return f"{len(found.cells)} cells: {counts or 'none'}{level}"

@@ -22,15 +22,15 @@ from typing import Any
 
 from sweeps import errors
 from sweeps.errors import InputError, Mistake, RefusedError, SweepError
-from sweeps.record import discarded, ledger
+from sweeps.record import discarded, ledger, ownership
 from sweeps.record.discarded import OpenRun
 from sweeps.record.ledger import SweepRecord
-from sweeps.store import database, mirror, query, tracking
+from sweeps.store import access, database, late_runs, mirror, query, tracking
 from sweeps.text import caller, tables
 from workers.contract.paths import SweepPaths, results_root
 from workers.contract.redact import masked
 
-PARTS = ("logs", "telemetry", "checkpoints", "windows", "tune")  # of a sweep's folder
+PARTS = ("logs", "telemetry", "checkpoints", "windows", "tune", "code")  # of a sweep's folder
 DAY_S = 86_400
 MIB = 1 << 20
 NAMED = 5  # of the sweeps that stay
@@ -89,7 +89,7 @@ def _runs(count: int) -> str:
 
 
 def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Mapping[str, list[str]]]:
-    """What can go, and which sweeps stay for which reason."""
+    """Return what can go, and which sweeps stay for which reason."""
     copies = [*_copies(days, now)]  # before the store is read, which may write its copy anew
     kept: dict[str, list[str]] = {}
     resting: list[Leftover] = []
@@ -99,7 +99,7 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
         try:
             length = ledger.paths(name).ledger.stat().st_size
             record = ledger.read(name)
-            is_driven = ledger.is_driven(name)
+            is_driven = ownership.is_driven(name)
         except (SweepError, ValueError, KeyError, TypeError, OSError):  # whatever another version has written
             kept.setdefault("ledgers that can't be read", []).append(name)
             continue
@@ -129,9 +129,10 @@ def find(days: float, has_ledgers: bool, now: float) -> tuple[list[Leftover], Ma
 
 
 def _discarded(now: float, kept: dict[str, list[str]]) -> list[Leftover]:
-    """What is left of them, unless it is being deleted; first those that ask nothing of the store, which may refuse."""
+    """Return what is left of them, unless it is being deleted; first those that ask nothing of the store, which may
+    refuse."""
     found: list[Leftover] = []
-    uri = masked(tracking.store_address())
+    uri = masked(access.store_address())
     for folder in discarded.folders():
         name = discarded.name_of(folder)
         try:
@@ -163,7 +164,7 @@ def _of_sweep(name: str, age: float, length: int, has_ledgers: bool) -> Iterator
 
 def _copies(days: float, now: float) -> Iterator[Leftover]:
     """Of the tracking store of here, and of database servers."""
-    uri = tracking.store_name()
+    uri = access.store_name()
     there = {mirror.file_of(uri)} if database.is_database(uri) else set()
     stores = results_root() / ".stores"
     there |= {*stores.glob("*.parquet")} if _kind(stores) == stat.S_IFDIR else set()
@@ -182,10 +183,10 @@ def _delete(one: Leftover) -> bool:
         if not one.sweep:
             one.paths[0].unlink(missing_ok=True)
             return True
-        with ledger.undriven(one.sweep) as is_free:
+        with ownership.undriven(one.sweep) as is_free:
             is_meant = is_free and ledger.paths(one.sweep).ledger.stat().st_size == one.ledger_size
-            if is_meant and one.runs:
-                tracking.leave_one_each(ledger.facts(one.sweep))
+            if is_meant and one.runs and (late := tracking.leave_one_each(ledger.facts(one.sweep))):
+                print(late_runs.words(late, one.sweep), file=sys.stderr)
             for path in one.paths if is_meant else ():
                 if _kind(path) == stat.S_IFDIR:
                     shutil.rmtree(path)
@@ -198,7 +199,7 @@ def _delete(one: Leftover) -> bool:
 
 
 def _delete_discarded(folder: Path) -> bool:
-    """The run first: without the folder nobody would know of it."""
+    """Delete the run first: without the folder nobody would know of it."""
     try:
         with discarded.held(folder) as is_free:
             if is_free:

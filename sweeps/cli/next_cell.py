@@ -23,7 +23,7 @@ WORTH = 0.95  # of an interval, that a trial must narrow it to
 
 
 def show(file: Path, overrides: tuple[str, ...], sweep: str, form: tables.Format) -> int:
-    """The cells by how much one more trial of each would narrow what a sweep's trials predict of the rest."""
+    """Order the cells by how much one more trial of each would narrow what a sweep's trials predict of the rest."""
     from sweeps.store import query
 
     place = caller.named(file)

@@ -35,8 +35,8 @@ ABSENT = "has not joined: `ray up` may still be setting it up, or has failed to"
 
 
 def examine(address: str, folders: Sequence[str]) -> list[dict[str, str]]:
-    """A row for each node, the head's among them, and for each that has not joined; the last column says what is wrong.
-    `folders` are those that trials read."""
+    """Return a row for each node, the head's among them, and for each that has not joined; the last column says what is
+    wrong. `folders` are those that trials read."""
     with ray_cluster.connected(address):
         nodes = [node for node in ray.nodes() if node["Alive"]]
         asked = [
@@ -54,7 +54,7 @@ def examine(address: str, folders: Sequence[str]) -> list[dict[str, str]]:
         ]
         measured = dict(zip([node["NodeID"] for node in linked], _links(linked), strict=True))
         links = [measured.get(node["NodeID"]) for node in nodes]
-    known = [_of(node) | answer for node, answer in zip(nodes, answers, strict=True)]
+    known = [_facts_of(node) | answer for node, answer in zip(nodes, answers, strict=True)]
     named = expected({node["address"] for node in known}, _launched(), _resolved)
     if named:
         print(f"{len(named) - len(absent(named))} of {len(named)} nodes have joined", file=sys.stderr)
@@ -114,14 +114,14 @@ def absent(named: Mapping[str, bool]) -> list[dict[str, str]]:
 
 
 def _resolved(name: str) -> str:
-    """The address that a host's name leads to, or what was given if none."""
+    """Return the address that a host's name leads to, or what was given if none."""
     with contextlib.suppress(OSError):
         return socket.gethostbyname(name)
     return name
 
 
 def _launched() -> dict[str, Any]:
-    """What `ray up` has told this machine, if it is a head that it has made."""
+    """Return what `ray up` has told this machine, if it is a head that it has made."""
     if not LAUNCHER_FILE.expanduser().is_file():
         return {}
     return reading.mapping(reading.read(LAUNCHER_FILE.expanduser()), str(LAUNCHER_FILE))
@@ -214,7 +214,7 @@ def _most(values: Sequence[str]) -> str:
     return Counter(values).most_common(1)[0][0]
 
 
-def _of(node: Mapping[str, Any]) -> dict[str, Any]:
+def _facts_of(node: Mapping[str, Any]) -> dict[str, Any]:
     rack, promised = node.get("Labels", {}).get("rack", ""), int(node["Resources"].get("GPU", 0))
     return {
         "host": node["NodeManagerHostname"],

@@ -23,7 +23,7 @@ import psutil
 
 @contextlib.contextmanager
 def swept() -> Iterator[str]:
-    """A folder for Ray, gone with all that uses it when the block or the process ends."""
+    """Make a folder for Ray, gone with all that uses it when the block or the process ends."""
     folder = tempfile.mkdtemp(prefix="sweep-")
     cleaner = subprocess.Popen(
         [sys.executable, "-m", "sweeps.cluster.cleanup", folder], stdin=subprocess.PIPE, start_new_session=True
@@ -37,7 +37,7 @@ def swept() -> Iterator[str]:
 
 
 def users(folder: Path, but: int) -> list[psutil.Process]:
-    """The processes, but one, with a file of the folder open: Ray's keep their logs there."""
+    """Return the processes, but one, with a file of the folder open: Ray's keep their logs there."""
     return [process for process in psutil.process_iter() if process.pid != but and _uses(process, folder)]
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.errors import RefusedError
+from sweeps.record import mounts
+from sweeps.text import addresses
 from workers.checks import node_checkup
 from workers.contract.paths import results_root
 from workers.node import toolkit
 
-PORTS = {5000: "MLflow UI", 6379: "Ray head", 8265: "Ray dashboard and jobs"}
+PORTS = {5000: "MLflow UI", 6379: "Ray head", addresses.DASHBOARD_PORT: "Ray dashboard and jobs"}
 TESTED = {"ray": "2.60.0", "tensorflow": "2.18.1", "horovod": "0.28.1", "mlflow": "3.17.2"}
 LEAST_FREE_GIB = 2.0
 LEAST_SHARED_GIB = 0.3
@@ -49,6 +51,7 @@ def examine(folders: Sequence[str] = ()) -> list[CheckResult]:
         _row("precision on CPU", f"{', '.join(facts['cpu_precisions'])} run natively"),
         *_ports(),
         _disk(results_root()),
+        *_locks(results_root()),
         _shared_memory(),
         _open_files(),
         *(_data(folder) for folder in folders),
@@ -107,7 +110,7 @@ def _cuda(facts: dict[str, Any]) -> list[CheckResult]:
 
 
 def _ports() -> list[CheckResult]:
-    """A taken port is no fault: it may be the server that one wants."""
+    """Say which ports are free. A taken one is no fault: it may be the server that one wants."""
     return [
         CheckResult(f"port {port}", f"{use}: free")
         if port_is_free(port)
@@ -133,6 +136,14 @@ def _disk(folder: Path) -> CheckResult:
     elif free_gib < LEAST_FREE_GIB:
         cure = "nearly full: free some, or choose another folder with SWEEP_RESULTS"
     return _row("results", f"{folder}, {free_gib:.0f} GiB free", cure)
+
+
+def _locks(folder: Path) -> list[CheckResult]:
+    """No fault of a folder that one machine uses."""
+    if not (how := mounts.locks_hold_here_alone(folder)):
+        return []
+    cure = "where several hosts drive sweeps, mount it so that locks hold between them"
+    return [CheckResult("locks in results", f"{how}: they hold on this host alone", cure)]
 
 
 def _shared_memory() -> CheckResult:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from sweeps.cluster import marked_output
+
 NAME = "driver.log"  # among a sweep's logs
-NOTHING_TO_RUN = "nothing is left to run"  # what is said before the name of a sweep that is over at once
 
 _waiting: list[LogTee] = []  # that don't know their file yet
 
@@ -36,6 +37,11 @@ class LogTee(io.TextIOBase):
                 self._file.flush()
         else:
             self._early.append(text)
+
+    def pass_on(self, text: str) -> None:
+        """Say it, and put it into no file."""
+        self._stream.write(text)
+        self._stream.flush()
 
     def flush(self) -> None:
         self._stream.flush()
@@ -74,7 +80,7 @@ def kept() -> Iterator[None]:
 
 
 def into(folder: Path) -> None:
-    """The sweep's logs lie here. Means nothing where nothing is kept."""
+    """Say where the sweep's logs lie. Means nothing where nothing is kept."""
     if not _waiting:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +90,13 @@ def into(folder: Path) -> None:
     file.flush()
 
 
+def name_sweep(name: str, is_over: bool) -> None:
+    """Name the sweep to whoever submitted its driver, and say whether nothing of it is left to run."""
+    if isinstance(sys.stdout, LogTee):
+        sys.stdout.pass_on(marked_output.line(marked_output.OVER if is_over else marked_output.BEGUN, name))
+
+
 def read(folder: Path) -> str:
-    """What a sweep's drivers have said; empty if none was submitted."""
+    """Return what a sweep's drivers have said; empty if none was submitted."""
     path = folder / NAME
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -20,14 +20,22 @@ LOOK_EVERY_S = 1.0
 
 @contextlib.contextmanager
 def guarded(address: str, identity: Callable[[], object], gone: Callable[[str], None]) -> Iterator[None]:
-    """Calls `gone` in a thread of its own, with the reason, if the head at the address ends or becomes another."""
-    is_over = threading.Event()
-    watch = threading.Thread(target=_watch, args=(address, identity, gone, is_over), name="guard", daemon=True)
+    """Call `gone` in a thread of its own, with the reason, if the head at the address ends or becomes another; never
+    beside what follows the block."""
+    is_over, turn = threading.Event(), threading.Lock()
+
+    def told(why: str) -> None:
+        with turn:
+            if not is_over.is_set():
+                gone(why)
+
+    watch = threading.Thread(target=_watch, args=(address, identity, told, is_over), name="guard", daemon=True)
     watch.start()
     try:
         yield
     finally:
-        is_over.set()
+        with turn:  # whoever has been told ends what runs here
+            is_over.set()
 
 
 def _watch(address: str, identity: Callable[[], object], gone: Callable[[str], None], is_over: threading.Event) -> None:

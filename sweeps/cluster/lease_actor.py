@@ -54,7 +54,7 @@ class LeaseActor:
         return self._leases.ask(job, LeaseTerms(*terms), busy, wanted, nodes, time.monotonic())
 
     def want(self, job: str, bundles: list[dict[str, float]]) -> None:
-        """A cluster that grows by itself holds the sum of what its sweeps want, as long as they live."""
+        """Have a cluster that grows by itself hold the sum of what its sweeps want, as long as they live."""
         self._stay()
         self._wanted[job] = bundles
         self._tell_the_autoscaler()
@@ -83,7 +83,9 @@ class LeaseActor:
             raise LeaseActorOverError
 
     def _tell_the_autoscaler(self) -> None:
-        """It has one request, which stands until there is another, whoever made it and whether they live."""
+        """Make its one request, which stands until there is another, whoever made it and whether they live: so once for
+        each change. It is kept on the head, whose end is this actor's too; the next actor knows of none, and makes its
+        own at once."""
         wanted = [bundle for bundles in self._wanted.values() for bundle in bundles]
         if wanted != self._asked_for and time.monotonic() >= self._opens_at:
             sdk.request_resources(bundles=wanted)
@@ -112,9 +114,9 @@ class Member:
     def ask(
         self, terms: LeaseTerms, busy: Mapping[str, float], needs: Sequence[Need], nodes: Mapping[str, int]
     ) -> Mapping[str, float]:
-        """The nodes that others have, and in how many seconds each is expected to be free; asked with those that the
-        sweep uses, likewise, what its next starts need, and the GPUs of each node that is there. Raises `RefusedError`
-        if nobody answers at first; later on, what was answered last holds."""
+        """Return the nodes that others have, and in how many seconds each is expected to be free; asked with those that
+        the sweep uses, likewise, what its next starts need, and the GPUs of each node that is there. Raises
+        `RefusedError` if nobody answers at first; later on, what was answered last holds."""
         wanted = [[sorted(part) for part in need] for need in needs]
         arguments = (self._job, (terms.priority, terms.max_nodes), dict(busy), wanted, dict(nodes))
         try:
@@ -139,7 +141,7 @@ class Member:
         self._lease_actor, self._wanted = None, []
 
     def _answer(self, call: Callable[[ray.actor.ActorHandle[LeaseActor]], ray.ObjectRef[Any]], tries: int = 2) -> Any:
-        """The one we knew may have gone with the last of the others: there is a second try."""
+        """Ask the actor; the one we knew may have gone with the last of the others, so there is a second try."""
         try:
             self._lease_actor = self._lease_actor or _lease_actor()
             return ray.get(call(self._lease_actor), timeout=ANSWERS_WITHIN_S)
@@ -156,7 +158,7 @@ class Member:
 
 
 def _lease_actor() -> ray.actor.ActorHandle[LeaseActor]:
-    """The one that is there, or the first."""
+    """Return the actor that is there, or the first."""
     return (
         ray.remote(LeaseActor)
         .options(

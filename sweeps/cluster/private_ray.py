@@ -3,12 +3,20 @@
 tests/integration/test_private_names.py goes through them on the Ray that is installed, and says in words what breaks
 where one has changed. What Tune keeps to itself is in `private_tune`, which loads Tune: a cluster's check-up and the
 actor on its head need none of it. What Ray's own servers on a node are changed by is in scripts/loopback.
+
+The Ray that pyproject.toml pins, 2.60.0, was the newest that pip offered in November 2026, so no newer one has been
+tried. To try one: pin it, `make setup`, and run that test. It names each name that is gone or takes something else,
+each function of Ray's that reads otherwise than the one that was read here, and what breaks by it.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from sweeps.text import addresses
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -17,6 +25,8 @@ HEAD = "node:__internal_head__"  # a resource that no other node has
 # What Ray adds to a job's log.
 OWN_LINES = re.compile(r"^(\S+ \S+\s+INFO job_manager\.py|Running entrypoint for job).*\n", re.MULTILINE)
 NO_AGENT_YET = "No available agent to submit job"  # in its refusal of a job, while its head is starting
+# In its refusal of a driver: the versions of the cluster and of the driver.
+OTHER_VERSION = re.compile(r"^Version mismatch: .*?Ray: (\S+)\s+Python: (\S+).*?Ray: (\S+)\s+Python: (\S+)", re.DOTALL)
 NO_SUCH_JOB = "does not exist"  # in its answer about a job that there is not
 
 # Variables of the environment that Ray reads and its documentation does not name. Of every driver:
@@ -80,6 +90,42 @@ def end_what_nobody_asks() -> None:
     node = worker._global_node
     for end in (node.kill_log_monitor, node.kill_monitor, node.kill_dashboard):
         end(check_alive=False)
+
+
+def proxy_to(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL; none leads to this machine itself, where tunnels begin."""
+    from requests import utils
+
+    chosen = None if addresses.is_loopback(url) else utils.select_proxy(url, utils.get_environ_proxies(url))
+    return utils.prepend_scheme_if_needed(chosen, "http") if chosen else None
+
+
+def client_of(url: str, within_s: float) -> JobSubmissionClient:
+    """Return a client that waits so long for each answer, and follows a log the way that its questions go.
+
+    Ray's own would wait for ever behind a link that is gone; it asks through the environment's proxy, also what is on
+    this machine, and follows past every proxy."""
+    from ray.job_submission import JobSubmissionClient
+
+    logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)  # it tells of each upload
+
+    proxy = proxy_to(url)
+    way = {"http": proxy, "https": proxy, "all": None}  # in place of what the environment says
+
+    class Limited(JobSubmissionClient):
+        def _do_request(self, method: str, endpoint: str, **about: Any) -> Any:
+            return super()._do_request(method, endpoint, **{"timeout": within_s, "proxies": way, **about})
+
+        async def tail_job_logs(self, job_id: str) -> AsyncIterator[str]:
+            import aiohttp
+
+            async with aiohttp.ClientSession(headers=self._headers) as session:
+                line = await session.ws_connect(f"{url.rstrip('/')}/api/jobs/{job_id}/logs/tail", proxy=proxy)
+                async for said in line:
+                    if said.type == aiohttp.WSMsgType.TEXT:
+                        yield said.data
+
+    return Limited(url)
 
 
 def version_there(client: JobSubmissionClient) -> str | None:

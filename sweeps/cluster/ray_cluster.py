@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweeps.cluster import cleanup, head_watch, lease_actor, private_ray
 from sweeps.cluster.environment import variable
-from sweeps.cluster.site import Ask
+from sweeps.cluster.site import Ask, Late
 from sweeps.errors import RefusedError
 from sweeps.record import ledger
 from sweeps.scheduling.leases import LeaseTerms, Need
@@ -26,7 +26,7 @@ from workers.checks import node_checkup
 from workers.contract import quota
 
 LOOK_EVERY_S = 2.0
-NODE_ANSWERS_WITHIN_S = 60.0
+NODE_ANSWERS_SOON_S, NODE_ANSWERS_WITHIN_S = 15.0, 60.0  # Ray may have to start a process there first
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_DEDUP_LOGS": "0",
@@ -91,17 +91,23 @@ class Cluster:
         if not self._is_our_own:
             self._member.want(bundles)
 
-    def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
-        return self._asked(node_checkup.without, patterns)
+    def without(self, patterns: Sequence[str], late: Late) -> dict[str, list[str]]:
+        return self._ask_nodes(node_checkup.without, patterns, late)
 
-    def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
-        return self._asked(node_checkup.unset, variables)
+    def unset(self, variables: Sequence[str], late: Late) -> dict[str, list[str]]:
+        return self._ask_nodes(node_checkup.unset, variables, late)
 
-    def _asked(self, question: Callable[[Sequence[str]], list[str]], about: Sequence[str]) -> dict[str, list[str]]:
+    def _ask_nodes(
+        self, question: Callable[[Sequence[str]], list[str]], about: Sequence[str], late: Late
+    ) -> dict[str, list[str]]:
         asked = {on(self.id(node.name), question).remote(about): node.name for node in self.nodes}
-        _, late = ray.wait([*asked], num_returns=len(asked), timeout=NODE_ANSWERS_WITHIN_S)
-        if late:
-            those = ", ".join(sorted(asked[one] for one in late))
+        _, missing = ray.wait([*asked], num_returns=len(asked), timeout=NODE_ANSWERS_SOON_S)
+        if missing:
+            late()
+            rest = NODE_ANSWERS_WITHIN_S - NODE_ANSWERS_SOON_S
+            _, missing = ray.wait([*asked], num_returns=len(asked), timeout=rest)
+        if missing:
+            those = ", ".join(sorted(asked[one] for one in missing))
             raise RefusedError(
                 f"nodes must answer within {NODE_ANSWERS_WITHIN_S:.0f} s, but {those}: not yet\n{_which()}"
             )
@@ -136,7 +142,7 @@ class Cluster:
             yield
 
     def close(self) -> None:
-        """The cluster may shrink again."""
+        """Let the cluster shrink again."""
         self._member.leave()
 
     @staticmethod
@@ -147,7 +153,7 @@ class Cluster:
 
 
 def on(node_id: str, call: Any) -> Any:
-    """A function or a class for Ray to run on that very node, whatever runs there."""
+    """Return a function or a class for Ray to run on that very node, whatever runs there."""
     return ray.remote(call).options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
 
 
@@ -159,7 +165,7 @@ def _node(name: str, node: dict[str, Any]) -> Node:
 
 @contextlib.contextmanager
 def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
-    """The Ray cluster at `address`, or one on this machine that ends with the block and leaves no file."""
+    """Join the Ray cluster at `address`, or one on this machine that ends with the block and leaves no file."""
     os.environ.update(QUIET)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what ends a trial is told by its outcome
     if address and address != "auto":
@@ -175,6 +181,8 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]
             with _this_machines():
                 ray.init(**here, log_to_driver=False, logging_level="ERROR")
         except Exception as error:
+            if other := private_ray.OTHER_VERSION.match(str(error)):
+                raise RefusedError(_unlike(address, *other.groups())) from None
             if not isinstance(error, (ConnectionError, TimeoutError, ValueError)) and type(error) is not Exception:
                 raise  # a bare one is Ray's of a node that does not start in time
             where = f"at {address}" if address and address != "auto" else "on this machine"
@@ -187,6 +195,16 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Cluster]
         site = Cluster(is_our_own=not address)
         stack.callback(site.close)
         yield site
+
+
+def _unlike(address: str | None, ray_there: str, python_there: str, ray_here: str, python_here: str) -> str:
+    cluster = "its cluster" if address == "auto" else address
+    return (
+        "a driver and its cluster must have one version of Ray and of Python, to the last digit, but here is Ray"
+        f" {ray_here} on Python {python_here}, and {cluster} has Ray {ray_there} on Python {python_there}\n"
+        f"  make clean setup PYTHON=/path/to/python{python_there} on the side that is to change"
+        f" (on the cluster {caller.current().ray_up} after it, which ends sweeps)"
+    )
 
 
 def _this_machines() -> contextlib.AbstractContextManager[None]:

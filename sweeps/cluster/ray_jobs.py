@@ -1,45 +1,45 @@
 """A cluster from afar, through Ray Jobs: sweeps are driven on its head, and so is every command that asks about them.
 
 `submit` packs the project and the sweep file and has the head drive it. `relay` has the head run any other command, and
-says here what it says there. Both need the cluster's token, and its launcher file or its dashboard's address: the file
-says how to reach the head by SSH, and the dashboard is asked through that.
+says here what it says there. How the head is reached is in `connection`, how what a job says is followed in `job_log`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import getpass
 import itertools
 import json
-import logging
 import os
 import re
 import shlex
-import shutil
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-import urllib.parse
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from queue import Empty, Queue
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from sweeps import errors
-from sweeps.cluster import driver_log, marked_output, private_ray, upload, versions
-from sweeps.cluster.environment import variable
+from sweeps.cluster import (
+    connection,
+    driver_log,
+    interrupt,
+    job_log,
+    job_traces,
+    marked_output,
+    private_ray,
+    upload,
+    versions,
+)
+from sweeps.cluster.job_traces import ENDED
 from sweeps.errors import InputError, Mistake, RefusedError
-from sweeps.record import ledger
-from sweeps.spec import plan, reading, sweep_file
+from sweeps.record import ledger, ownership, processes
+from sweeps.spec import own_code, plan, reading, sweep_file
 from sweeps.text import addresses, caller, screen
 from workers.contract.paths import written_whole
 from workers.contract.redact import masked
@@ -47,65 +47,76 @@ from workers.contract.redact import masked
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-HERE = "http://127.0.0.1:8265"  # on a head
-NAMED = re.compile(r"^results in .*/(?P<name>[^/\s]+)$", re.MULTILINE)
-MLFLOW_PORT, JOBS_PORT = 5000, 8265  # of the head
+HERE = f"http://127.0.0.1:{addresses.DASHBOARD_PORT}"  # on a head
 STOPPED_WITHIN_S = 120  # before a driver that was told to stop is killed
 QUIET_S = 15.0  # in which a driver mostly has named its sweep: then what it waits for is said
 FOLLOWED_S = 90.0  # without being asked again: then whoever follows may have gone
 ARRIVES_WITHIN_S = 5.0  # a job whose submission was interrupted, or never
 TAKES_JOBS_WITHIN_S = 60.0  # a head that has just been started
-LOOK_EVERY_S, LOOK_SELDOM_S = 0.2, 1.0
+LOOK_SELDOM_S = 1.0  # at a job that has not begun after a while
 ON_HEAD = "sweeps.cli.on_head"
 NOT_THERE = re.compile(rf"(module specification for '|No module named '?){re.escape(ON_HEAD)}")  # Python's words
 NOT_KEPT = "no log of the sweep's driver is kept: `sweep gc` deletes it with the trials' logs"
-SILENT_S, ANSWERS_WITHIN_S = 30.0, 20.0  # what is followed; then it is asked whether it is there
-ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+NAMES = 10  # of files that are packed
+GATEWAY = re.compile(r"status code 5\d\d")  # in what Ray's client makes of an answer that got lost on its way
 
 
 def submit(file: Path, overrides: tuple[str, ...], url: str, options: Sequence[str]) -> int:
     """Have the cluster drive a sweep; returns once it has begun, or has said why it does not: the exit code."""
     text = reading.read(file)
     planned = plan.plan(sweep_file.parse(text, str(file), overrides), str(file))
+    own_code.check(planned, str(file), is_whole=False)
+    own = own_code.files(planned.spec, Path.cwd())
     put = ["--set", *overrides] if overrides else []
     sweep = upload.place(file)
-    return drive(["run", str(sweep), "--address", "auto", *options, *put], planned.spec.name, url, sweep, text)
+    return drive(["run", str(sweep), "--address", "auto", *options, *put], planned.spec.name, url, sweep, text, own)
 
 
-def drive(arguments: Sequence[str], name: str, url: str, sweep: Path | None = None, text: str = "") -> int:
-    """The same for any command that drives a sweep; `text` is that of its file."""
+def drive(
+    arguments: Sequence[str],
+    name: str,
+    url: str,
+    sweep: Path | None = None,
+    text: str = "",
+    own: own_code.Files | None = None,
+) -> int:
+    """Do the same for any command that drives a sweep; `text` is that of its file, `own` its user's code."""
     console = screen.beside()
     job = f"sweep-{name}-{uuid.uuid4().hex[:8]}"
-    with tempfile.TemporaryDirectory(prefix="sweep-pack-") as folder, _client(url) as client:
-        files = upload.pack(Path(folder), sweep, text)
+    with tempfile.TemporaryDirectory(prefix="sweep-pack-") as folder, connection.client(url) as client:
+        job_traces.forget(client)
+        files = upload.pack(Path(folder), sweep, text, own)
         size_kb = sum((Path(folder) / path).stat().st_size for path in files) / 1024
         console.print(f"packed {len(files)} files, {size_kb:.0f} KB: {_listed(files)}", style="dim")
-        with _ended_by_ctrl_c(client, job, console), _told_of(job):
+        for line in own.words(NAMES) if own else ():
+            console.print(f"  {line}", style="dim")
+        with interrupt.terminate_as_interrupt(), _ended_by_ctrl_c(client, job, console), _told_of(job):
             _start(client, job, ["python", "-m", "sweeps.cli", *arguments], _who(), folder)
-            found = _named(client, job, console)
+            named = _named(client, job, console)
             log = client.get_job_logs(job)
-            if found and driver_log.NOTHING_TO_RUN in log:
+            if named and named.is_over:
                 return _said_to_its_end(client, job)
-            if found:
-                print(found)
-        if found is None:
+            if named:
+                print(named.sweep)
+        if named is None:
             return _did_not_begin(client, job, console)
         for line in log.splitlines():
             if line.startswith(versions.DIFFERS):
                 console.print(line)
-    console.print(f"  status  {caller.command('status', found, '-f')}")
-    console.print(f"  stop    {caller.command('stop', found)}")
+    console.print(f"  status  {caller.command('status', named.sweep, '-f')}")
+    console.print(f"  stop    {caller.command('stop', named.sweep)}")
     return errors.DONE
 
 
 @contextlib.contextmanager
 def _ended_by_ctrl_c(client: JobSubmissionClient, job: str, console: Console) -> Iterator[None]:
-    """Within the block a Ctrl-C ends the job, too: nothing runs on the cluster whose name nobody has been shown."""
+    """Within the block a Ctrl-C, or what is heard as one, ends the job, too: nothing runs on the cluster whose name
+    nobody has been shown."""
     try:
         yield
     except KeyboardInterrupt:
         is_over = False
-        with contextlib.suppress(KeyboardInterrupt, OSError):
+        with contextlib.suppress(KeyboardInterrupt, OSError, RuntimeError):
             console.print(f"ending {job} on the cluster … (Ctrl-C again leaves it)")
             is_over = _ended(client, job)
         if not is_over:
@@ -125,19 +136,22 @@ def _told_of(job: str) -> Iterator[None]:
 
     try:
         yield
-    except (ConnectionError, requests.RequestException) as error:
+    except (ConnectionError, requests.RequestException, RuntimeError) as error:
+        is_refused = isinstance(error, RuntimeError) and not GATEWAY.search(str(error))
+        if is_refused or private_ray.NO_AGENT_YET in str(error):
+            raise
         raise RefusedError(
-            f"the cluster must answer until the sweep has its name, but: {_first_line(error)}\n"
+            f"the cluster must answer until the sweep has its name, but: {connection.first_line(error)}\n"
             f"  {job} may have begun there, and goes on: {caller.command('list')} shows it once the cluster answers;\n"
             f"  on the head `{_ends(job)}` ends it"
         ) from None
 
 
 def _begun(client: JobSubmissionClient, job: str) -> str:
-    """The sweep that a job had begun when it was ended, if it had."""
-    with contextlib.suppress(RuntimeError):  # there is no such job
-        if found := NAMED.search(client.get_job_logs(job)):
-            return found["name"]
+    """Return the sweep that a job had begun when it was ended, if it had."""
+    with contextlib.suppress(RuntimeError, OSError):  # there is no such job, or no answer
+        if named := marked_output.named(client.get_job_logs(job)):
+            return named.sweep
     return ""
 
 
@@ -153,7 +167,7 @@ def _ended(client: JobSubmissionClient, job: str) -> bool:
         except RuntimeError as error:
             if private_ray.NO_SUCH_JOB in str(error) and time.monotonic() > arrives_by:
                 return True
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(job_log.LOOK_EVERY_S)
     return False
 
 
@@ -161,15 +175,15 @@ def relay(arguments: Sequence[str], url: str, sends: Path | None = None) -> int:
     """Run a command on the head; what it says there is said here, and its exit code is ours. With a sweep file that it
     names, where there is one."""
     if not sends:
-        return _relayed(_streamed(arguments, url))
+        return _relay(_streamed(arguments, url))
     text, there = reading.read(sends), upload.place(sends)
     with tempfile.TemporaryDirectory(prefix="sweep-file-") as folder:
         upload.put(Path(folder), there, text)
         named = [str(there) if Path(part) == sends else part for part in arguments]
-        return _relayed(_streamed(named, url, folder))
+        return _relay(_streamed(named, url, folder))
 
 
-def _relayed(lines: Iterable[tuple[str, str]]) -> int:
+def _relay(lines: Iterable[tuple[str, str]]) -> int:
     code = None
     for which, said in lines:
         if which == marked_output.CODE:
@@ -201,7 +215,7 @@ def report(name: str, out: Path, form: str, store: str, url: str) -> int:
 
 
 def bulletins(name: str, is_followed: bool, url: str) -> Iterator[dict[str, Any]]:
-    """What a driver on the cluster says of its sweep, as it says it."""
+    """Yield what a driver on the cluster says of its sweep, as it says it."""
     follow = ["--follow"] if is_followed else []
     for which, said in _streamed(["status", name, "--format", "json", *follow], url):
         if which == marked_output.OUT:
@@ -214,24 +228,24 @@ def bulletins(name: str, is_followed: bool, url: str) -> Iterator[dict[str, Any]
 
 def logs(name: str, is_followed: bool) -> int:
     """Of a sweep whose driver was submitted to the cluster that this machine is the head of."""
-    job = ledger.driver(name).get("job")
+    job = ownership.driver(name).get("job")
     if not job:
         rule = "must be a sweep that was submitted: what a driver says in a terminal stays there"
         raise InputError("sweep", [Mistake("", f"{rule} (its trials' logs: {ledger.paths(name).logs})", name)])
     kept = driver_log.read(ledger.paths(name).logs)
-    if kept and not (is_followed and ledger.is_driven(name)):
+    if kept and not (is_followed and ownership.is_driven(name)):
         print(kept, end="")
         return errors.DONE
     if is_followed and marked_output.leaves_job(job):
         return errors.DONE
-    with _client(HERE) as client:
+    with connection.client(HERE) as client:
         if not _knows(client, job):
             print(NOT_KEPT, file=sys.stderr)
         elif is_followed:
-            for line in _tailed(client, job):
+            for line in job_log.follow(client, job):
                 print(line, flush=True)
         else:
-            print(_of_ours(client.get_job_logs(job)), end="")
+            print(job_log.of_ours(client.get_job_logs(job)), end="")
     return errors.DONE
 
 
@@ -242,21 +256,22 @@ def _knows(client: JobSubmissionClient, job: str) -> bool:
 
 def stop(name: str) -> int:
     """End a running sweep as Ctrl-C would, and wait until it has ended."""
-    if not ledger.is_driven(name):
+    if not ownership.is_driven(name):
         raise InputError("sweep", [Mistake("", "must be a sweep that is running", name)])
-    last = ledger.holder(name)
+    last = ownership.holder(name)
     if not last:
         again = caller.command("stop", name)
-        raise RefusedError(f"a driver must say who it is, but that of {name} has not yet; once more: {again}")
+        said = ownership.momentarily(name)
+        raise RefusedError(f"a sweep is stopped by ending its driver, but {said}\n  once more after that: {again}")
     if last["host"] != os.uname().nodename:
         there = caller.Caller().command("stop", name)
         raise RefusedError(f"a sweep is stopped where its driver runs; on {last['host']}: {there}")
     if job := last.get("job"):
-        with _client(HERE) as client:
+        with connection.client(HERE) as client:
             client.stop_job(job)
     else:
         try:
-            os.kill(last["pid"], signal.SIGTERM)
+            processes.end(last["pid"], last.get("birth", ""))
         except ProcessLookupError:
             pass  # it has just ended
         except PermissionError:
@@ -266,7 +281,7 @@ def stop(name: str) -> int:
     while _is_still_driven(name):
         if time.monotonic() > give_up:
             raise RefusedError(f"a driver must end within {STOPPED_WITHIN_S} s, but process {last['pid']} does not")
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(job_log.LOOK_EVERY_S)
     if name in ledger.names():
         print(_stopped(name, is_submitted="job" in last))
     else:
@@ -276,7 +291,7 @@ def stop(name: str) -> int:
 
 def _is_still_driven(name: str) -> bool:
     try:
-        return ledger.is_driven(name)
+        return ownership.is_driven(name)
     except (InputError, FileNotFoundError):  # one in a terminal of which nothing had begun: its driver has deleted it
         return False
 
@@ -286,13 +301,13 @@ def _stopped(name: str, is_submitted: bool = True) -> str:
 
 
 def _streamed(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[tuple[str, str]]:
-    """What a command says on the head, line by line, and its exit code as the last. One that is followed is asked
+    """Yield what a command says on the head, line by line, and its exit code as the last. One that is followed is asked
     again and again; a driver's log that it names is followed here."""
     again, log = (marked_output.CODE, str(marked_output.ASK_AGAIN)), ""
-    with _client(url) as client:
+    with connection.client(url) as client:
         said = again
         for n in itertools.count():
-            with contextlib.closing(_asked(client, arguments, folder)) as answer:
+            with contextlib.closing(_ask(client, arguments, folder)) as answer:
                 for said in answer:
                     if said[0] == marked_output.JOB:
                         log = said[1]
@@ -301,20 +316,20 @@ def _streamed(arguments: Sequence[str], url: str, folder: str = "") -> Iterator[
             if said != again:
                 break
         if log and _knows(client, log):
-            yield from ((marked_output.OUT, line) for line in _tailed(client, log))
+            yield from ((marked_output.OUT, line) for line in job_log.follow(client, log))
         elif log:
             yield marked_output.ERR, NOT_KEPT
         yield said
 
 
-def _asked(client: JobSubmissionClient, arguments: Sequence[str], folder: str) -> Generator[tuple[str, str]]:
-    """What a command says on the head, once; its exit code comes last."""
+def _ask(client: JobSubmissionClient, arguments: Sequence[str], folder: str) -> Generator[tuple[str, str]]:
+    """Yield what a command says on the head, once; its exit code comes last."""
     job = f"ask-{uuid.uuid4().hex[:12]}"
     is_followed = not {"-f", "--follow"}.isdisjoint(arguments)
     variables = {marked_output.FOLLOWED_S: f"{FOLLOWED_S:g}"} if is_followed else {}
     _start(client, job, ["python", "-m", ON_HEAD, *arguments], {}, folder, variables)
     try:
-        for line in (_tailed if is_followed else _lines)(client, job):
+        for line in (job_log.follow if is_followed else job_log.lines)(client, job):
             if parsed := marked_output.parsed(line):
                 yield parsed
                 if parsed[0] == marked_output.CODE:
@@ -346,40 +361,40 @@ def _start(
         except RuntimeError as error:  # right after `ray up` the head answers before it can run anything
             if private_ray.NO_AGENT_YET not in str(error) or time.monotonic() > give_up:
                 raise
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(job_log.LOOK_EVERY_S)
 
 
 def _who() -> dict[str, str]:
     return {"user": getpass.getuser(), "host": os.uname().nodename}
 
 
-def _named(client: JobSubmissionClient, job: str, console: Console) -> str | None:
-    """What the driver has called its sweep; nothing if it has ended without one. However long that takes, for whoever
-    leaves before knows of no sweep that runs on: what it waits for is said."""
+def _named(client: JobSubmissionClient, job: str, console: Console) -> marked_output.Named | None:
+    """Return what the driver has called its sweep; nothing if it has ended without a name. It waits however long that
+    takes, and says for what: whoever leaves before knows of no sweep that runs on."""
     began, said = time.monotonic(), ""
     while True:
         is_over = client.get_job_status(job) in ENDED
         log = client.get_job_logs(job)
-        if found := NAMED.search(log):
-            return found["name"]
+        if named := marked_output.named(log):
+            return named
         if is_over:
             return None
         if is_late := time.monotonic() - began >= QUIET_S:
             if not said:
                 console.print(f"{job} has not begun yet; Ctrl-C ends it. From a shell on the head `{_ends(job)}` does")
-            if (last := _last_words(client, job, log)) != said:
+            if (last := job_log.last_words(client, job, log)) != said:
                 console.print(f"  it says: {last}")
                 said = last
-        time.sleep(LOOK_SELDOM_S if is_late else LOOK_EVERY_S)
+        time.sleep(LOOK_SELDOM_S if is_late else job_log.LOOK_EVERY_S)
 
 
 def _ends(job: str) -> str:
-    """The command for a shell on the head."""
+    """Return the command for a shell on the head."""
     return f"RAY_AUTH_MODE=token ray job stop {job}"
 
 
 def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> int:
-    log = _of_ours(client.get_job_logs(job)).strip()
+    log = job_log.of_ours(client.get_job_logs(job)).strip()
     info = client.get_job_info(job)
     console.print(log or info.message)
     code = info.driver_exit_code
@@ -388,219 +403,29 @@ def _did_not_begin(client: JobSubmissionClient, job: str, console: Console) -> i
 
 def _said_to_its_end(client: JobSubmissionClient, job: str) -> int:
     """Say here what a driver says that runs no trial, such as a complete sweep's results; its exit code is ours."""
-    for line in _lines(client, job):
+    for line in job_log.lines(client, job):
         print(line, flush=True)
     code = client.get_job_info(job).driver_exit_code
     return errors.REFUSED if code is None else code
-
-
-def _of_ours(log: str) -> str:
-    """Without what Ray adds to a job's log."""
-    return private_ray.OWN_LINES.sub("", log)
-
-
-def _tailed(client: JobSubmissionClient, job: str) -> Iterator[str]:
-    """What a job says, line by line, each fetched once, however long it is followed; up to a second late."""
-    import aiohttp
-
-    loop = asyncio.new_event_loop()
-    tail = client.tail_job_logs(job)
-    coming, rest = loop.create_task(_next(tail)), ""
-    try:
-        while True:
-            while not loop.run_until_complete(asyncio.wait({coming}, timeout=SILENT_S))[0]:
-                _must_answer(client, job)
-            rest += coming.result()
-            *lines, rest = rest.split("\n")
-            yield from (line for line in lines if _of_ours(f"{line}\n"))
-            coming = loop.create_task(_next(tail))
-    except StopAsyncIteration:
-        yield from filter(_of_ours, [rest] if rest else [])
-    except aiohttp.WSServerHandshakeError as error:
-        raise ConnectionError(f"whatever stands between must let WebSockets pass (status {error.status})") from None
-    except aiohttp.ClientError as error:
-        raise ConnectionError(_first_line(error)) from None
-    finally:
-        coming.cancel()  # one that was interrupted in the middle
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            loop.run_until_complete(coming)
-        with contextlib.suppress(Exception):
-            loop.run_until_complete(cast(AsyncGenerator[str], tail).aclose())
-        loop.close()
-
-
-async def _next(tail: AsyncIterator[str]) -> str:
-    return await anext(tail)
-
-
-def _must_answer(client: JobSubmissionClient, job: str) -> None:
-    """Raise where a cluster that has been silent does not answer a question: a link that is gone says nothing."""
-    answered: Queue[object] = Queue()
-
-    def ask() -> None:
-        try:
-            answered.put(client.get_job_status(job))
-        except Exception as error:
-            answered.put(error)
-
-    threading.Thread(target=ask, daemon=True).start()  # Ray would wait for ever
-    try:
-        answer = answered.get(timeout=ANSWERS_WITHIN_S)
-    except Empty:
-        raise ConnectionError(f"it has said nothing for {SILENT_S + ANSWERS_WITHIN_S:.0f} s") from None
-    if isinstance(answer, Exception):
-        raise answer
-
-
-def _lines(client: JobSubmissionClient, job: str) -> Iterator[str]:
-    """What a job says, as it says it, all of it fetched again each time: for one that is soon over."""
-    said = 0
-    while True:
-        is_over = client.get_job_status(job) in ENDED
-        log = _of_ours(client.get_job_logs(job))
-        end = log.rfind("\n") + 1
-        yield from log[said:end].split("\n")[:-1]  # `splitlines` would split at more
-        said = max(said, end)
-        if is_over:
-            yield from filter(None, [log[said:]])
-            return
-        time.sleep(LOOK_EVERY_S)
 
 
 def _why(client: JobSubmissionClient, job: str) -> str:
     """Why a command has not ended on the head as commands do."""
     log = client.get_job_logs(job)
     if NOT_THERE.search(log):
-        return versions.said([versions.OTHER_CODE])
-    return f"the cluster must run the command, but says: {_last_words(client, job, log)}"
-
-
-def _last_words(client: JobSubmissionClient, job: str, log: str) -> str:
-    """Of a job; what Ray says of one that has said nothing."""
-    last = next(reversed(_of_ours(log).strip().split("\n")))
-    if words := (marked_output.parsed(last) or ("", last))[1]:
-        return words
-    info = client.get_job_info(job)
-    return _first_line(info.message or info.status)
+        return versions.message([versions.OTHER_CODE])
+    return f"the cluster must run the command, but says: {job_log.last_words(client, job, log)}"
 
 
 def _forget(client: JobSubmissionClient, job: str) -> None:
-    """A question leaves no job behind."""
-    with contextlib.suppress(RuntimeError):
+    """Take away the job of a question."""
+    with contextlib.suppress(RuntimeError, OSError):
         if client.get_job_status(job) not in ENDED:
             client.stop_job(job)
             give_up = time.monotonic() + 5
             while client.get_job_status(job) not in ENDED and time.monotonic() < give_up:
-                time.sleep(LOOK_EVERY_S)
+                time.sleep(job_log.LOOK_EVERY_S)
         client.delete_job(job)
-
-
-@contextlib.contextmanager
-def tunnel(file: Path, port: int, there: int = MLFLOW_PORT) -> Iterator[tuple[str, Callable[[], RefusedError]]]:
-    """To the MLflow, or another port, of the head that a launcher file describes, by SSH, as long as the block: its
-    address here, and what waits for SSH to end by itself and says why it did."""
-    head = cluster_file(file)
-    key = ["-i", os.path.expanduser(head["key"])] if head["key"] else []
-    to = f"{head['user']}@{head['head']}" if head["user"] else head["head"]
-    options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
-    options += ["-o", "StrictHostKeyChecking=accept-new"]  # `ray up` asks less
-    options += ["-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"]
-    if not shutil.which("ssh"):
-        raise RefusedError(f"ssh must be installed to reach the head {to}, but is not: apt-get install openssh-client")
-    forward = ["-L", f"127.0.0.1:{port}:127.0.0.1:{there}"]
-    with subprocess.Popen(
-        ["ssh", *key, *options, *forward, to, "cat"],  # which ends with our end of its input, however we end
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C is for us: a question that is under way is taken back through the tunnel
-    ) as line:
-
-        def ended() -> RefusedError:
-            assert line.stderr
-            return RefusedError(_unreached(to, head["head"], line.stderr.read()))
-
-        try:
-            while not _is_open(port):
-                if line.poll() is not None:
-                    raise ended()
-                time.sleep(LOOK_EVERY_S)
-            yield f"http://127.0.0.1:{port}", ended
-        finally:
-            line.terminate()
-
-
-def _unreached(to: str, host: str, said: str) -> str:
-    last = next(iter(reversed(said.strip().splitlines())), "nothing")  # before it stand SSH's banners
-    cure = f"\n  if the head was installed anew: ssh-keygen -R {host}" if "Host key verification" in last else ""
-    return f"SSH must reach the head {to}, but says: {last}{cure}"
-
-
-def _is_open(port: int) -> bool:
-    with socket.socket() as door:
-        return door.connect_ex(("127.0.0.1", port)) == 0
-
-
-@contextlib.contextmanager
-def _client(address: str) -> Iterator[JobSubmissionClient]:
-    """Raises a `RefusedError` for all that a user can cause: no such address, no token, other versions."""
-    if not address.startswith(addresses.URL):
-        with tunnel(Path(address), _free_port(), JOBS_PORT) as (url, _):
-            yield from _connected(url, address)
-        return
-    if is_in_clear(address):
-        said = f"the token goes to {masked(address)} in clear text; --address cluster.yaml takes it through SSH"
-        print(said, file=sys.stderr)
-    yield from _connected(address, address)
-
-
-def is_in_clear(url: str) -> bool:
-    """Say whether others can read what is sent to a URL."""
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme == "http" and not re.fullmatch(r"localhost|127(\.\d+){3}|::1", parts.hostname or "")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return int(door.getsockname()[1])
-
-
-def _connected(url: str, address: str) -> Iterator[JobSubmissionClient]:
-    """The client of a job server, which was named by the address."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    import ray
-    import requests
-    from ray.job_submission import JobSubmissionClient
-
-    try:
-        with variable(addresses.JOB_SERVER, url):  # which Ray would rather heed than what it is given
-            client = JobSubmissionClient(url)
-        logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of each upload, and has just set this anew
-        theirs = private_ray.version_there(client)
-        if theirs != ray.__version__:
-            raise RefusedError(
-                f"client and cluster must have one version of Ray, but here is {ray.__version__} and there {theirs}\n"
-                f"  {caller.current().ray_up} brings the cluster to this project's (ends sweeps), make setup your side"
-            )
-        yield client
-    except (ConnectionError, requests.RequestException) as error:
-        raise RefusedError(f"a cluster must answer at {address}, but: {_first_line(error)}") from None
-    except (RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise RefusedError(_refusal(address, str(error))) from None
-
-
-def _refusal(url: str, said: str) -> str:
-    if re.search(r"\b(401|403)\b|[Aa]uthenticat|token", said):
-        return (
-            f"the cluster at {url} must be shown its token, but what is in ~/.ray/auth_token is missing or another\n"
-            "  copy ~/.ray/auth_token from whoever has called `ray up`"
-        )
-    return f"the cluster at {url} refuses: {_first_line(said)}"
-
-
-def _first_line(error: object) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
 
 
 def _listed(files: Sequence[Path]) -> str:
@@ -608,21 +433,3 @@ def _listed(files: Sequence[Path]) -> str:
     for path in files:
         tops[path.parts[0]] = tops.get(path.parts[0], 0) + 1
     return ", ".join(f"{top}/ ({count})" if count > 1 else top for top, count in tops.items())
-
-
-def cluster_file(path: Path) -> dict[str, Any]:
-    """A launcher file as far as it says how to reach the head."""
-    content = reading.mapping(reading.read(path), str(path))
-    provider, auth = content.get("provider") or {}, content.get("auth") or {}
-    head = provider.get("external_head_ip") or provider.get("head_ip")
-    if not head and (kind := provider.get("type", "local")) != "local":
-        rule = (
-            "must be of machines that are there (local), since a cloud's file does not say where its head is: call"
-            f" `ray dashboard {path}` and give --address http://127.0.0.1:{JOBS_PORT}; for MLflow"
-            f" `ray dashboard {path} --port {MLFLOW_PORT} --remote-port {MLFLOW_PORT}` and"
-            f" http://127.0.0.1:{MLFLOW_PORT} in a browser; or `ray attach {path}` and the command there"
-        )
-        raise InputError(str(path), [Mistake("provider.type", rule, kind)])
-    if not head:
-        raise InputError(str(path), [Mistake("provider.head_ip", "must be given", None)])
-    return {"head": head, "user": auth.get("ssh_user"), "key": auth.get("ssh_private_key")}

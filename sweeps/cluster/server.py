@@ -20,8 +20,8 @@ import threading
 from pathlib import Path
 
 from sweeps.cluster import head_watch
-from sweeps.cluster.ray_jobs import MLFLOW_PORT
-from sweeps.store import tracking
+from sweeps.cluster.connection import MLFLOW_PORT
+from sweeps.store import access
 
 HOSTS = ("localhost", "127.0.0.1")  # that a browser may call it by; at any port, since a tunnel has one of its own
 NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # else a dozen processes wait for work that we don't have
@@ -87,7 +87,7 @@ def _database(folder: Path) -> str:
     if named := os.environ.get("MLFLOW_BACKEND_STORE_URI"):
         return named
     uri = f"sqlite:///{folder}/mlflow.db"
-    tracking.prepare(uri)
+    access.prepare(uri)
     return uri
 
 

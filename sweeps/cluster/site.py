@@ -11,6 +11,7 @@ from sweeps.spec.arrangements import Node
 
 # What other sweeps have; see lease_actor.Member.ask, but with the names of nodes.
 Ask = Callable[[dict[str, float], Sequence[Need]], dict[str, float]]
+Late = Callable[[], object]
 
 
 class Site(Protocol):
@@ -26,17 +27,18 @@ class Site(Protocol):
 
     def name(self, node_id: str) -> str: ...
     def ask_for(self, bundles: Sequence[dict[str, float]]) -> None: ...
-    def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
-        """Of these patterns of files, by node, those that nothing matches there."""
+    def without(self, patterns: Sequence[str], late: Late) -> dict[str, list[str]]:
+        """Of these patterns of files, by node, those that nothing matches there. `late` is called where the nodes don't
+        answer soon."""
 
-    def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
-        """Of these variables, by node, those that the processes of Ray don't have there."""
+    def unset(self, variables: Sequence[str], late: Late) -> dict[str, list[str]]:
+        """Of these variables, by node, those that the processes of Ray don't have there; `late` likewise."""
 
     def shared(self, terms: LeaseTerms) -> contextlib.AbstractContextManager[Ask | None]:
         """With other sweeps that run here; None where there can be none."""
 
     def guarded(self, gone: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
-        """Calls `gone` in a thread of its own, with the reason, once the trials can't be reached any more."""
+        """Call `gone` in a thread of its own, with the reason, once the trials can't be reached any more."""
 
 
 class Simulated:
@@ -56,10 +58,10 @@ class Simulated:
     def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
         """More will not come."""
 
-    def without(self, patterns: Sequence[str]) -> dict[str, list[str]]:
+    def without(self, patterns: Sequence[str], late: Late) -> dict[str, list[str]]:
         return {}
 
-    def unset(self, variables: Sequence[str]) -> dict[str, list[str]]:
+    def unset(self, variables: Sequence[str], late: Late) -> dict[str, list[str]]:
         return {}
 
     def shared(self, terms: LeaseTerms) -> contextlib.AbstractContextManager[None]:

@@ -71,6 +71,7 @@ class Share:
 
 
 NOTHING = Share(0.0, 0.0)
+UNKNOWN = Share(math.nan, math.nan)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,15 +91,19 @@ class Verdict:
 
 
 def shares(measured: Measurement, config: TrialConfig) -> Shares | None:
-    """The shares of a trial's step; None where nobody asked, or the trial was too short to look for them."""
+    """Return the shares of a trial's step; None where nobody asked, or the trial was too short to look for them."""
     taken = measured.ranks[0].without_ms
-    can_wait = config.gpus > 1 or config.data != "synthetic"
+    can_wait = config.gpus > 1 or config.data != "synthetic" or config.script is not None
     if not config.explain or (can_wait and not taken):
         return None
     ranks = [rank.without_ms for rank in measured.ranks]
+    if all(one is taken for one in ranks):  # simulated: each rank's steps are one another's
+        ranks = [taken]
     times = {part: (slowest if part in ALONE else together)([of[part] for of in ranks]) for part in taken}
     whole = times.get("nothing", [])
     bare = times.get("both") or times.get("comm") or times.get("input")
+    if config.gpus > 1 and "comm" not in times:  # a script that can't leave out its reduction
+        return Shares(input=_lost(whole, times["input"]), comm=UNKNOWN, compute=UNKNOWN, overlap=UNKNOWN)
     return Shares(
         input=_lost(whole, times["input"]) if "input" in times else NOTHING,
         comm=_lost(whole, times["comm"]) if "comm" in times else NOTHING,
@@ -142,7 +147,7 @@ def _overlap(ranks: Sequence[Mapping[Without, Rounds]]) -> Share:
 
 
 def _share(parts: Means, wholes: Means) -> Share:
-    """A ratio of means; each round's residual from it is a value of the t-interval."""
+    """Return a ratio of means; each round's residual from it is a value of the t-interval."""
     from workers.measure.student_t import quantile
 
     step_ms = statistics.fmean(wholes)
@@ -159,7 +164,7 @@ def _lost(wholes: Means, without: Means) -> Share:
 
 
 def verdict(found: Shares) -> Verdict:
-    """What the intervals allow to be said.
+    """Say what the intervals allow to be said.
 
     Input and communication are waits: time that a step could do without. The larger one is named if it is a tenth of
     a step or more, its whole interval lies above a twentieth, and it leaves the other one behind. Above zero would not
@@ -183,6 +188,13 @@ def verdict(found: Shares) -> Verdict:
     return Verdict(None, (compute, *waits))
 
 
+def of_input(found: Share) -> Verdict | None:
+    """Say what may be said where the input alone could be taken away: that it is more than all the rest, or nothing."""
+    rest = Share(1 - found.value, found.half_width)
+    is_named = found.value >= CLEARLY and found.low >= AT_LEAST and found.leaves_behind(rest)
+    return Verdict("input", (("input", found),)) if is_named else None
+
+
 def in_short(found: Verdict) -> str:
     """For a cell of a table: `input 41% ± 3%`, `open: input 11% ± 11%, communication 8% ± 9%`."""
     words = ", ".join(f"{NAMES[part]} {_shown(share)}" for part, share in found.shares)
@@ -190,8 +202,8 @@ def in_short(found: Verdict) -> str:
 
 
 def sentence(found: Verdict, ranks: int, decode_threads: int = 0) -> str:
-    """The same, with what would help: the threads that would do if each did as much as those of now, which are counted
-    by node; from those for the low end of the share to those for its high end."""
+    """Say the same, with what would help: the threads that would do if each did as much as those of now, which are
+    counted by node; from those for the low end of the share to those for its high end."""
     if not found.part:
         return f"{in_short(found)}; more repeats or steps would tell"
     ((_, share),) = found.shares
@@ -216,8 +228,10 @@ def _enough(share: Share, threads: int) -> str:
 
 
 def of_cell(cell: Any) -> Verdict | None:
-    """The verdict on a row of cells: the mean shares of its repeats. None where they were not looked for."""
+    """Return the verdict on a row of cells: the mean shares of its repeats. None where they were not looked for."""
     parts = {part: share_of(cell, part) for part in NAMES}
+    if not math.isnan(parts["input"].value) and math.isnan(parts["comm"].value):
+        return of_input(parts["input"])
     if any(math.isnan(share.value) for share in parts.values()):
         return None
     return verdict(Shares(**parts))

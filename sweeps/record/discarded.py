@@ -39,12 +39,12 @@ def hide(folder: Path) -> Path:
 
 
 def folders() -> list[Path]:
-    """What is hidden in the results folder."""
+    """Yield what is hidden in the results folder."""
     return sorted(path for path in results_root().glob(".*") if HIDDEN.fullmatch(path.name) and not path.is_symlink())
 
 
 def name_of(folder: Path) -> str:
-    """The name that the sweep of a hidden folder had."""
+    """Return the name that the sweep of a hidden folder had."""
     return HIDDEN.sub(r"\1", folder.name)
 
 
@@ -75,7 +75,7 @@ def note(folder: Path, run: OpenRun) -> None:
 
 
 def open_run(folder: Path) -> OpenRun | None:
-    """What is to be deleted in a tracking store before the folder goes."""
+    """Return what is to be deleted in a tracking store before the folder goes."""
     try:
         return OpenRun(**json.loads((folder / OPEN_RUN).read_text()))
     except FileNotFoundError:

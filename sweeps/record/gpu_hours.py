@@ -6,7 +6,8 @@ an attempt that was lost, cancelled, or whose trial has been tried again since. 
 nothing. An attempt without an end was cut off with its driver: it counts until that driver was last heard, and
 `UNHEARD_S` more, for which it may have held its GPUs unheard. So none that has held them counts nothing.
 
-A gang that waits for its next trial is no attempt: it is ended within seconds (`private_tune.IDLE_GANG_S`).
+A gang holds its GPUs too while it waits for its next trial, and until it is gone. That is no attempt, and counts once
+it is over. Of a driver that is killed meanwhile it is lost: seconds (`private_tune.IDLE_GANG_S`).
 """
 
 from __future__ import annotations
@@ -37,8 +38,13 @@ class Hours:
         self._ended += gpu_hours
         self.heard_at = max(self.heard_at, at)
 
+    def waited(self, gpus: int, since: float, at: float) -> None:
+        """Count what a gang has held for no trial."""
+        self._ended += gpus * max(0.0, at - since) / 3600
+        self.heard_at = max(self.heard_at, at)
+
     def cut_off(self, heard_at: float) -> None:
-        """The driver was last heard then, and with it what ran has gone."""
+        """Close what is open: the driver was last heard then, and with it what ran has gone."""
         self._ended = self.spent(heard_at)
         self._open.clear()
 

@@ -4,11 +4,13 @@
 {"kind": "node", …}      what a node is made of, when it is first met
 {"kind": "probe", …}     a node's self-test, and what was slow
 {"kind": "start", …}     a trial has got its GPUs: its placement group is there, since when
+{"kind": "wait", …}      a gang has held its GPUs for no trial: between two, or before it was gone
 {"kind": "attempt", …}   how a trial ended that was tried again, and the nodes to blame
 {"kind": "rung", …}      a trial at a rung of an asha search, or at its target
 {"kind": "trial", …}     how a trial ended, and all that it measured
 {"kind": "aside", …}     a node that gets no more trials, and why
 {"kind": "driver", …}    who drives the sweep from here on, and when the one before was last heard
+{"kind": "again", …}     trials that have ended, and that somebody wants measured again
 {"kind": "end", …}       why the driver stopped
 
 Ledgers of before have no starts: of a driver that was killed they don't tell what ran, nor what that had cost.
@@ -18,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import getpass
 import itertools
@@ -26,13 +27,12 @@ import json
 import os
 import shutil
 import time
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from sweeps.errors import InputError, Mistake, RefusedError
-from sweeps.record import discarded
+from sweeps.record import discarded, processes
 from sweeps.record.discarded import OpenRun
 from sweeps.record.gpu_hours import Hours, heard_until
 from sweeps.spec.arrangements import Node
@@ -44,13 +44,11 @@ from workers.contract import messages
 from workers.contract.messages import TrialConfig, TrialOutcome
 from workers.contract.paths import SweepPaths, results_root
 
-VERSION = 5
-READ = (4, VERSION)  # 4 had no nodes, and no arrangement of a trial's ranks
+VERSION = 6
+READ = (4, 5, VERSION)  # 4 had no nodes, and no arrangement of a trial's ranks; 5 had each rank's report in full
 JOB = "SWEEP_JOB"  # in the environment of a driver that was submitted
 SIMULATED = "-simulated"  # ends the name of a sweep that was
 Note = Literal["node", "probe", "rung", "aside"]
-SIGNS_WITHIN_S = 2.0  # of taking a ledger, a driver has said in it who it is
-LOOK_EVERY_S = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,6 +109,8 @@ class SweepRecord:
     spent: float = 0.0  # GPU-hours of all attempts, whoever they were for
     heard_at: float = 0.0  # when its last driver was last heard
     has_ended: bool = False  # its last driver has said that it stops
+    # Trials wanted again that have not ended since: is the search to let them be?
+    due: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
 
 class Ledger:
@@ -127,17 +127,18 @@ class Ledger:
         self.has_run = False  # a trial, since this driver has it
         self._stays = not self.is_new
         self.before = before or SweepRecord(facts, ())
+        self._again: Mapping[str, Any] | None = None  # what is to be said before the first of them starts
         self._file = file
 
     def begin(self) -> None:
-        """The first line of a new sweep."""
+        """Write the first line of a new sweep."""
         self._cut_torn_line()
         self._write_facts()
         self._sign()
         self._stays = JOB in os.environ  # who submitted it is told its name, and goes by that
 
     def plan(self, plan: Plan) -> None:
-        """What it is going to measure, where that has become known since it began."""
+        """Write what it is going to measure, where that has become known since it began."""
         if (plan.trials, plan.nodes) != (self.facts.trials, self.facts.nodes):
             self.facts = dataclasses.replace(self.facts, trials=plan.trials, nodes=plan.nodes)
             self._write_facts()
@@ -155,8 +156,14 @@ class Ledger:
 
     def _sign(self) -> None:
         job = {"job": os.environ[JOB]} if JOB in os.environ else {}
-        who = {"pid": os.getpid(), "host": os.uname().nodename, "user": _user()}
+        pid = os.getpid()
+        who = {"pid": pid, "birth": processes.birth(pid), "host": os.uname().nodename, "user": _user()}
         self._append({"kind": "driver", **who, **job, "at": time.time(), "heard_at": self.before.heard_at})
+
+    def again(self, trials: Collection[str], are_unjudged: bool) -> None:
+        """They are wanted once more, whatever they came to, and `are_unjudged` to their end, whatever the search would
+        say of them. It stands here as soon as one of them has begun."""
+        self._again = {"kind": "again", "trials": [*trials], "are_unjudged": are_unjudged, "at": time.time()}
 
     @property
     def is_blank(self) -> bool:
@@ -169,17 +176,29 @@ class Ledger:
         return self.before.is_complete and not self.has_run
 
     def start(self, config: TrialConfig, at: float) -> None:
-        """It holds its GPUs from now on. Nothing counts by this line but what a driver that is killed leaves open: it
-        need not be on the disk."""
+        """Write that it holds its GPUs from now on. Nothing counts by this line but what a driver that is killed leaves
+        open: it need not be on the disk."""
+        self._run()
         self._append({"kind": "start", "trial": config.trial, "gpus": config.gpus, "at": at}, is_safe=False)
-        self.has_run = True
+
+    def wait(self, gpus: int, since: float, at: float) -> None:
+        """Write that a gang has held these for no trial. It need not be on the disk: it was seconds."""
+        self._append({"kind": "wait", "gpus": gpus, "since": since, "at": at}, is_safe=False)
 
     def write(self, record: TrialRecord) -> None:
+        """Write a trial that has ended."""
+        self._run()
         self._append({"kind": "trial", "trial": record.config.trial, **messages.to_json(record)})
+
+    def _run(self) -> None:
+        """Keep that this driver runs a trial; before the first, write that it has taken the sweep up again."""
+        if self._again:
+            self._append(self._again)
+            self._again = None
         self.has_run = True
 
     def write_attempt(self, record: TrialRecord) -> None:
-        """It is tried again: this end does not count."""
+        """Write that it is tried again: this end does not count."""
         self._append({"kind": "attempt", "trial": record.config.trial, **messages.to_json(record)})
 
     def note(self, kind: Note, facts: Mapping[str, Any]) -> None:
@@ -224,179 +243,6 @@ class Ledger:
             ) from None
 
 
-def create(
-    plan: Plan,
-    text: str,
-    overrides: tuple[str, ...] = (),
-    simulated: str = "",
-    *,
-    is_fresh: bool = False,
-    skips_impossible: bool = False,
-) -> Ledger:
-    """A new ledger in a folder of its own: the study's name, or that with the next free number."""
-    study = f"{plan.spec.name}{SIMULATED}" if simulated else plan.spec.name
-    root = results_root()
-    try:
-        for number in range(1, 1_000_000):
-            paths = SweepPaths(study if number == 1 else f"{study}-{number}", root)
-            try:
-                paths.folder.mkdir(parents=True)
-            except FileExistsError:
-                if not _is_stillborn(paths):
-                    continue
-            try:
-                file = _locked(paths, os.O_CREAT)
-            except FileNotFoundError:  # another driver has begun it, and discarded it
-                continue
-            if file is None:  # another driver begins it at this moment
-                continue
-            if not _is_stillborn(paths):  # has begun it, and left it
-                file.close()
-                continue
-            facts = SweepFacts(
-                name=paths.name,
-                id=uuid.uuid4().hex,
-                study=study,
-                created_at=time.time(),
-                file=text,
-                overrides=overrides,
-                trials=plan.trials,
-                simulated=simulated,
-                nodes=plan.nodes,
-                is_fresh=is_fresh,
-                skips_impossible=skips_impossible,
-            )
-            book = Ledger(paths, file, facts)
-            try:
-                book.begin()
-            except RefusedError:
-                book.discard()
-                raise
-            return book
-    except OSError as error:
-        raise RefusedError(
-            f"the results folder must be writable, but the system says: {error.strerror}\n"
-            f"  {root}\n  {caller.elsewhere('SWEEP_RESULTS', 'choose another one with SWEEP_RESULTS=folder')}"
-        ) from None
-    raise RefusedError(f"{root} is full of sweeps named {study}")
-
-
-def _is_stillborn(paths: SweepPaths) -> bool:
-    """Its driver was killed before it had written the first line, so that there is no sweep."""
-    try:
-        there = [path.name for path in paths.folder.iterdir()]
-        return not there or (there == [paths.ledger.name] and b"\n" not in paths.ledger.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):  # another driver discards it at this moment; it is a file
-        return False
-
-
-def reopen(name: str) -> Ledger:
-    """Take a sweep that stopped, for its next driver; raises where another one has it."""
-    at, file = _take(name)
-    try:
-        before = read(name)
-        book = Ledger(at, file, before.facts, before)
-        book.go_on()
-    except BaseException:
-        file.close()
-        raise
-    return book
-
-
-@contextlib.contextmanager
-def resting(name: str) -> Iterator[SweepRecord]:
-    """A sweep that nobody drives, for who does something with all of it: nobody else has it within the block. Raises
-    where another has it."""
-    _, file = _take(name)
-    with file:
-        yield read(name)
-
-
-def _take(name: str) -> tuple[SweepPaths, TextIO]:
-    while True:
-        at = paths(name)
-        try:
-            file = _locked(at)
-        except FileNotFoundError:  # it was deleted at this moment
-            continue
-        except OSError as error:
-            raise RefusedError(
-                f"a sweep's ledger must be writable to go on, but the system says: {error.strerror}\n"
-                f"  {at.ledger}\n  its owner can go on"
-            ) from None
-        if file is None:
-            raise _taken(at)
-        return at, file
-
-
-def _locked(paths: SweepPaths, flags: int = 0) -> TextIO | None:
-    """Open a ledger for appending and take it, until it is closed or this process ends, however it does; None where a
-    driver has it. Who reads holds it for a moment, `sweep gc` while it deletes: these are waited for."""
-    file = open(  # noqa: SIM115
-        paths.ledger,
-        "a+",
-        encoding="utf-8",
-        opener=lambda path, _: os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o666),
-    )
-    try:
-        while not _has_got(file, fcntl.LOCK_EX):
-            if not _has_got(file, fcntl.LOCK_SH):
-                file.close()
-                return None
-            fcntl.flock(file, fcntl.LOCK_UN)
-            time.sleep(LOOK_EVERY_S)
-        if not os.path.samestat(os.fstat(file.fileno()), paths.ledger.stat()):
-            raise FileNotFoundError(paths.ledger)
-    except OSError:
-        file.close()
-        raise
-    return file
-
-
-def _has_got(file: TextIO, lock: int) -> bool:
-    try:
-        fcntl.flock(file, lock | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _taken(at: SweepPaths) -> RefusedError:
-    last = holder(at.name)
-    who = f"process {last['pid']} on {last['host']}" if last else "another process"
-    user = [f"user {last['user']}"] if "user" in last else []  # ledgers of before don't tell
-    job = [f"job {last['job']}"] if "job" in last else []
-    since = [time.strftime("since %Y-%m-%d %H:%M:%S", time.localtime(last["at"]))] if last else []
-    details = f" ({', '.join([*user, *job, *since])})" if last else ""
-    return RefusedError(
-        f"a sweep has one driver at a time, but {who}{details} drives {at.name}\n"
-        f"  look on with `{caller.command('status', at.name, '-f')}`, or end it with"
-        f" `{caller.command('stop', at.name)}` and then do this again"
-    )
-
-
-def holder(name: str) -> Mapping[str, Any]:
-    """Of a sweep that is driven, who does; empty if that can't be told. A driver that has just taken it has not signed
-    yet: the last one to sign may have gone."""
-    give_up = time.monotonic() + SIGNS_WITHIN_S
-    while time.monotonic() < give_up:
-        last = driver(name)
-        if last and not (last["host"] == os.uname().nodename and _has_gone(last["pid"])):
-            return last
-        time.sleep(LOOK_EVERY_S)
-    return {}
-
-
-def _has_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # it is another user's
-        return False
-    return False
-
-
 def _user() -> str:
     try:
         return getpass.getuser()
@@ -404,40 +250,17 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def driver(name: str) -> Mapping[str, Any]:
-    """The latest of a sweep: its process, its host, its job if it was submitted; empty if there was none yet."""
-    signed = [entry for entry in _entries(paths(name).ledger) if entry["kind"] == "driver"]
-    return signed[-1] if signed else {}
-
-
-def is_driven(name: str) -> bool:
-    """Has it a driver at this moment?"""
-    with undriven(name) as is_free:
-        return not is_free
-
-
-@contextlib.contextmanager
-def undriven(name: str) -> Iterator[bool]:
-    """Whether it has no driver; then it gets none within the block either."""
-    with paths(name).ledger.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
-
-
 def read(name: str) -> SweepRecord:
-    """A sweep as its ledger tells it. A last line that was torn by a crash is left out."""
+    """Read a sweep as its ledger tells it. A last line that was torn by a crash is left out."""
     at = paths(name).ledger
     facts: SweepFacts | None = None
     trials: dict[str, TrialRecord] = {}
     noted: dict[str, list[Mapping[str, Any]]] = {"node": [], "probe": [], "aside": [], "rung": []}
     attempts: list[TrialRecord] = []
     hours = Hours()
+    due: dict[str, bool] = {}
     is_complete = has_ended = False
-    for entry in _entries(at):
+    for entry in entries(at):
         if entry["kind"] == "sweep":
             if entry["version"] not in READ:
                 rule = f"must be {' or '.join(map(str, READ))}; what wrote it reads it"
@@ -448,10 +271,16 @@ def read(name: str) -> SweepRecord:
             hours.ended(record.config.trial, record.gpu_hours, record.ended_at)
             if entry["kind"] == "trial":
                 trials[record.config.trial] = record
+                if record.outcome.status != "cancelled":
+                    due.pop(record.config.trial, None)
             else:
                 attempts.append(record)
         elif entry["kind"] == "start":
             hours.started(entry["trial"], entry["gpus"], entry["at"])
+        elif entry["kind"] == "wait":
+            hours.waited(entry["gpus"], entry["since"], entry["at"])
+        elif entry["kind"] == "again":
+            due |= dict.fromkeys(entry["trials"], entry["are_unjudged"])
         elif entry["kind"] == "driver":
             hours.cut_off(entry.get("heard_at", 0.0))
         elif entry["kind"] in noted:
@@ -476,6 +305,7 @@ def read(name: str) -> SweepRecord:
         hours.spent(heard_at),
         heard_at,
         has_ended,
+        due,
     )
 
 
@@ -488,9 +318,9 @@ def _bulletin_at(at: SweepPaths) -> float:
 
 
 def facts(name: str) -> SweepFacts:
-    """What a sweep is, by its first lines alone."""
+    """Read what a sweep is, by its first lines alone."""
     at = paths(name).ledger
-    heads = [*itertools.takewhile(lambda entry: entry["kind"] in ("sweep", "driver"), _entries(at))]
+    heads = [*itertools.takewhile(lambda entry: entry["kind"] in ("sweep", "driver"), entries(at))]
     written = [entry for entry in heads if entry["kind"] == "sweep"]
     if not written or written[-1]["version"] not in READ:
         return read(name).facts  # which says what is wrong
@@ -505,7 +335,7 @@ class Tail:
         self._read = 0  # bytes of it
 
     def news(self) -> Iterator[TrialRecord | Mapping[str, Any]]:
-        """The trials that have ended, and the nodes that have been met, since the last call."""
+        """Return the trials that have ended, and the nodes that have been met, since the last call."""
         with self._path.open("rb") as lines:
             lines.seek(self._read)
             for line in lines:
@@ -520,7 +350,7 @@ class Tail:
 
 
 def names() -> list[str]:
-    """The sweeps in the results folder, oldest first. What begins with a dot is no sweep: `discarded`."""
+    """Return the sweeps in the results folder, oldest first. What begins with a dot is no sweep: `discarded`."""
     changed: dict[str, float] = {}
     for path in results_root().glob("[!.]*/ledger.jsonl"):
         with contextlib.suppress(OSError):  # it has gone since
@@ -530,7 +360,7 @@ def names() -> list[str]:
 
 
 def paths(name: str) -> SweepPaths:
-    """The files of a sweep that is in the results folder."""
+    """Return the files of a sweep that is in the results folder."""
     try:
         found = SweepPaths(name)
     except ValueError as error:
@@ -541,7 +371,8 @@ def paths(name: str) -> SweepPaths:
     return found
 
 
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
+def entries(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield a ledger's lines, each as it was written; not a last one that a crash has torn."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.endswith(b"\n"):

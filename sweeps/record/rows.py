@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 from sweeps.record import bottleneck
 from sweeps.record.ledger import TrialRecord
+from sweeps.spec import keys
 from workers.contract import imagenet, messages, redact
-from workers.contract.messages import EpochRecord, Measurement, TrialConfig, Window
+from workers.contract.messages import EpochRecord, Measurement, RankReport, TrialConfig, Window
 
 METRICS = {
     "images_per_s": "images_per_s",
@@ -63,38 +66,64 @@ METRICS = {
     "train_tflops": "model/train_tflops",
     "skipped_images": "data/skipped_images",
 }
-NO_PARAMS = ("deadlines", "env", "env_from", "arrangement")
+# Estimated in this folder, which no fingerprint knows, from times that only a ledger keeps. Of a result that is used
+# again they count where they were estimated as they are now. Whoever changes what one of them comes to for the same
+# times, or what `limited_by` says of it, raises the version; a test holds that.
+ESTIMATED = ("input_share", "comm_share", "compute_share", "overlap_share", "straggler_ratio")
+ESTIMATORS = "1"
+OF_NO_FILE = messages.OF_A_FRAMEWORK  # no sweep file can ask for these yet
+NO_PARAMS = ("deadlines", "env", "env_from", "arrangement", "script", "own", "targets", *OF_NO_FILE)
 PARAMS = {f.name: str(f.type) for f in dataclasses.fields(TrialConfig) if f.name not in NO_PARAMS}
 Side = Literal["hardware", "software"]
 SIDES: tuple[Side, ...] = get_args(Side)  # of a fingerprint
 WHERE = (*SIDES, "data_files", "arrangement")  # what trials must share to be pooled, beside their cell
 SIMULATED = "simulated"  # in place of digests, where nodes are
-UNKNOWN = "unknown"  # in place of the digest of a node that has not said it, beside others'
-NOT_PINNED = "not: "  # begins the words on ranks that may run anywhere
 SYSTEM = "system/"  # begins the name of a reading of the nodes
 READ_BACK = "in_force."  # begins the name of a tag that says what was read back of a setting
 VARIABLE = "env."  # begins the name of a parameter that is an environment variable
+REPORTED = messages.OWN_FIGURE  # begins the name of a figure that a script tells
+REPORTED_IN, RATES_IN = OF_SCRIPTS = "reported/", "rate/"  # begin their names in MLflow, and those of rates by unit
+OWN = keys.OWN  # begins the name of a parameter that is an axis of a user's own program
+NAMED = (VARIABLE, OWN)  # begin the names of parameters that a sweep file has named
+IMAGES, RATE = "images", "_per_s"
+UNIT_RATE = re.compile(rf"[a-z][a-z_]*{RATE}")
 TRAINING = 3  # the backward pass costs twice the forward one
 
 
 def params(config: TrialConfig) -> dict[str, Any]:
-    """What a trial was asked for. A ledger of before secrets were refused may hold one."""
+    """Return what a trial was asked for. A ledger of before secrets were refused may hold one."""
     variables = {f"{VARIABLE}{name}": redact.shown(name, value) for name, value in config.env.items()}
-    return {name: getattr(config, name) for name in PARAMS} | variables
+    own = {f"{OWN}{name}": value for name, value in config.own.items()}
+    return {name: getattr(config, name) for name in PARAMS} | own | variables
 
 
 def typed(name: str, text: str) -> Any:
-    """A parameter as it was before MLflow made it a string."""
+    """Return a parameter as it was before MLflow made it a string."""
     kinds: dict[str, Any] = {"int": int, "float": float, "bool": lambda text: text == "True"}
+    if name.startswith(OWN):
+        return _own(text)
     return kinds.get(PARAMS.get(name, "str"), str)(text)
 
 
+def _own(text: str) -> Any:
+    """Return a value of a program's own axis."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return {"True": True, "False": False}.get(text, text)
+
+
 def metrics(record: TrialRecord) -> dict[str, float]:
-    """The figures of a trial that measured something; else only how long it took."""
+    """Return the figures of a trial that measured something; else only how long it took."""
     if cached := record.outcome.cached:
-        known = {name: figure for name, figure in cached.figures.items() if name in METRICS}
+        known = {name: figure for name, figure in cached.figures.items() if name in METRICS or is_of_script(name)}
         if "cpu_joules_per_image" not in known:  # of before the two were told apart: of one or of both
             known.pop("joules_per_image", None)
+        if cached.estimators != ESTIMATORS:
+            known = {name: figure for name, figure in known.items() if name.removesuffix("_ci") not in ESTIMATED}
+        if rate := known.get("images_per_s"):
+            follows = _of_rate(rate, record.config.gpus, known.get("flops_per_image"))
+            known |= {name: figure for name, figure in follows.items() if name in known}
         return known
     figures = {"trial_s": record.ended_at - record.started_at}
     measured = record.outcome.measurement
@@ -105,7 +134,8 @@ def metrics(record: TrialRecord) -> dict[str, float]:
 
 def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
     first = measured.ranks[0]
-    own = _epochs(measured.epochs, first.reached_target) if measured.epochs else _steps(measured)
+    is_learning = record.config.protocol == "convergence" if record.config.script else bool(measured.epochs)
+    own = _epochs(measured, record.config) if is_learning else _steps(measured, record.config)
     nodes = {place.node for place in record.outcome.granted}
     return (
         own
@@ -113,24 +143,70 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
         | _straggler(measured)
         | ({"nodes": float(len(nodes))} if nodes else {})
         | {
-            "images_per_s": measured.images_per_s,
-            "images_per_s_per_gpu": measured.images_per_s / len(measured.ranks),
-            "gpu_hours_per_epoch": len(measured.ranks) * imagenet.TRAIN_IMAGES / measured.images_per_s / 3600,
+            **_rates(measured, record.config),
             "launch_s": max(rank.entered_at for rank in measured.ranks) - record.started_at,
             "build_s": max(rank.build_s for rank in measured.ranks),
             "window_s": measured.window_s,
             "peak_memory_mib": max(rank.peak_memory_mib for rank in measured.ranks),
             **({"peak_device_memory_mib": peak} if (peak := _device_peak_mib(measured)) else {}),
-            "parameters": float(first.parameters),
-            "flops_per_image": float(first.flops),
-            "train_tflops": TRAINING * first.flops * measured.images_per_s / 1e12,
+            **({} if record.config.script else _of_network(first)),
             "read_mib": sum(rank.read_mib for rank in measured.ranks),
-            **({"is_pinned": float(all(rank.pinned for rank in measured.ranks))} if pinned(record) else {}),
+            **_pinned(measured),
             **({"allreduce_mib_per_s": first.allreduce_mib_per_s} if first.allreduce_mib_per_s else {}),
             **_joules(record, measured.images),
             "skipped_images": float(sum(rank.skipped_images for rank in measured.ranks)),
         }
     )
+
+
+def _of_network(rank: RankReport) -> dict[str, float]:
+    """Return how large a network is, as far as that is known."""
+    known = {"parameters": float(rank.parameters), "flops_per_image": float(rank.flops)}
+    return {name: figure for name, figure in known.items() if figure}
+
+
+def _rates(measured: Measurement, config: TrialConfig) -> dict[str, float]:
+    """Return what all ranks did in a second: as `images_per_s`, by which every analysis knows it, and by the unit of a
+    user's program. Nothing of one that has told no steps."""
+    if not measured.images:
+        return {}
+    rate, script = measured.images_per_s, config.script
+    own = {f"{script.unit}{RATE}": rate} if script and script.unit != IMAGES else {}
+    flops = None if script else measured.ranks[0].flops or None
+    return {"images_per_s": rate, **own, **_of_rate(rate, len(measured.ranks), flops, has_images=not script)}
+
+
+def is_of_script(column: str) -> bool:
+    """Say whether a column is a figure that only a user's program has: its rate by its unit, or what it reports."""
+    return column.startswith(REPORTED) or is_unit_rate(column)
+
+
+def is_unit_rate(column: str) -> bool:
+    """Say whether a column is a rate by the unit of a user's program."""
+    return column not in METRICS and UNIT_RATE.fullmatch(column) is not None
+
+
+def stored_as(column: str) -> str:
+    """Return a figure's name in MLflow."""
+    if column.startswith(REPORTED):
+        return REPORTED_IN + column.removeprefix(REPORTED)
+    return f"{RATES_IN}{column}" if is_unit_rate(column) else METRICS.get(column, column)
+
+
+def column_of(stored: str) -> str:
+    """Return the column of a figure that only a user's program has; empty of any other in MLflow."""
+    if stored.startswith(REPORTED_IN):
+        return REPORTED + stored.removeprefix(REPORTED_IN)
+    return stored.removeprefix(RATES_IN) if stored.startswith(RATES_IN) else ""
+
+
+def _of_rate(images_per_s: float, gpus: int, flops: float | None, has_images: bool = True) -> dict[str, float]:
+    """Return what follows from a rate; `flops` are those of an image's forward pass, where they are known."""
+    return {
+        "images_per_s_per_gpu": images_per_s / gpus,
+        **({"gpu_hours_per_epoch": gpus * imagenet.TRAIN_IMAGES / images_per_s / 3600} if has_images else {}),
+        **({} if flops is None else {"train_tflops": TRAINING * flops * images_per_s / 1e12}),
+    }
 
 
 def _joules(record: TrialRecord, images: int) -> dict[str, float]:
@@ -144,20 +220,30 @@ def _joules(record: TrialRecord, images: int) -> dict[str, float]:
     return known | ({"joules_per_image": sum(known.values())} if len(known) == len(parts) else {})
 
 
+def _pinned(measured: Measurement) -> dict[str, float]:
+    """Say whether all ranks had cores of their own; nothing where nothing tells."""
+    is_told = any(rank.pinned or rank.pinning_note for rank in measured.ranks)
+    return {"is_pinned": float(all(rank.pinned for rank in measured.ranks))} if is_told else {}
+
+
 def _device_peak_mib(measured: Measurement) -> float:
     """Return the largest of the ranks' peaks; 0 on CPUs."""
     return max(rank.peak_device_memory_mib for rank in measured.ranks)
 
 
 def limited_by(record: TrialRecord) -> str:
-    """What limits a trial, in words; empty where that was not looked for."""
-    if record.outcome.cached:
-        return record.outcome.cached.limited_by
+    """Say what limits a trial, in words; empty where that was not looked for."""
+    if cached := record.outcome.cached:
+        return cached.limited_by if cached.estimators == ESTIMATORS else ""
     measured, config = record.outcome.measurement, record.config
-    found = bottleneck.shares(measured, config) if measured else None
-    if not measured or not found:
+    if not measured:
         return ""
-    return bottleneck.sentence(bottleneck.verdict(found), config.gpus, measured.ranks[0].decode_threads)
+    if found := bottleneck.shares(measured, config):
+        is_whole = not math.isnan(found.comm.value)
+        if said := bottleneck.verdict(found) if is_whole else bottleneck.of_input(found.input):
+            return bottleneck.sentence(said, config.gpus, measured.ranks[0].decode_threads)
+    why = measured.ranks[0].why_no_comm
+    return f"open: communication is withheld: {why}" if why else ""
 
 
 def why_withheld(record: TrialRecord) -> str:
@@ -169,17 +255,34 @@ def why_withheld(record: TrialRecord) -> str:
     return window.withheld if window else ""
 
 
+def measured_by(record: TrialRecord) -> str:
+    """Say what told the steps of a user's program; empty of the built-in training, which times its own."""
+    measured = record.outcome.measurement
+    return measured.ranks[0].measured_by if measured else ""
+
+
 def pinned(record: TrialRecord) -> str:
-    """The cores of each rank and of its decode threads, or why they were not pinned; empty where nothing tells."""
+    """Return the cores of each rank and of its decode threads; empty where they may run anywhere, or nothing tells."""
+    return _by_rank(
+        record,
+        lambda rank: f"{rank.pinned} ({rank.pinning_note})" if rank.pinned and rank.pinning_note else rank.pinned,
+    )
+
+
+def why_not_pinned(record: TrialRecord) -> str:
+    """Return why ranks may run anywhere; empty where all have cores of their own, or nothing tells."""
+    return _by_rank(record, lambda rank: "" if rank.pinned else rank.pinning_note)
+
+
+def _by_rank(record: TrialRecord, words: Callable[[RankReport], str]) -> str:
+    """Return what is to be said of a trial's ranks, once of those alike; nothing of those of which there is none."""
     measured = record.outcome.measurement
     said: dict[str, list[str]] = {}
     for rank in measured.ranks if measured else ():
-        note = rank.pinning_note
-        words = f"{rank.pinned} ({note})" if rank.pinned and note else rank.pinned or (note and f"{NOT_PINNED}{note}")
-        said.setdefault(words, []).append(str(rank.rank))
+        said.setdefault(words(rank), []).append(str(rank.rank))
     if len(said) == 1:
         return next(iter(said))
-    return "; ".join(f"rank {', '.join(ranks)}: {words}" for words, ranks in said.items())
+    return "; ".join(f"rank {', '.join(ranks)}: {words}" for words, ranks in said.items() if words)
 
 
 def _shares(measured: Measurement, config: TrialConfig) -> dict[str, float]:
@@ -188,12 +291,18 @@ def _shares(measured: Measurement, config: TrialConfig) -> dict[str, float]:
         return {}
     figures: dict[str, float] = {}
     for part, share in vars(found).items():
+        if math.isnan(share.value):
+            continue
         figures |= {f"{part}_share": share.value, f"{part}_share_ci": share.half_width}
     return figures
 
 
-def _steps(measured: Measurement) -> dict[str, float]:
-    """The figures of a throughput trial's window."""
+def _steps(measured: Measurement, config: TrialConfig) -> dict[str, float]:
+    """Return the figures of a throughput trial's window, and what a script has reported in it."""
+    if config.script and config.script.lengths:  # no step was timed by itself
+        few, many = config.script.lengths
+        taken = {"warmup_steps_taken": float(few), "steps_taken": float(many - few), "is_steady": 0.0}
+        return taken | {"step_ms_mean": 1e3 * measured.window_s / (many - few)} | _last(measured.epochs)
     times, first = step_ms(measured), measured.ranks[0]
     known = _window(first.window, len(times), statistics.fmean(times), measured.images_per_s) if first.window else {}
     return known | {
@@ -201,8 +310,15 @@ def _steps(measured: Measurement) -> dict[str, float]:
         "step_ms_p50": percentile(times, 50),
         "step_ms_p95": percentile(times, 95),
         "step_ms_p99": percentile(times, 99),
-        "loss": first.steps[-1].loss,
+        **({} if math.isnan(loss := first.steps[-1].loss) else {"loss": loss}),
+        **_last(measured.epochs),
     }
+
+
+def _last(epochs: Sequence[EpochRecord]) -> dict[str, float]:
+    """Return what a script has reported last, figure by figure; a figure that was no number then is left out."""
+    last = {name: figure for epoch in epochs for name, figure in epoch.figures.items()}
+    return {name: figure for name, figure in last.items() if math.isfinite(figure)}
 
 
 def _straggler(measured: Measurement) -> dict[str, float]:
@@ -212,7 +328,9 @@ def _straggler(measured: Measurement) -> dict[str, float]:
     ]
     if len(alone) < 2:
         return {}
-    means = [statistics.fmean(map(statistics.fmean, rounds)) for rounds in alone]
+    distinct = {id(rounds): rounds for rounds in alone}  # simulated ranks share theirs
+    mean_ms = {key: statistics.fmean(map(statistics.fmean, rounds)) for key, rounds in distinct.items()}
+    means = [mean_ms[id(rounds)] for rounds in alone]
     return {"straggler_ratio": max(means) / statistics.median(means)}
 
 
@@ -229,42 +347,25 @@ def _window(window: Window, measured_steps: int, mean_ms: float, images_per_s: f
     return taken | within
 
 
-def _epochs(epochs: Sequence[EpochRecord], reached_target: bool) -> dict[str, float]:
-    """The figures of a convergence trial: its last validation, and what it took to get to the target."""
-    figures = {"loss": epochs[-1].loss}
-    for epoch in epochs:
-        if epoch.top1 is not None and epoch.top5 is not None:
-            figures |= {"top1": epoch.top1, "top5": epoch.top5}
-    if reached_target:
+def _epochs(measured: Measurement, config: TrialConfig) -> dict[str, float]:
+    """Return the figures of a convergence trial: its last validation, and what it took to get to the target. A script
+    may have gone on behind that; of one that has gone on from what an earlier attempt had left, the time is not
+    known."""
+    epochs, first = measured.epochs, measured.ranks[0]
+    figures = _last(epochs)
+    if config.script and first.reached_target:
+        reached = next(n for n, epoch in enumerate(epochs, 1) if messages.reaches_target(epoch, config))
+        epochs = epochs[:reached]
+        if first.gone_on_from:
+            return figures | {"epochs_to_target": float(epochs[-1].epoch)}
+    if first.reached_target:
         figures |= {
-            "epochs_to_target": float(len(epochs)),
+            "epochs_to_target": float(epochs[-1].epoch if config.script else len(epochs)),
             "hours_to_target": sum(epoch.taken_s for epoch in epochs) / 3600,
             "train_hours_to_target": sum(epoch.train_s for epoch in epochs) / 3600,
             "checkpoint_hours_to_target": sum(epoch.checkpoint_s for epoch in epochs) / 3600,
         }
     return figures
-
-
-def joined(nodes: Iterable[tuple[str, int]]) -> str:
-    """Say the digest and the number of ranks of each node: `aaaa` where all are alike, else `aaaa*1x3+bbbb*1x1`, with
-    nodes x ranks behind each digest; empty where nothing is known of any.
-
-    Earlier versions joined the digests alone (`aaaa+bbbb`), so that a gang of 3 + 1 ranks was called as one of 1 + 3.
-    This says them otherwise: what they wrote of unlike nodes equals nothing that is written now.
-    """
-    seats = Counter(nodes)
-    known = sorted({digest for digest, _ in seats})
-    if len(known) < 2:
-        return "".join(known)
-    alike = {one: [ranks for (digest, ranks), n in seats.items() if digest == one for _ in range(n)] for one in known}
-    return "+".join(
-        f"{digest or UNKNOWN}*{form}" for digest, each in alike.items() for form in messages.arranged(each).split("+")
-    )
-
-
-def digests(text: str) -> list[str]:
-    """Return the digests that are joined there, in this form or an earlier one."""
-    return list(dict.fromkeys(part.partition("*")[0] for part in text.split("+")))
 
 
 def where(record: TrialRecord) -> dict[str, str]:
@@ -277,7 +378,7 @@ def where(record: TrialRecord) -> dict[str, str]:
     joint = {}
     for name in (*SIDES, "data_files"):
         found = Counter(zip(nodes, (getattr(place, name) for place in places), strict=True))
-        joint[name] = joined((digest, ranks) for (_, digest), ranks in found.items())
+        joint[name] = messages.joined((digest, ranks) for (_, digest), ranks in found.items())
     return joint | {"arrangement": messages.arranged(Counter(nodes).values())}
 
 
@@ -293,7 +394,7 @@ def arrangement(gpus: int, nodes: float, placement: str) -> str:
 
 
 def system(record: TrialRecord) -> dict[str, float]:
-    """What its nodes read while it ran, by column."""
+    """Return what its nodes read while it ran, by column."""
     if cached := record.outcome.cached:
         return {name: figure for name, figure in cached.figures.items() if name.startswith(SYSTEM)}
     return {f"{SYSTEM}{name}": value for name, value in record.outcome.usage.items()}
@@ -305,7 +406,7 @@ def step_ms(measured: Measurement) -> list[float]:
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """The smallest value that at least `percent` of the values do not exceed."""
+    """Return the smallest value that at least `percent` of the values do not exceed."""
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 
@@ -316,9 +417,12 @@ def row(record: TrialRecord) -> dict[str, Any]:
         "outcome": record.outcome.status,
         "kind": record.outcome.kind,
         "message": record.outcome.message,
+        "inferred_from": record.outcome.inferred_from,
         "limited_by": limited_by(record),
         "why_withheld": why_withheld(record),
+        "measured_by": measured_by(record),
         "pinned": pinned(record),
+        "why_not_pinned": why_not_pinned(record),
         **params(record.config),
         **where(record),
         **metrics(record),

@@ -4,13 +4,17 @@ A section is a function from a study to its charts and tables, or to nothing whe
 drawn here, and written as SVG or PNG, rather than by a library in the page: they print, follow the reader's colours and
 are read aloud as they are; the page opens at once and weighs kilobytes where the smallest such library weighs a
 megabyte.
+
+In a training script of a user's own, `sweeps.report(loss=0.5)` is a call: this room bears the name of one.
 """
 
 from __future__ import annotations
 
 import datetime
+import sys
+import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from workers.contract.paths import written_whole
 
@@ -40,12 +44,12 @@ def write(name: str, out: Path | None = None, form: Format = "html", store: str 
 
 
 def as_text(name: str, store: str = "") -> str:
-    """The report as one text."""
+    """Return the report as one text."""
     return html(_study(name, store))
 
 
 def _study(name: str, store: str) -> Study:
-    """Of its ledger, where it lies here; else as a tracking store knows it."""
+    """Return the study of its ledger, where it lies here; else as a tracking store knows it."""
     from sweeps.analysis import study
     from sweeps.record import ledger
     from sweeps.report import stored
@@ -56,21 +60,23 @@ def _study(name: str, store: str) -> Study:
     return stored.read(name, store)
 
 
-def attach(name: str, file: Path, summary: Conclusion | None = None) -> None:
+def attach(name: str, file: Path, summary: Conclusion | None = None) -> str:
     """Log a report to the sweep's run in MLflow, with its first screen as the run's note (`summary`, where known);
-    raises where the store does not take them.
+    raises where the store does not take them. Return what is to be said of runs that may come late, if any may.
 
     One that was made without the ledger tells less than the run holds, and is not.
     """
     from sweeps.record import ledger
-    from sweeps.store import tracking
+    from sweeps.store import late_runs, tracking
 
-    if name in ledger.names():
-        tracking.attach(ledger.facts(name), file, summary or conclusion(name))
+    if name not in ledger.names():
+        return ""
+    late = tracking.attach(ledger.facts(name), file, summary or conclusion(name))
+    return late_runs.words(late, name) if late else ""
 
 
 def conclusion(name: str) -> Conclusion:
-    """What was found, for the sweep's own run: the report's first screen, and its findings."""
+    """Return what was found, for the sweep's own run: the report's first screen, and its findings."""
     from sweeps.analysis import study
 
     return concluded(study.read(name))
@@ -112,7 +118,7 @@ def html(study: Study, found: Findings | None = None) -> str:
 
 
 def sections(study: Study) -> list[Section]:
-    """Those whose data exist, in the order of the page."""
+    """Return the sections whose data exist, in the order of the page."""
     from sweeps.report import (
         cost,
         curves,
@@ -145,3 +151,14 @@ def sections(study: Study) -> list[Section]:
     rest = [telemetry.section, machines.section, trials.table, trials.ends, trials.again]
     known = [] if study.measured.empty and not len(study.cells) else made
     return [section for make in (*known, *rest) if (section := make(study))]
+
+
+class _Callable(types.ModuleType):
+    def __call__(self, *, epoch: int | None = None, **figures: Any) -> None:
+        """Say what a script has come to: see `here.report`."""
+        from workers.workloads.script import here
+
+        here.report(epoch=epoch, **figures)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -11,6 +11,7 @@ from typing import Any
 from sweeps.analysis import findings
 from sweeps.analysis.findings import Findings, outcomes
 from sweeps.analysis.study import Study
+from sweeps.record import rows
 from sweeps.text import tables
 from workers.contract import imagenet
 
@@ -39,17 +40,18 @@ def find(study: Study) -> Answer:
 
 
 def around(study: Study, found: Findings) -> Answer:
-    """The findings with the numbers that belong to them."""
+    """Return the findings with the numbers that belong to them."""
     numbers: tuple[Number, ...] = ()
     if best := found.best:
-        numbers = tuple((_learning_numbers if study.is_convergence else _numbers)(study, best.top))
+        of_learning = _script_numbers if study.facts.spec.run else _learning_numbers
+        numbers = tuple((of_learning if study.is_convergence else _numbers)(study, best.top))
     lines = (" ".join(note.sentence for note in found.notes),) if found.notes else ()
     cares = tuple(care.sentence for care in found.doubts)
     return Answer(_kicker(study), found.answer.plain, lines, numbers, cares)
 
 
 def markdown(answer: Answer) -> str:
-    """As the note of a run."""
+    """Return it as the note of a run."""
     numbers = [
         f"- {n.says}: **{' '.join(filter(None, [n.value, n.unit]))}**{f' ({n.beside})' if n.beside else ''}"
         for n in answer.numbers
@@ -70,16 +72,17 @@ def _kicker(study: Study) -> str:
 
 def _numbers(study: Study, top: Any) -> Iterator[Number]:
     rate, interval = _rounded(top["images_per_s"], top["images_per_s_ci"])
-    yield Number("Throughput", rate, "images/s", f"{interval}{_repeats(top)}")
+    yield Number("Throughput", rate, study.rate, f"{interval}{_repeats(top)}")
     if study.cells["gpus"].max() > 1 and top["gpus"] > 1 and top["efficiency"] == top["efficiency"]:
         beside = f"± {100 * top['efficiency_ci']:.2g} points, on {top['gpus']} {study.rank}s against one"
-        yield Number("Scaling efficiency", f"{top['efficiency']:.0%}", "", _known(top["efficiency_ci"], beside))
+        yield Number("Scaling efficiency", f"{top['efficiency']:.0%}", "", _if_a_number(top["efficiency_ci"], beside))
     else:
         each = tables.cell(float(top["images_per_s"] / top["gpus"]))
-        yield Number(f"For each {study.rank}", each, "images/s", f"on {study.said('gpus', top['gpus'])}")
+        yield Number(f"For each {study.rank}", each, study.rate, f"on {study.said('gpus', top['gpus'])}")
     cost, within = top["gpu_hours_per_epoch"], top["gpu_hours_per_epoch_ci"]
-    beside = f"{_known(within, f'± {within:.2g}, ')}{IMAGES}"
-    yield Number("An epoch of ImageNet", tables.number(cost, 3), f"{study.rank}-hours", beside)
+    beside = f"{_if_a_number(within, f'± {within:.2g}, ')}{IMAGES}"
+    if cost == cost:
+        yield Number("An epoch of ImageNet", tables.number(cost, 3), f"{study.rank}-hours", beside)
     if top["compute_share"] == top["compute_share"]:
         waits = max(top["input_share"], 0) + max(top["comm_share"], 0)
         comm, feed = (tables.percent(top[name], top[f"{name}_ci"]) for name in ("comm_share", "input_share"))
@@ -87,11 +90,23 @@ def _numbers(study: Study, top: Any) -> Iterator[Number]:
         yield Number("A step waits for", f"{waits:.0%}", "of its time", beside)
     else:
         batch = tables.cell(float(top["batch_size"] * top["gpus"]))
-        yield Number("A step", f"{top['step_ms']:.3g}", "ms", f"of {batch} images")
+        yield Number("A step", f"{top['step_ms']:.3g}", "ms", "" if study.facts.spec.run else f"of {batch} images")
+
+
+def _script_numbers(study: Study, top: Any) -> Iterator[Number]:
+    """Yield what a script has come to, by what its search goes by, and how fast."""
+    figure = study.own_goal or study.figure
+    if top[figure] == top[figure]:
+        value, interval = _rounded(top[figure], top[f"{figure}_ci"])
+        yield Number(figure.removeprefix(rows.REPORTED), value, "", f"{interval}{_repeats(top)}")
+    yield Number("Trained for", f"{study.facts.spec.epochs}", "epochs", "")
+    if top["images_per_s"] == top["images_per_s"]:
+        rate, interval = _rounded(top["images_per_s"], top["images_per_s_ci"])
+        yield Number("Throughput", rate, study.rate, interval)
 
 
 def _learning_numbers(study: Study, top: Any) -> Iterator[Number]:
-    within = _known(top["top1_ci"], f"± {100 * top['top1_ci']:.2g} points")
+    within = _if_a_number(top["top1_ci"], f"± {100 * top['top1_ci']:.2g} points")
     yield Number("Top-1", tables.accuracy(top["top1"], math.nan), "", f"{within}{_repeats(top)}")
     if top["reached"]:
         hours = tables.duration(3600 * top["hours_to_target"]).split(" ")
@@ -102,7 +117,7 @@ def _learning_numbers(study: Study, top: Any) -> Iterator[Number]:
         rank_hours = f"{study.rank}-hours"
         yield Number("An epoch of ImageNet", tables.number(top["gpu_hours_per_epoch"], 3), rank_hours, IMAGES)
     rate, interval = _rounded(top["images_per_s"], top["images_per_s_ci"])
-    yield Number("Throughput", rate, "images/s", interval)
+    yield Number("Throughput", rate, study.rate, interval)
 
 
 def _repeats(top: Any) -> str:
@@ -110,10 +125,10 @@ def _repeats(top: Any) -> str:
     return f"{begin}{top['n']} repeat{'' if top['n'] == 1 else 's'}"
 
 
-def _known(number: float, text: str) -> str:
+def _if_a_number(number: float, text: str) -> str:
     return text if number == number else ""
 
 
 def _rounded(value: float, half_width: float) -> tuple[str, str]:
-    """A figure and its interval."""
+    """Return a figure and its interval."""
     return tables.number(value), "" if math.isnan(half_width) else tables.within(value, half_width)

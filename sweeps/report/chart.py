@@ -69,7 +69,7 @@ class Chart:
 
     @property
     def names(self) -> list[str]:
-        """Of the series, in the order of the legend."""
+        """The names of the series, in the order of the legend."""
         return list(dict.fromkeys(series.name for panel in self.panels for series in panel.series))
 
     def marks(self) -> Iterable[Mark]:
@@ -92,7 +92,7 @@ class Bars:
 
 
 def widths(shares: Sequence[float]) -> list[float]:
-    """Of a bar's parts: one below zero is drawn as none, and together they fill the bar."""
+    """Return the widths of a bar's parts: one below zero is drawn as none, and together they fill the bar."""
     drawn = [max(share, 0.0) for share in shares]
     return [share / (sum(drawn) or 1.0) for share in drawn]
 
@@ -129,7 +129,7 @@ class Section:
 
 
 def extent(scale: Scale, values: Sequence[float]) -> tuple[float, float]:
-    """From where to where a scale reaches, so that every value is on it."""
+    """Return from where to where a scale reaches, so that every value is on it."""
     known = [value for value in (*values, *scale.ticks) if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(known), max(known)
     if scale.kind == "log":
@@ -175,7 +175,7 @@ def _thinned(found: list[float], most: int) -> list[float]:
 
 
 def _step(rough: float, base: int) -> float:
-    """The next 1, 2, 2.5 or 5 of its decade; of times, what a clock has."""
+    """Return the next 1, 2, 2.5 or 5 of its decade; of times, what a clock has."""
     if base == 24:
         clock = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
         return float(next((step for step in clock if step >= rough), math.ceil(rough / 86400) * 86400))
@@ -190,7 +190,7 @@ def is_wide(values: Iterable[float]) -> bool:
 
 
 def written(value: float, form: str = "number") -> str:
-    """A figure on a scale: `20k`, `0.5`, `75%`, `1:30:00`."""
+    """Return a figure on a scale: `20k`, `0.5`, `75%`, `1:30:00`."""
     if form == "percent":
         return f"{100 * value:.4g}%"
     if form == "time":

@@ -25,7 +25,7 @@ ENERGIES = {  # by what the nodes' meters read: the words of a column, and of th
 
 
 def _mj(figure: str) -> str:
-    """The column with an epoch's."""
+    """Return the name of the column with an epoch's energy."""
     return figure.replace("joules_per_image", "megajoules_per_epoch")
 
 
@@ -95,8 +95,8 @@ def section(study: Study) -> Section | None:
 
 
 def _joules(study: Study, known: pd.DataFrame, sides: list[str]) -> Chart | None:
-    """What an epoch takes of energy: all of it where that was read of two cells, else of GPUs or of processors. Cells
-    without a reading are left out, and counted."""
+    """Return what an epoch takes of energy: all of it where that was read of two cells, else of GPUs or of processors.
+    Cells without a reading are left out, and counted."""
     of = next((figure for figure in ENERGIES if known[_mj(figure)].notna().sum() >= 2), None)
     if of is None:
         return None

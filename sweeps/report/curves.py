@@ -35,7 +35,7 @@ def threads(study: Study) -> Section | None:
 def _section(study: Study, axis: str, name: str, title: str, lead: str) -> Section | None:
     if axis not in study.axes or study.is_convergence or study.measured[axis].nunique() < 2:
         return None
-    is_each = axis == "batch_size" and study.measured["gpus"].nunique() > 1
+    is_each = axis == "batch_size" and study.measured["gpus"].nunique() > 1 and not study.facts.spec.run
     figure = "each" if is_each else "images_per_s"
     cells = study.cells[(study.cells["n"] > 0) | (study.cells["kind"] != "")]
     per = cells["gpus"] if is_each else 1
@@ -60,9 +60,9 @@ def _section(study: Study, axis: str, name: str, title: str, lead: str) -> Secti
     top = leading.by(study, "gpu_hours_per_epoch" if is_each else "images_per_s")  # what a GPU does is what it costs
     assert top
     best = known.loc[top.top.name]
-    alt = f"Best{top.caption} at {study.said(axis, best[axis])}: {tables.cell(float(best[figure]))} images/s."
+    alt = f"Best{top.caption} at {study.said(axis, best[axis])}: {tables.cell(float(best[figure]))} {study.rate}."
     lead += _knee(study, axis, best)
-    up = Scale(f"images/s per {study.rank}" if is_each else "images/s", starts_at_zero=True)
+    up = Scale(f"{study.rate} per {study.rank}" if is_each else study.rate, starts_at_zero=True)
     heading = f"Throughput{f' of each {study.rank}' if is_each else ''} over {study.word(axis)}"
     chart = Chart(
         f"{name}-curve",
@@ -79,7 +79,7 @@ def _section(study: Study, axis: str, name: str, title: str, lead: str) -> Secti
 
 
 def _knee(study: Study, axis: str, best: Any) -> str:
-    """The least that is enough, at the settings that do best."""
+    """Return the least that is enough, at the settings that do best."""
     if axis == "global_batch":
         return ""
     curve, found = (analysis.batch_curve if axis == "batch_size" else analysis.decode_curve)(study.trials)

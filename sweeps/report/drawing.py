@@ -59,12 +59,12 @@ def columns(chart: Chart) -> int:
 
 
 def page_size(chart: Chart) -> tuple[int, int]:
-    """Of a panel."""
+    """Return the width and height of a panel."""
     return SIZES[2 if chart.is_small else columns(chart)]
 
 
 def panels(chart: Chart, size: tuple[int, int], watermark: str = "") -> list[Drawing]:
-    """A drawing of each panel, all on the same scales."""
+    """Return a drawing of each panel, all on the same scales."""
     marks = list(chart.marks())
     xs = [mark.x for mark in marks]
     ys = [y for mark in marks if not mark.is_missing for y in (mark.y, mark.low, mark.high)]
@@ -75,7 +75,7 @@ def panels(chart: Chart, size: tuple[int, int], watermark: str = "") -> list[Dra
 
 
 def colour(chart: Chart, name: str) -> str:
-    """The variable that a series is coloured by; what is ideal or a bound has the colour of text."""
+    """Return the variable that a series is coloured by; what is ideal or a bound has the colour of text."""
     solid = solid_names(chart)
     if name not in solid:
         return "--muted"
@@ -113,7 +113,7 @@ class _Plot:
         items = (*self._grid(), *map(self._series, self._panel.series), *self._stamp())
         return Drawing(self._width, self._height, items)
 
-    def _at(self, x: float, y: float) -> tuple[float, float]:
+    def _position(self, x: float, y: float) -> tuple[float, float]:
         right, foot = self._width - RIGHT, self._height - BOTTOM
         return (
             LEFT + (right - LEFT) * _share(self._chart.x, *self._x, x),
@@ -124,11 +124,11 @@ class _Plot:
         right, foot = self._width - RIGHT, self._height - BOTTOM
         lines, words = [], []
         for tick in ticks(self._chart.y, *self._y):
-            _, y = self._at(self._x[0], tick)
+            _, y = self._position(self._x[0], tick)
             lines.append(f"M{LEFT} {y:.1f}H{right}")
             words.append(Words(looks.TICK, _named(self._chart.y, tick), LEFT - 8, y + 4, "end"))
         for tick in ticks(self._chart.x, *self._x, most=4 if self._width < 400 else 8):
-            x, _ = self._at(tick, self._y[0])
+            x, _ = self._position(tick, self._y[0])
             words.append(Words(looks.TICK, _named(self._chart.x, tick), x, foot + 18, "middle"))
             lines.append(f"M{x:.1f} {foot}v4")
         across, up = (LEFT + right) / 2, (TOP + foot) / 2
@@ -141,11 +141,11 @@ class _Plot:
         measured = [mark for mark in marks if not mark.is_missing]
         shapes = []
         if series.style == "band" and measured:
-            upper = [self._at(mark.x, mark.high) for mark in measured]
-            lower = [self._at(mark.x, mark.low) for mark in reversed(measured)]
+            upper = [self._position(mark.x, mark.high) for mark in measured]
+            lower = [self._position(mark.x, mark.low) for mark in reversed(measured)]
             shapes.append(Shape(looks.BAND, f"{_path([*upper, *lower])}Z"))
         if series.style not in ("marks", "faint") and len(measured) > 1:
-            line = _path([self._at(mark.x, mark.y) for mark in measured])
+            line = _path([self._position(mark.x, mark.y) for mark in measured])
             shapes.append(Shape(looks.IDEAL if series.style == "ideal" else looks.LINE, line))
         if series.style not in ("ideal", "band") and (whiskers := "".join(map(self._whisker, measured))):
             shapes.append(Shape(looks.WHISKER, whiskers))
@@ -163,23 +163,23 @@ class _Plot:
     def _whisker(self, mark: Mark) -> str:
         if not (math.isfinite(mark.low) and math.isfinite(mark.high)) or mark.high <= mark.low:
             return ""
-        x, top = self._at(mark.x, mark.high)
+        x, top = self._position(mark.x, mark.high)
         low = mark.low if self._chart.y.kind == "linear" else max(mark.low, self._y[0])
-        _, foot = self._at(mark.x, low)
+        _, foot = self._position(mark.x, low)
         return f"M{x:.1f} {top:.1f}V{foot:.1f}M{x - 4:.1f} {top:.1f}h8M{x - 4:.1f} {foot:.1f}h8"
 
     def _mark(self, series: Series, mark: Mark, is_small: bool) -> Shape:
         says = (*self._coordinates(mark), mark.says)
         if mark.is_missing:
-            x, y = self._at(mark.x, self._y[0])
+            x, y = self._position(mark.x, self._y[0])
             return Shape(looks.CROSS, f"M{x - 4:.1f} {y - 13:.1f}l8 8m0 -8l-8 8", says)
-        x, y = self._at(mark.x, mark.y)
+        x, y = self._position(mark.x, mark.y)
         if is_small:
             return Shape(looks.DOT, f"M{x:.1f} {y:.1f}h0", says)
         return Shape(looks.MARK, _sign(sign(self._chart, series.name), x, y), says)
 
     def _coordinates(self, mark: Mark) -> tuple[str, str]:
-        """Where it stands, along and up; the page's script puts the words around it."""
+        """Say where it stands, along and up; the page's script puts the words around it."""
         across = _named(self._chart.x, mark.x, is_whole=True)
         if mark.is_missing:
             return across, ""
@@ -228,7 +228,7 @@ def _sign(which: int, x: float, y: float) -> str:
 
 
 def key(chart: Chart, name: str) -> Drawing:
-    """A series' sign, for the legend."""
+    """Return a series' sign, for the legend."""
     is_solid = name in solid_names(chart)
     line = Shape(looks.LINE if is_solid else looks.IDEAL, "M1 6H23")
     mark = Shape(looks.MARK, _sign(sign(chart, name), 12, 6))
@@ -238,7 +238,7 @@ def key(chart: Chart, name: str) -> Drawing:
 
 
 def bar(shares: tuple[float, ...], wide: float, high: float) -> Drawing:
-    """A whole of parts, one beside the other."""
+    """Draw a whole of parts, one beside the other."""
     groups, left = [], 0.0
     for part, share in zip(looks.PARTS, widths(shares), strict=False):
         if share > SMALLEST:
@@ -251,7 +251,7 @@ def bar(shares: tuple[float, ...], wide: float, high: float) -> Drawing:
 
 
 def swatch(part: int) -> Drawing:
-    """The colour of a part, for the legend."""
+    """Return the colour of a part, for the legend."""
     return bar((*[0.0] * part, 1.0), 14, 14)
 
 

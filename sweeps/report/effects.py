@@ -2,54 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sweeps import analysis
+from sweeps.analysis.best_cell import NOT_SHOWN
+from sweeps.analysis.findings import axes
 from sweeps.analysis.study import Study
 from sweeps.report.chart import Block, Section, Table
 from sweeps.spec import space
 from sweeps.text import tables
 
 STRAY_TRIALS = 20  # that are named
-CLEARLY = 0.01  # of the variance
 
 
 def section(study: Study) -> Section | None:
-    figure = "top1" if study.is_convergence else "images_per_s"
-    axes = [axis for axis in study.axes if axis in study.trials]
-    if len(study.measured) < 4 or len(axes) < 2 or not (study.measured[figure] > 0).any():
-        return None
-    found = analysis.effects(study.trials, figure)
-    if found.empty:
-        return None
-    blocks: list[Block] = [_effects(study, found)]
-    pairs = analysis.interactions(study.trials, figure)
-    strong = pairs[pairs["share"] > CLEARLY].head(3)
-    shares = found.drop_duplicates("axis").sort_values("share", ascending=False)
-    first = shares.iloc[0]
-    said = "top-1" if study.is_convergence else "throughput"
-    most = f"**{study.word(first['axis'])}** alone explains {first['share']:.0%}"
-    lead = f"Of the differences in {said} between the cells, {most}"
-    rest = [f"{study.word(row['axis'])} {row['share']:.0%}" for _, row in shares.iloc[1:].iterrows()]
-    lead += f"; {', '.join(rest)}." if rest else "."
-    if len(strong):
-        words = ", ".join(
-            f"{study.word(row['axis'])} with {study.word(row['other'])} {row['share']:.0%}"
-            for _, row in strong.iterrows()
-        )
-        lead += f" Together, beyond each alone: {words}."
-    return Section("effects", "What matters", lead, tuple(blocks))
+    lead = axes.explained(study)
+    return Section("effects", "What matters", lead.says, (_effects(study),)) if lead else None
 
 
-def _effects(study: Study, found: object) -> Table:
-    import pandas as pd
-
-    assert isinstance(found, pd.DataFrame)
+def _effects(study: Study) -> Table:
     rows = [
-        (study.word(row["axis"]), space.shown(row["value"]), f"{row['factor']:.3g}×", f"{row['share']:.1%}")
-        for _, row in found.sort_values("share", ascending=False, kind="stable").iterrows()
+        (study.word(row["axis"]), space.shown(row["value"]), f"{row['factor']:.3g}×", _share(row))
+        for row in study.effects.sort_values("share", ascending=False, kind="stable").to_dict("records")
     ]
     columns = ("axis", "value", "beside the axis' mean", "the axis explains")
-    note = "All else equal; shares are of the variance of the logarithm, each axis beyond all the others."
+    note = (
+        f"All else equal; factors are {NOT_SHOWN}. Shares are of the variance of the logarithm, each axis beyond all"
+        " the others; their 95% intervals hold together."
+    )
     return Table("effects-axes", "Each axis, all else equal", columns, tuple(rows), frozenset(columns[2:]), note)
+
+
+def _share(row: Mapping[str, Any]) -> str:
+    ends = row["share_low"], row["share_high"]
+    return f"{row['share']:.1%}" + (f" ({ends[0]:.0%} to {ends[1]:.0%})" if ends[0] == ends[0] else "")
 
 
 def outliers(study: Study) -> list[Block]:

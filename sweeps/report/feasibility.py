@@ -36,7 +36,8 @@ def section(study: Study) -> Section | None:
     if study.facts.spec.search.method == "frontier":
         found = overview.frontier(study.trials, study.plan)
         rows = [tuple(map(str, row)) for row in found.itertuples(index=False)]
-        blocks.append(Table("frontier", "The largest batch that fits", tuple(map(str, found.columns)), tuple(rows)))
+        title = f"The largest {study.facts.spec.frontier_word} that fits"
+        blocks.append(Table("frontier", title, tuple(map(str, found.columns)), tuple(rows)))
     kinds = infeasible["kind"].value_counts()
     reasons = ", ".join(f"{n} for {kind}" for kind, n in kinds.items())
     lead = f"{len(infeasible)} of {len(table)} cells can't run here, which is a finding, not a failure: {reasons}."

@@ -38,7 +38,7 @@ class Layout:
         return bool(self.series) and self.study.is_number(self.series)
 
     def scale(self, cells: pd.DataFrame) -> Scale:
-        """Of the axis along the width."""
+        """Return the scale of the axis along the width."""
         label = self.study.word(self.across)
         if self.across == "batch_size" and self.study.cells["gpus"].max() > 1:
             label += f" (per {self.study.rank})"
@@ -55,7 +55,7 @@ class Layout:
     def drawn(
         self, cells: pd.DataFrame, marks: Callable[[pd.DataFrame], list[Mark]], height: str
     ) -> tuple[tuple[Panel, ...], int]:
-        """The panels, and how many more there would be: those with the largest `height` are kept."""
+        """Return the panels, and how many more there would be: those with the largest `height` are kept."""
         found: list[tuple[float, Panel]] = []
         for key, inside in _combinations(cells, self.panels):
             series = []
@@ -73,7 +73,7 @@ class Layout:
 
 
 def choose(study: Study, across: str, cells: pd.DataFrame, apart: tuple[str, ...] = ()) -> Layout:
-    """The layout of these cells over an axis; `apart` are axes that the caller looks after."""
+    """Return the layout of these cells over an axis; `apart` are axes that the caller looks after."""
     counts = {axis: cells[axis].nunique(dropna=False) for axis in study.axes if axis not in (across, *apart)}
     few = [axis for axis, count in counts.items() if 1 < count <= MOST_SERIES]
     dense = tuple(axis for axis, count in counts.items() if count > MOST_SERIES)
@@ -82,12 +82,12 @@ def choose(study: Study, across: str, cells: pd.DataFrame, apart: tuple[str, ...
 
 
 def left_out(count: int) -> str:
-    """What a chart says of the panels that it has no room for."""
+    """Return what a chart says of the panels that it has no room for."""
     return f"{count} more combinations have less: they are in the table of trials." if count else ""
 
 
 def _combinations(cells: pd.DataFrame, axes: tuple[str, ...]) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """The cells of each combination of these axes' values that there is, in the axes' order."""
+    """Return the cells of each combination of these axes' values that there is, in the axes' order."""
     if not axes:
         return [((), cells)]
     values = [sorted(found) if (found := cells[axis]).dtype.kind in "if" else [*dict.fromkeys(found)] for axis in axes]

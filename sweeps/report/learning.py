@@ -36,7 +36,7 @@ def section(study: Study) -> Section | None:
         _curve(study, records, "top1", "Accuracy by epoch", "top-1", by_hours=False),
         _curve(study, records, "top1", "Accuracy by time", "top-1", by_hours=True),
         _curve(study, records, "loss", "Loss by epoch", "training loss", by_hours=False),
-        _rates(study, records),
+        None if study.facts.spec.run else _rates(study, records),
     ]
     lead = (
         "Each line is the mean over a cell's repeats, its band from the lowest to the highest. By epoch a schedule is "
@@ -47,7 +47,7 @@ def section(study: Study) -> Section | None:
 
 
 def _factors(study: Study) -> Chart | None:
-    """What more images a second gain, and what the greater batch loses of it again."""
+    """Return what more images a second gain, and what the greater batch loses of it again."""
     found = analysis.convergence(study.trials)
     found = overview.in_order(found[found["unexplained"].notna()], study.plan)
     if found["global_batch"].nunique() < 2:
@@ -89,7 +89,8 @@ def _factor(study: Study, row: Mapping[Hashable, Any], column: str) -> Mark:
 
 
 def _groups(study: Study, records: Sequence[TrialRecord]) -> tuple[str, dict[str, dict[str, list[TrialRecord]]]]:
-    """By panel and series: the axis of most values, up to what colours can tell, is that of the series."""
+    """Return trials by panel and series: the axis of most values, up to what colours can tell, is that of the
+    series."""
     axes = [axis for axis in study.axes if axis in study.trials]
     counts = {axis: len({space.shown(_value(record, axis)) for record in records}) for axis in axes}
     series = max((axis for axis in axes if 1 < counts[axis] <= MOST), key=lambda a: counts[a], default="")
@@ -108,6 +109,8 @@ def _groups(study: Study, records: Sequence[TrialRecord]) -> tuple[str, dict[str
 def _value(record: TrialRecord, axis: str) -> object:
     if axis in analysis.APART:
         return rows.where(record)[axis]
+    if axis.startswith(rows.OWN):
+        return record.config.own.get(axis.removeprefix(rows.OWN), "")
     if axis.startswith("env."):
         return record.config.env.get(axis.removeprefix("env."), "")
     return getattr(record.config, axis, "")
@@ -154,7 +157,7 @@ def _mean(alike: Sequence[TrialRecord], figure: str, by_hours: bool) -> list[Mar
         assert record.outcome.measurement
         for epoch in record.outcome.measurement.epochs:
             spent += epoch.taken_s
-            if (value := getattr(epoch, figure)) is not None:
+            if (value := epoch.figures.get(figure)) is not None and math.isfinite(value):
                 at[epoch.epoch].append((spent if by_hours else float(epoch.epoch), float(value)))
     made = []
     for _, points in sorted(at.items()):
@@ -165,7 +168,7 @@ def _mean(alike: Sequence[TrialRecord], figure: str, by_hours: bool) -> list[Mar
 
 
 def _rates(study: Study, records: Sequence[TrialRecord]) -> Chart | None:
-    """What the schedules ask for, at each global batch that changes them."""
+    """Return what the schedules ask for, at each global batch that changes them."""
     epochs = study.facts.spec.epochs or 1
     drawn: dict[tuple[str, tuple[float, ...]], int] = {}
     cells = list(dict.fromkeys(study.cells["cell"]))
@@ -193,7 +196,11 @@ def _rates(study: Study, records: Sequence[TrialRecord]) -> Chart | None:
 
 
 def _table(study: Study) -> list[Block]:
-    found = study.measured
+    found, title = study.measured, "What each came to"
+    if study.facts.spec.run:
+        made = overview.table(study.trials, study.plan)
+        told = tuple(tuple(map(str, row)) for row in made.itertuples(index=False))
+        return [Table("learning-table", title, tuple(map(study.word, made)), told, study.numeric([]))]
     columns = [*map(study.word, study.axes), "top-1", "reached", "epochs to target", "time to target", "images/s"]
     rows = [
         (
@@ -207,4 +214,4 @@ def _table(study: Study) -> list[Block]:
         for _, row in found.iterrows()
     ]
     numeric = study.numeric(columns[len(study.axes) :])
-    return [Table("learning-table", "What each came to", tuple(columns), tuple(rows), numeric)]
+    return [Table("learning-table", title, tuple(columns), tuple(rows), numeric)]

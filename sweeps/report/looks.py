@@ -100,7 +100,7 @@ PARTS = (
 
 
 def css() -> str:
-    """The rules of a page's style sheet."""
+    """Return the rules of a page's style sheet."""
     looks = (GRID, AXIS, LINE, IDEAL, BAND, WHISKER, MARK, CROSS, DOT)
     return "".join(
         [

@@ -33,7 +33,7 @@ def section(study: Study) -> Section | None:
 
 
 def _facts(study: Study, side: str) -> list[Block]:
-    """A column for each kind of node, a row a fact."""
+    """Return a table with a column for each kind of node, a row for each fact."""
     kinds: dict[str, Mapping[str, Any]] = {}
     nodes: dict[str, list[str]] = collections.defaultdict(list)
     for node in study.nodes:
@@ -82,7 +82,7 @@ def _listed(said: str, values: list[Any] | tuple[Any, ...]) -> list[tuple[str, s
 
 
 def _probes(study: Study) -> list[Block]:
-    """Tests of nodes alone, and those of the links between some."""
+    """Return the tests of nodes alone, and those of the links between some."""
     found: dict[tuple[str, ...], dict[str, list[Mapping[str, Any]]]] = {}
     for probe in study.probes:
         names = tuple(probe.get("figures", {}))

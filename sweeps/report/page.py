@@ -22,7 +22,7 @@ WATERMARK = "SIMULATED"
 
 
 def html(title: str, answer: Answer, sections: Sequence[Section], simulated: str, made: str) -> str:
-    """The page. `simulated` is the cluster that was made up, if one was; `made` says when and by what."""
+    """Return the page. `simulated` is the cluster that was made up, if one was; `made` says when and by what."""
     style, script = looks.css() + _file("page.css"), _file("page.js")
     watermark = WATERMARK if simulated else ""
     says = f"Simulated on {escape(simulated)}: a model answered, nothing was measured"
@@ -133,7 +133,7 @@ def _legend(chart: Chart) -> str:
 
 
 def _data(chart: Chart) -> str:
-    """The same as a table, for who would rather read it; long curves are in the CSV only."""
+    """Return the same as a table, for who would rather read it; long curves are in the CSV only."""
     columns, rows = data(chart)
     if len(rows) > 400:
         return ""
@@ -146,7 +146,7 @@ def _data(chart: Chart) -> str:
 
 
 def data(chart: Chart) -> tuple[list[str], list[list[str]]]:
-    """What a chart shows, as text: a row a mark."""
+    """Return what a chart shows, as text: a row a mark."""
     several = len(chart.panels) > 1
     heads = [*(["panel"] if several else []), chart.legend or "series", chart.x.label, chart.y.label, "from", "to"]
     named = dict(zip(chart.x.ticks, chart.x.names, strict=False))

@@ -48,7 +48,7 @@ def write(block: Chart | Bars, path: Path, watermark: str = "") -> None:
 
 
 def sheet(block: Chart | Bars, watermark: str = "") -> Sheet:
-    """What the picture of a plot shows, and where."""
+    """Return what the picture of a plot shows, and where."""
     return _chart(block, watermark) if isinstance(block, Chart) else _bars(block, watermark)
 
 
@@ -72,7 +72,7 @@ def _chart(chart: Chart, watermark: str) -> Sheet:
 
 
 def _bars(bars: Bars, watermark: str) -> Sheet:
-    """The page's table: what tells a row apart, its bar, its total."""
+    """Return the page's table: what tells a row apart, its bar, its total."""
     heads = (*bars.axes, bars.total)
     rows = [(*axes, total) for axes, _, _, total in bars.rows]
     wides = [max(_width(text, HEADING) for text in column) for column in zip(heads, *rows, strict=True)]
@@ -97,7 +97,7 @@ def _bars(bars: Bars, watermark: str) -> Sheet:
 def _head(
     title: str, legend: str, keys: Iterable[tuple[Drawing, str]], width: float, watermark: str
 ) -> tuple[list[Placed], float]:
-    """The title and the legend, and where they end."""
+    """Return the title and the legend, and where they end."""
     y = float(MARGIN)
     placed = []
     for line in _lines(f"{title} ({watermark.lower()})" if watermark else title, TITLE, width):
@@ -215,7 +215,7 @@ def _colour(name: str, hue: str = "") -> str:
 
 
 def outline(path: str) -> Any:
-    """What `drawing` says in SVG's language of paths."""
+    """Return what `drawing` says in SVG's language of paths."""
     from matplotlib.path import Path as Outline
 
     points: list[tuple[float, float]] = []

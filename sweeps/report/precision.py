@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from sweeps import analysis
+from sweeps.analysis.findings import axes
 from sweeps.analysis.study import Study
 from sweeps.report.chart import Section, Table
 from sweeps.text import tables
 
-FIRST = ("fp32", "tf32")  # what the others are held against
-
 
 def section(study: Study) -> Section | None:
-    if "precision" not in study.axes or study.measured["precision"].nunique() < 2 or study.is_convergence:
+    there = axes.formats(study)
+    if not there:
         return None
-    there = [str(at) for at in study.values("precision") if at in set(study.measured["precision"])]
-    base = next((at for at in FIRST if at in there), there[0])
-    others = [at for at in there if at != base]
+    base, *others = there
     same = [axis for axis in study.axes if axis != "precision"]
-    rows, ratios = [], []
+    rows = []
     for key, alike in study.cells.groupby(same, sort=False, dropna=False) if same else [((), study.cells)]:
         figures = {str(row["precision"]): row for _, row in alike.iterrows()}
         if not any(at in figures and figures[at]["n"] for at in there):
@@ -36,17 +34,22 @@ def section(study: Study) -> Section | None:
                 continue
             ratio = cell["images_per_s"] / one["images_per_s"]
             within = analysis.ratio_ci(*_pair(cell), *_pair(one))
-            ratios.append((ratio, at))
             row.append(f"{ratio:.2f}×" if within != within else f"{ratio:.2f}× ± {within:.2f}")
         rows.append(tuple(row))
     figures_of = [name for at in others for name in (f"{at}, images/s", f"{at} ÷ {base}")]
     columns = (*map(study.word, same), f"{base}, images/s", *figures_of)
     lead = f"Throughput by number format, and its ratio over {base} at the same settings."
-    if ratios:
-        low, high = min(ratios), max(ratios)
-        lead += f" From {low[0]:.2f}× ({low[1]}) to {high[0]:.2f}× ({high[1]})."
+    lead = " ".join([lead, *(found.says for found in axes.precisions(study))])
     numeric = study.numeric(columns[len(same) :])
-    table = Table("precision-ratios", "By number format", columns, tuple(rows), numeric, is_sortable=len(rows) > 12)
+    table = Table(
+        "precision-ratios",
+        "By number format",
+        columns,
+        tuple(rows),
+        numeric,
+        "± is half of the 95% interval of each figure and each ratio alone.",
+        is_sortable=len(rows) > 12,
+    )
     return Section("precision", "Precision", lead, (table,))
 
 

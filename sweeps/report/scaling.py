@@ -24,10 +24,10 @@ def section(study: Study) -> Section | None:
     counts = sorted({int(gpus) for gpus in study.measured["gpus"]})
     if len(counts) < 2:
         return None
+    if not (found := fastest.by(study, "images_per_s")):  # of scripts that tell no steps
+        return None
     kind = "strong" if study.is_strong else "weak"
     fixed = f"all {study.rank}s together" if study.is_strong else f"each {study.rank}"
-    found = fastest.by(study, "images_per_s")
-    assert found
     blocks: list[Block] = [*_best(study, found, _same_settings(study, found.top))]
     blocks += _all(study, counts)
     blocks += _parts(study)
@@ -39,13 +39,14 @@ def section(study: Study) -> Section | None:
 
 
 def _same_settings(study: Study, top: Any) -> pd.DataFrame:
-    """The cells that differ from the best in the ranks and their place; of each count that with the most images/s."""
+    """Return the cells that differ from the best in the ranks and their place; of each count that with the most
+    images/s."""
     size = "batch_size" if study.is_strong else "global_batch"
     same = [axis for axis in study.axes if axis not in ("gpus", "placement", size)]
     alike = study.measured
     for axis in same:
         alike = alike[alike[axis] == top[axis]]
-    return alike.loc[alike.groupby("gpus")["images_per_s"].idxmax()].sort_values("gpus")
+    return alike.loc[alike.groupby("gpus")["images_per_s"].idxmax().dropna()].sort_values("gpus")
 
 
 def _best(study: Study, found: Best, best: pd.DataFrame) -> list[Block]:
@@ -61,11 +62,12 @@ def _best(study: Study, found: Best, best: pd.DataFrame) -> list[Block]:
     ideal = Series(IDEAL, tuple(Mark(gpus, one * gpus) for gpus in counts), "ideal")
     others = [axis for axis in study.axes if axis not in ("gpus", "placement")]
     named = study.described(best.iloc[-1], others) or "measured"
-    up = Scale("images/s", across.kind, starts_at_zero=across.kind == "linear")
+    up = Scale(study.rate, across.kind, starts_at_zero=across.kind == "linear")
     last = best.iloc[-1]
+    most = tables.cell(float(last["images_per_s"]))
     alt = (
-        f"Throughput from {tables.cell(one)} images/s on one {study.rank} to {tables.cell(float(last['images_per_s']))}"
-        f" on {last['gpus']}, where the ideal would be {tables.cell(one * float(last['gpus']))}."
+        f"Throughput from {tables.cell(one)} {study.rate} on one {study.rank} to {most} on {last['gpus']}, where the"
+        f" ideal would be {tables.cell(one * float(last['gpus']))}."
     )
     panel = Panel("", (ideal, Series(named, tuple(marks))))
     lost = " Both scales are logarithmic." if across.kind == "log" else ""
@@ -105,7 +107,7 @@ def _all(study: Study, counts: list[int]) -> list[Block]:
             return []
         return [
             layout.with_interval(
-                row, "efficiency", float(row["gpus"]), f"{tables.cell(float(row['images_per_s']))} images/s"
+                row, "efficiency", float(row["gpus"]), f"{tables.cell(float(row['images_per_s']))} {study.rate}"
             )
             for _, row in cells.sort_values("gpus").iterrows()
         ]

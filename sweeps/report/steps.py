@@ -61,7 +61,7 @@ def _bar(study: Study, row: pd.Series) -> tuple[tuple[str, ...], tuple[float, ..
 
 
 def _overlaps(study: Study, cells: pd.DataFrame) -> str:
-    """In how many cells it is shown; nothing where nobody reduces."""
+    """Say in how many cells it is shown; nothing where nobody reduces."""
     reducing = cells[cells["gpus"] > 1]
     if reducing.empty:
         return ""
@@ -70,7 +70,7 @@ def _overlaps(study: Study, cells: pd.DataFrame) -> str:
 
 
 def _verdicts(study: Study, cells: pd.DataFrame) -> Table:
-    """What limits each cell, in the words of the console and of a trial's tag."""
+    """Return what limits each cell, in the words of the console and of a trial's tag."""
     verdicts = [(cell, bottleneck.of_cell(cell)) for _, cell in cells.iterrows()]
     rows = tuple(
         (

@@ -11,7 +11,7 @@ from sweeps.report.drawing import Drawing, SeriesShapes, Shape, Words
 
 
 def plot(chart: Chart, panel: Panel, drawing: Drawing) -> str:
-    """A panel, with words for those who can't see it."""
+    """Draw a panel, with words for those who can't see it."""
     title = f"{chart.title}, {panel.title}" if panel.title else chart.title
     return (
         f'<svg class="plot" viewBox="0 0 {drawing.width} {drawing.height}" role="img" tabindex="0"'
@@ -21,7 +21,7 @@ def plot(chart: Chart, panel: Panel, drawing: Drawing) -> str:
 
 
 def key(drawing: Drawing) -> str:
-    """A sign of the legend."""
+    """Draw a sign of the legend."""
     shapes = "".join(
         f'<g style="color:var({item.hue})">{"".join(map(_shape, item.shapes))}</g>'
         for item in drawing.items

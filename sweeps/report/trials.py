@@ -7,6 +7,7 @@ import math
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from sweeps.analysis import frames
 from sweeps.analysis.study import Study
 from sweeps.report import effects
 from sweeps.report.chart import Block, Section, Table, Text
@@ -63,7 +64,7 @@ def table(study: Study) -> Section:
 
 
 def _word(study: Study, figure: str) -> str:
-    return FIGURES[figure].replace("GPU", study.rank)
+    return study.rate if figure == "images_per_s" else FIGURES[figure].replace("GPU", study.rank)
 
 
 def _figure(name: str, value: float) -> str:
@@ -75,7 +76,7 @@ def _figure(name: str, value: float) -> str:
 
 
 def ends(study: Study) -> Section | None:
-    """What was used again, what can't run, what failed, what was tried again, what does not fit in."""
+    """Return what was used again, what can't run, what failed, what was tried again, what does not fit in."""
     frame = study.trials
     blocks: list[Block] = [*_incomplete(frame), *_withheld(study), *_cached(frame), *_retried(study)]
     if study.asides:
@@ -90,7 +91,7 @@ def ends(study: Study) -> Section | None:
 
 def _incomplete(frame: pd.DataFrame) -> list[Block]:
     ended = frame[frame["outcome"] != "completed"]
-    reasons = ended.groupby(["outcome", "kind", ended["message"].map(_reason)], sort=False)
+    reasons = ended.groupby([ended["outcome"], frames.kinds(ended), ended["message"]], sort=False)
     rows = [
         (outcome, kind or "–", len(alike), message or "–", _listed(list(alike["name"])))
         for (outcome, kind, message), alike in reasons
@@ -122,16 +123,11 @@ def _cached(frame: pd.DataFrame) -> list[Block]:
 
 
 def _retried(study: Study) -> list[Block]:
-    ends = ((one.outcome.status, one.outcome.kind, _reason(one.outcome.message)) for one in study.attempts)
+    ends = ((one.outcome.status, one.outcome.kind, one.outcome.message) for one in study.attempts)
     rows = [(status, kind, n, why) for (status, kind, why), n in collections.Counter(ends).items()]
     columns = ("ended", "kind", "attempts", "why")
     title = "Attempts that were tried again"
     return [Table("ends-retried", title, columns, tuple(rows), frozenset({"attempts"}))] if rows else []
-
-
-def _reason(message: str) -> str:
-    """Without the trial that it was inferred from, so that equal reasons count together."""
-    return message.split(": ", 1)[1] if message.startswith("inferred from ") and ": " in message else message
 
 
 def _listed(names: list[str]) -> str:
@@ -141,7 +137,7 @@ def _listed(names: list[str]) -> str:
 
 
 def again(study: Study) -> Section:
-    """The command and the file."""
+    """Return the command and the file."""
     facts = study.facts
     file = f"{facts.spec.name}.yaml"
     command = f"sweep run {file}"

@@ -45,8 +45,8 @@ def section(study: Study) -> Section | None:
 
 
 def both(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
-    """The measured cells that were predicted too. `error` is predicted over measured, less one; `is_within` whether the
-    prediction lies in the measured interval, or None where one repeat has none."""
+    """Return the measured cells that were predicted too. `error` is predicted over measured, less one; `is_within` says
+    whether the prediction lies in the measured interval, or None where one repeat has none."""
     said = predicted.dropna(subset=["images_per_s"]).drop_duplicates("cell").set_index("cell")
     found = measured[measured["cell"].isin(said.index)].dropna(subset=["images_per_s"]).copy()
     found["predicted"] = found["cell"].map(said["images_per_s"])

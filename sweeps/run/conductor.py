@@ -98,7 +98,7 @@ class Conductor:
         return None
 
     def let_pass(self) -> None:
-        """Nothing runs on the virtual clock, and nothing can start yet: let it go on."""
+        """Let the virtual clock go on where nothing runs on it, and nothing can start yet."""
         self._virtual_now += UNTIL_LOOKED_AGAIN_S
 
     @property
@@ -114,6 +114,13 @@ class Conductor:
             now = self._held[config.trial] = self.now
             self.engine.held(config, now)
             self._write(self._ledger.start, config, now)
+
+    def waited(self, config: TrialConfig, since: float) -> None:
+        """Note that the gang of a trial that has ended has held its GPUs since then, and until now, for nobody."""
+        if not self._is_virtual:
+            now = self.now
+            self.engine.waited(config, now - since)
+            self._write(self._ledger.wait, config.gpus, since, now)
 
     def begun(self, config: TrialConfig) -> None:
         """Note that its ranks start now: before, its gang was brought together and its nodes were tested."""
@@ -157,7 +164,7 @@ class Conductor:
         heapq.heappush(self._ahead, (at, next(self._numbers), what))
 
     def _happens(self, what: TrialRecord | _Finished) -> None:
-        """On the virtual clock."""
+        """Tell what happens on the virtual clock."""
         if isinstance(what, TrialRecord):
             self._end(what)
         elif outcome := self.judged(what.config, [what.epoch]):
@@ -292,8 +299,8 @@ class Conductor:
             if trial in news - beyond:
                 self._spared.add(trial)
                 self.warn(
-                    f"{trial} was stopped as hopeless, and runs again, to its end: it is the one-GPU base of"
-                    f" {needed_for}, whose efficiency would not be known without it"
+                    f"{trial} was stopped as hopeless, and runs again, to its end: it is the base on one rank"
+                    f" of {needed_for}, whose efficiency would not be known without it"
                 )
 
     def _judge(self, probe: dict[str, Any], peers: list[dict[str, float]]) -> None:
@@ -302,7 +309,8 @@ class Conductor:
         self._probes.append(probe)
         self.note("probe", {**probe, "slow": slow})
         if slow:
-            self.warn(f"{probe['node']} is slower: {'; '.join(slow)}")
+            differs = "differs from the one other node" if len(peers) == 1 and not before else "is slower"
+            self.warn(f"{probe['node']} {differs}: {'; '.join(slow)}")
 
     def warn(self, message: str) -> None:
         for observer in self._observers:

@@ -27,7 +27,7 @@ def table(name: str) -> PublishedTable:
 
 
 def text(name: str) -> str:
-    """A sweep's cells as a CSV file that `publication.load` reads: a row a cell and pair of fingerprints."""
+    """Return a sweep's cells as a CSV file that `publication.load` reads: a row a cell and pair of fingerprints."""
     record = ledger.read(name)
     spec = record.facts.spec
     if spec.protocol != "throughput":
@@ -65,7 +65,7 @@ def _rows(record: SweepRecord, axes: Sequence[str]) -> list[dict[str, Any]]:
         system = "/".join([system, *(cell[side] or "not known" for side in others)])
         at = {axis: plan.value(configs[cell["cell"]], axis) for axis in axes}
         nodes = "" if cell["nodes"] != cell["nodes"] else int(cell["nodes"])
-        own = {"source": record.facts.name, "system": system, **prints}
+        own = {"source": record.facts.name, "system": system, **{side: cell[side] for side in analysis.APART}}
         made.append({**own, **at, "nodes": nodes, **settings, **_figures(cell)})
     return made
 
@@ -78,7 +78,7 @@ def _figures(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(spec: SweepSpec) -> dict[str, Any]:
-    """What a sweep holds for all of its trials, by column."""
+    """Return what a sweep holds for all of its trials, by column."""
     made: dict[str, Any] = {}
     steps = "stop" if spec.steps is None else "steps"
     for column, key in publication.SETTINGS.items():

@@ -81,7 +81,8 @@ def _conclude(
     where = f" on a simulated cluster ({facts.simulated})" if facts.simulated else ""
     tables.show(overview.table(trials, planned), "table", f"\n{facts.name}: what was found{where}")
     if planned.spec.search.method == "frontier":
-        tables.show(overview.frontier(trials, planned), "table", "\nthe largest batch that fits")
+        title = f"\nthe largest {planned.spec.frontier_word} that fits"
+        tables.show(overview.frontier(trials, planned), "table", title)
     for record in [r for r in records if r.outcome.status in ("failed", "lost")][:10]:
         print(explained(record))
     done = study.read(facts.name)
@@ -92,7 +93,8 @@ def _conclude(
     page = report.written(done, book.paths.folder / "report.html", found=found)
     if not refusals:
         try:
-            report.attach(facts.name, page, report.concluded(done, found))
+            if late := report.attach(facts.name, page, report.concluded(done, found)):
+                setting.console.print(late, style="yellow")
         except RefusedError as refusal:
             refusals.append(refusal)
     situation = next_steps.Situation(
@@ -108,8 +110,8 @@ def _conclude(
 
 
 def given_up(book: ledger.Ledger, console: Console, open_in: str = "") -> None:
-    """Nothing of it has run. A new one in a terminal leaves nothing, but for a run that may be open in a store; any
-    other is as it was before, or stopped."""
+    """Clean up after a sweep of which nothing has run. A new one in a terminal leaves nothing, but for a run that may
+    be open in a store; any other is as it was before, or stopped."""
     if book.is_blank:
         run = OpenRun(book.facts.id, masked(open_in), time.time()) if open_in else None
         with contextlib.suppress(OSError):  # else the sweep itself stays, and tells of its run
@@ -140,7 +142,7 @@ def resumes(name: str) -> str:
 
 
 def beyond(engine: Engine, spec: SweepSpec) -> Iterator[str]:
-    """What was not run since the budget does not hold it, cell by cell, the cheapest first."""
+    """Yield what was not run since the budget does not hold it, cell by cell, the cheapest first."""
     left, unit, name = engine.budget - engine.spent().gpu_hours, forecast.unit(spec), plan.namer(spec)
     trials = sorted(engine.beyond, key=engine.predicted_gpu_hours)
     rest = f"{max(0.0, left):.3g} of {engine.budget:g} {unit}"
@@ -155,5 +157,5 @@ def beyond(engine: Engine, spec: SweepSpec) -> Iterator[str]:
 
 
 def _here(path: Path) -> Path:
-    """A path as one would name it from the current folder."""
+    """Return a path as one would name it from the current folder."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

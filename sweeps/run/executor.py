@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import Protocol
 
 from sweeps.record.ledger import Ledger
@@ -43,22 +40,6 @@ def carry_out(
 
 
 def folders(spec: SweepSpec) -> dict[str, tuple[str, ...]]:
-    """The folders that a sweep's trials read, each with the splits."""
+    """Return the folders that a sweep's trials read, each with the splits."""
     splits = datafiles.SPLITS[spec.protocol]
-    return {data: splits for data in spec.data.points() if data not in messages.WITHOUT_JPEGS}
-
-
-@contextlib.contextmanager
-def terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does: ranks first, ledger closed. Also where Ctrl-C is ignored, as it is behind a
-    shell's `&`, or blocked, as in a job of Ray's."""
-
-    def heard(_: int, frame: FrameType | None) -> None:
-        interrupt = signal.getsignal(signal.SIGINT)
-        (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
-
-    before = signal.signal(signal.SIGTERM, heard)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return {data: splits for data in spec.data.points() if messages.has_jpegs(data)}

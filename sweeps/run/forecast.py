@@ -18,7 +18,7 @@ from sweeps.simulator import trial_time
 from sweeps.simulator.cluster import SimulatedCluster
 from sweeps.spec import arrangements, plan
 from sweeps.spec.arrangements import Node, Seats
-from sweeps.spec.keys import SweepSpec
+from sweeps.spec.keys import RANK, SweepSpec
 from sweeps.text import gantt, tables
 from workers.contract.messages import TrialConfig
 
@@ -51,7 +51,7 @@ class Forecast:
 
 
 def learned(machine: SimulatedCluster, is_real: bool) -> Durations:
-    """From the trials of this folder's sweeps, and a model of such a cluster."""
+    """Return durations learned from the trials of this folder's sweeps, and a model of such a cluster."""
     made = Durations(functools.partial(trial_time.expected_s, cluster=machine))
     for record in durations.earlier(simulated=not is_real):
         made.learn(record)
@@ -59,8 +59,8 @@ def learned(machine: SimulatedCluster, is_real: bool) -> Durations:
 
 
 def unit(spec: SweepSpec) -> str:
-    """Of what a sweep costs."""
-    return "GPU-hours" if spec.device == "gpu" else "rank-hours"
+    """Return the unit of what a sweep costs."""
+    return f"{RANK[spec.device]}-hours"
 
 
 def summary_lines(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequence[Node], known: Durations) -> list[str]:

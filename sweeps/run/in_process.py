@@ -19,7 +19,7 @@ class InProcess:
     def __init__(self, machine: SimulatedCluster, folders: Iterable[str] = ()) -> None:
         """`folders`: those that its trials read."""
         self._machine = machine
-        self._made = simulated.made(machine, folders)
+        self._made = simulated.contents(machine, folders)
 
     def run(self, conductor: Conductor) -> None:
         conductor.engine.nodes_are(self._machine.nodes, self._made)

@@ -44,11 +44,11 @@ class Meter(Observer):
         self._gauges = {name: make.Gauge(name, METRICS[name], ("sweep",)) for name in (NODES, HELD, IDLE)}
 
     def tried_again(self, record: TrialRecord) -> None:
-        self._took(record)
+        self._count_seconds(record)
 
     def ended(self, record: TrialRecord) -> None:
         self._trials.inc(1, self._sweep | {"outcome": record.outcome.status})
-        self._took(record)
+        self._count_seconds(record)
 
     def passed(self) -> None:
         if time.monotonic() - self._said_at >= EVERY_S:
@@ -58,14 +58,14 @@ class Meter(Observer):
             self._say(len(nodes), held, sum(node.gpus for node in nodes) - held)
 
     def close(self) -> None:
-        """The sweep holds nothing any more: an agent goes on exporting what it heard last."""
+        """Set what the sweep holds to nothing: an agent goes on exporting what it heard last."""
         self._say(0, 0, 0)
 
     def _say(self, nodes: int, held: int, idle: int) -> None:
         for name, value in ((NODES, nodes), (HELD, held), (IDLE, max(0, idle))):
             self._gauges[name].set(value, self._sweep)
 
-    def _took(self, record: TrialRecord) -> None:
+    def _count_seconds(self, record: TrialRecord) -> None:
         for kind, seconds in spent(record).items():
             if seconds > 0:  # a counter takes nothing else
                 tags = self._sweep | {"device": record.config.device, "kind": kind}
@@ -75,7 +75,8 @@ class Meter(Observer):
 
 
 def spent(record: TrialRecord) -> dict[str, float]:
-    """The seconds that an attempt held its ranks, by what they went to; they add up even where nodes' clocks differ.
+    """Return the seconds that an attempt held its ranks, by what they went to; they add up even where nodes' clocks
+    differ.
 
     Before it starts its gang is brought together and its nodes are tested: that is launching too."""
     if record.outcome.cached:

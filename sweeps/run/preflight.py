@@ -7,41 +7,58 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sweeps.cluster.site import Late
 from sweeps.errors import InputError, Mistake
 from sweeps.record.ledger import SweepFacts
 from sweeps.run.terms import Setting, Terms
-from sweeps.spec import arrangements, plan
+from sweeps.spec import arrangements, plan, program
 from sweeps.spec.arrangements import Node
 from sweeps.spec.keys import SweepSpec
 from sweeps.spec.plan import Plan
 from sweeps.text import caller
-from workers.contract.messages import WITHOUT_JPEGS, TrialConfig
+from workers.contract.messages import TrialConfig, has_jpegs
 
 SOME = 200  # cells of a search that stand for all
 SHARDS = "-*-of-*"  # as the files of a split are named
 
 
 def check(spec: SweepSpec, place: str, terms: Terms) -> None:
-    """What is wrong with running this here."""
-    mistakes = [*_missing_data(spec)] if not (terms.machine or terms.address) else []
+    """Raise what is wrong with running this here."""
+    check_simulated(spec, place, terms)
+    mistakes = [*_missing_data(spec), *_missing_script(spec)] if not (terms.machine or terms.address) else []
     if mistakes:
         raise InputError(place, mistakes)
 
 
+def check_simulated(spec: SweepSpec, place: str, terms: Terms) -> None:
+    """Raise what of a sweep no cluster that is made up can run: code of the user's own."""
+    if terms.machine and (own := [spec.run] if spec.run else program.functions_of(spec)):
+        key = "run" if spec.run else "model" if own[0] in spec.model.points() else "data"
+        rule = "can't be simulated: nothing is known of a program before it has run"
+        raise InputError(place, [Mistake(key, rule, own[0])])
+
+
+def _missing_script(spec: SweepSpec) -> Iterator[Mistake]:
+    """Yield a sweep on this machine can tell at once that its script isn't there."""
+    script = program.script_of(spec.run) if spec.run else ""
+    if script and not Path(script).is_file():
+        yield Mistake("run", f"must name a script that is there, from {Path.cwd()}", script)
+
+
 def _missing_data(spec: SweepSpec) -> Iterator[Mistake]:
-    """A sweep on this machine can tell at once that its images aren't there."""
+    """Yield a mistake for each set of images that isn't there: a sweep on this machine can tell at once."""
     for data, split in _images(spec):
         if not any(Path(data).glob(f"{split}{SHARDS}")):
             classes = 1000 if spec.classes == "auto" else spec.classes
             asked = f"--images 512 --shards 4 --classes {classes} --split {split}"
             made = caller.command("data", "make", data, *asked.split())
             cure = f" (to make one: {made})" if spec.labels_from == 1 else ""  # what it makes counts from 1
-            rule = f"must be synthetic, digits or a folder of TFRecords named {split}{SHARDS}{cure}"
+            rule = f"must be synthetic, digits, MODULE:FUNCTION or a folder of TFRecords named {split}{SHARDS}{cure}"
             yield Mistake("data", rule, data)
 
 
 def waits_for_nodes(planned: Plan, setting: Setting) -> bool:
-    """Whether nodes may come that its trials need; to a cluster that is made up none does."""
+    """Say whether nodes may come that its trials need; to a cluster that is made up none does."""
     return bool(not setting.terms.machine and planned.spec.wait_for_nodes_min and _refused(planned, setting))
 
 
@@ -58,15 +75,16 @@ def await_nodes(planned: Plan, setting: Setting) -> None:
         time.sleep(1.0)
 
 
-def possible(planned: Plan, setting: Setting, begun: SweepFacts | None = None) -> Plan:
-    """The plan without the trials that the cluster can never hold; raises unless they may be skipped, and where its
-    data or a variable isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it waits
-    for them, unless they are to be skipped now. What they could not hold either is skipped if it was to be at first."""
+def possible(planned: Plan, setting: Setting, begun: SweepFacts | None = None, late: Late = lambda: None) -> Plan:
+    """Return the plan without the trials that the cluster can never hold; raises unless they may be skipped, and where
+    its data or a variable isn't. Of a sweep that has begun, the nodes that a trial was planned for may come back: it
+    waits for them, unless they are to be skipped now. What they could not hold either is skipped if it was to be at
+    first."""
     refused = _refused(planned, setting)
     if needed := _needed(planned.spec):
         setting.console.print(f"asking every node for its {needed} …", style="dim")
-    _check_data(planned.spec, setting)
-    check_variables(planned.spec, setting)
+    _check_data(planned.spec, setting, late)
+    check_variables(planned.spec, setting, late)
     if not refused:
         return planned
     if begun and planned.nodes and not setting.terms.skips_impossible and _held(planned, planned.nodes):
@@ -88,7 +106,7 @@ def possible(planned: Plan, setting: Setting, begun: SweepFacts | None = None) -
 
 
 def _refused(planned: Plan, setting: Setting) -> dict[str, list[TrialConfig]]:
-    """What the nodes that are there can't hold, by the reason."""
+    """Return what the nodes that are there can't hold, by the reason."""
     return arrangements.check_capacity(planned.trials or some(planned), setting.site.nodes, planned.spec.max_nodes)
 
 
@@ -97,7 +115,7 @@ def _held(planned: Plan, nodes: Sequence[Node]) -> bool:
 
 
 def some(planned: Plan) -> tuple[TrialConfig, ...]:
-    """Of a search that proposes its own trials."""
+    """Return some trials of a search that proposes its own."""
     spec, nodes = planned.spec, planned.nodes
     return tuple(plan.grid(spec, nodes) if plan.is_enumerable(spec) else plan.sample(spec, SOME, nodes))
 
@@ -105,7 +123,7 @@ def some(planned: Plan) -> tuple[TrialConfig, ...]:
 def impossible(
     refused: dict[str, list[TrialConfig]], cure: str = "leave these out, or skip them with --skip-impossible"
 ) -> list[Mistake]:
-    """What the cluster can't hold, a mistake for each reason."""
+    """Return what the cluster can't hold, a mistake for each reason."""
 
     def asked(trials: list[TrialConfig]) -> str:
         shapes = dict.fromkeys((trial.gpus, trial.placement) for trial in trials)
@@ -115,20 +133,20 @@ def impossible(
 
 
 def _largest(trials: Sequence[TrialConfig]) -> list[dict[str, float]]:
-    """What each rank of the largest of them needs."""
+    """Return what each rank of the largest of them needs."""
     config = max(trials, key=lambda config: config.gpus)
     return [{"GPU": 1.0} if config.device == "gpu" else {"CPU": float(config.cores_per_worker)}] * config.gpus
 
 
 def _needed(spec: SweepSpec) -> str:
-    """What trials need of every node, in words."""
+    """Return what trials need of every node, in words."""
     return " and ".join(["images"] * any(_images(spec)) + ["variables"] * bool(spec.env_from))
 
 
-def _check_data(spec: SweepSpec, setting: Setting) -> None:
+def _check_data(spec: SweepSpec, setting: Setting, late: Late) -> None:
     """Any node may be given any trial."""
     needed = {f"{data}/{split}{SHARDS}": data for data, split in _images(spec)}
-    lacking = setting.site.without([*needed]) if needed else {}
+    lacking = setting.site.without([*needed], late) if needed else {}
     mistakes = []
     for pattern, data in needed.items():
         if nodes := [node for node, patterns in lacking.items() if pattern in patterns]:
@@ -138,9 +156,9 @@ def _check_data(spec: SweepSpec, setting: Setting) -> None:
         raise InputError(setting.place, mistakes)
 
 
-def check_variables(spec: SweepSpec, setting: Setting) -> None:
-    """A node without one of them would fail its trials."""
-    lacking = setting.site.unset(spec.env_from) if spec.env_from else {}
+def check_variables(spec: SweepSpec, setting: Setting, late: Late) -> None:
+    """Refuse a sweep whose nodes lack one of its variables: they would fail its trials."""
+    lacking = setting.site.unset(spec.env_from, late) if spec.env_from else {}
     mistakes = []
     for name in spec.env_from:
         if nodes := [node for node, unset in lacking.items() if name in unset]:
@@ -151,6 +169,6 @@ def check_variables(spec: SweepSpec, setting: Setting) -> None:
 
 
 def _images(spec: SweepSpec) -> Iterator[tuple[str, str]]:
-    """The folders that trials read, each with the split."""
+    """Yield the folders that trials read, each with the split."""
     needed = ["train"] if spec.protocol == "throughput" else ["train", "validation"]
-    return ((data, split) for data in spec.data.points() if data not in WITHOUT_JPEGS for split in needed)
+    return ((data, split) for data in spec.data.points() if has_jpegs(data) for split in needed)

@@ -12,9 +12,9 @@ from sweeps.run import terms as where
 from sweeps.run.terms import Terms
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator import evidence
-from sweeps.spec import arrangements, plan, space
+from sweeps.spec import arrangements, own_code, plan, space
 from sweeps.spec.arrangements import Node
-from sweeps.spec.keys import SweepSpec
+from sweeps.spec.keys import SweepSpec, as_written
 from sweeps.spec.plan import Plan
 from sweeps.spec.reading import read
 from sweeps.spec.sweep_file import parse
@@ -27,17 +27,20 @@ def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.F
     """Show what a sweep would run, and what it would cost on the cluster named; the exit code."""
     named = caller.named(file)
     spec = parse(read(file), named, overrides)
+    preflight.check_simulated(spec, named, terms)
     is_named = bool(terms.machine or terms.address)
     nodes = _nodes(spec, terms)
     planned = plan.plan(spec, named, nodes if is_named else ())  # of no cluster, a placement is a word
+    own_code.check(planned, named, is_whole=not is_named)
     varied = [*planned.axes] or ["batch_size", "gpus"]
     written = space.shown if form == "table" else lambda point: point
     rows = [
         {
             "cell": cell,
-            **{axis: written(plan.value(trial, axis)) for axis in varied},
+            **{as_written(axis): written(plan.value(trial, axis)) for axis in varied},
             **({"nodes x ranks": messages.arranged(trial.arrangement) or "–"} if is_named else {}),
             "repeats": spec.repeats,
+            **({"unjudged": _unjudged(trial, terms)} if terms.machine and form != "table" else {}),
         }
         for cell, trial in planned.cells.items()
     ]
@@ -51,15 +54,25 @@ def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.F
     print(f"\n{spec.name}: {plan.summary(planned)}")
     for line in [*plan.schedules_drawn(planned), *_cost(planned, nodes, refused, terms)]:
         print(line)
+    for line in _sent(spec):
+        print(f"for sweep submit: {line}")
     return errors.DONE
 
 
+def _sent(spec: SweepSpec) -> list[str]:
+    """Say which files of the user's own code would go to a cluster, or why they can't: a sweep here sends none."""
+    try:
+        return own_code.files(spec, Path.cwd()).words()
+    except InputError as error:
+        return [str(error)]
+
+
 def _nodes(spec: SweepSpec, terms: Terms) -> Sequence[Node]:
-    """Of the cluster named, else of this machine; none where that is surely not meant."""
+    """Return the nodes of the cluster named, else of this machine; none where that is surely not meant."""
     if terms.machine:
         return terms.machine.nodes
     if terms.address:
-        with where.at(terms, screen.beside()) as site:
+        with where.open_site(terms, screen.beside()) as site:
             return site.nodes
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     return [Node("here", quota.cores(), gpus)] if gpus or spec.device == "cpu" else []
@@ -73,6 +86,7 @@ def _cost(planned: Plan, nodes: Sequence[Node], refused: dict[str, list[TrialCon
         yield f"! {len(those)} trials can't run here: {why}"
     if not planned.trials:
         yield f"a search chooses its trials as it goes: at most {planned.most}"
+        yield from borne_out(preflight.some(planned), terms)
         return
     machine = terms.machine or simulated.like(nodes)
     yield from forecast.summary_lines(
@@ -81,7 +95,13 @@ def _cost(planned: Plan, nodes: Sequence[Node], refused: dict[str, list[TrialCon
     yield from borne_out(planned.trials, terms)
 
 
+def _unjudged(trial: TrialConfig, terms: Terms) -> str:
+    """Return what of a cell's simulated figures no published one judges, for a program."""
+    assert terms.machine
+    return "; ".join(evidence.unjudged([trial], terms.machine.gpu, evidence.rows()))
+
+
 def borne_out(trials: Sequence[TrialConfig], terms: Terms) -> Iterator[str]:
-    """Where published figures bear out what is simulated."""
+    """Say where published figures bear out what is simulated."""
     if terms.machine:
         yield from evidence.summary_lines(trials, terms.machine.gpu, evidence.rows())

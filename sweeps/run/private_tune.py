@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from ray import tune
@@ -23,7 +23,7 @@ from workers.contract import redact
 
 LOOK_EVERY_S = 1.0
 IDLE_S = 0.2  # between two looks while nothing of ours runs
-IDLE_GANG_S = 2.0  # a gang for which no trial comes holds its nodes: they count for nobody
+IDLE_GANG_S = 2.0  # a gang for which no trial comes holds its nodes, and what it holds is paid for
 
 
 @contextlib.contextmanager
@@ -47,7 +47,8 @@ class Loop(TuneController):
     have ended.
 
     Its search algorithm says which nodes are `taken` by other sweeps and whether trials are judged (`is_judged`), and
-    is told once a trial's gang has its placement group (`held`): Tune itself tells of none until its actor stands. Its
+    is told once a trial's gang has its placement group (`held`): Tune itself tells of none until its actor stands. It
+    is told, too, since when a gang has kept that without a trial (`waited`), at the next one or at its own end. Its
     trainable has a method `follow`, which is reset and train in one."""
 
     _actor_manager: Patient
@@ -58,10 +59,16 @@ class Loop(TuneController):
         super().__init__(*args, **options)
         self._actor_manager = Patient(self._actor_manager._resource_manager)
         self._actor_manager.tell_placed = self._placed
+        self._actor_manager.tell_freed = self._waited
+        self._actor_manager.left = {}
 
     def _placed(self, actor: Any) -> None:
         if trial := self._actor_to_trial.get(actor):
             self._search_alg.held(trial)
+
+    def _waited(self, actor: Any) -> None:
+        if left := self._actor_manager.left.pop(actor, None):
+            self._search_alg.waited(*left)
 
     def _update_trial_queue(self, blocking: bool = False, timeout: int = 0) -> bool:
         return bool(super()._update_trial_queue(blocking=False))
@@ -78,6 +85,7 @@ class Loop(TuneController):
         self._following.clear()
 
     def _schedule_trial_reset(self, trial: Trial, new_config: dict[str, Any], new_experiment_tag: str) -> None:
+        self._waited(self._trial_to_actor.get(trial))
         self._search_alg.held(trial)  # what was the gang's stays with it
         # The gang's last trial may have been stopped: that takes time, and not of this one's.
         if self._search_alg.is_judged:
@@ -94,7 +102,10 @@ class Loop(TuneController):
             self._schedule_trial_task(trial, "follow", (trial.config,), on_result=heard, on_error=failed)
 
     def stop_trial(self, trial: Trial) -> None:
+        gang = self._trial_to_actor.get(trial)
         super().stop_trial(trial)
+        if gang in self._actor_manager.holding:
+            self._actor_manager.left[gang] = trial, time.time()
         if trial.status == Trial.TERMINATED and trial in self._trials:
             self._trials.remove(trial)
             self._stopped_trials.discard(trial)
@@ -107,14 +118,34 @@ class Loop(TuneController):
 class Patient(RayActorManager):
     """Tune's loop looks ten times a second whether anything has happened; it wakes at once when something has.
 
-    It tells of an actor once its placement group is there. (Ray begins a manager anew in the end, in its own way.)"""
+    It tells of an actor once its placement group is there, and once that is given back. (Ray begins a manager anew in
+    the end, in its own way.)"""
 
     tell_placed: Callable[[Any], None]
+    tell_freed: Callable[[Any], None]
+    left: dict[Any, tuple[Trial, float]]  # by actor without a trial: its last one, and when that ended
+
+    @property
+    def holding(self) -> Collection[Any]:
+        """The actors that have a placement group."""
+        actors: Collection[Any] = self._live_actors_to_ray_actors_resources
+        return actors
 
     def _enqueue_cached_actor_tasks(self, tracked_actor: Any) -> None:
         """Ray calls this of each actor, as soon as it is asked for in a placement group that is there."""
         self.tell_placed(tracked_actor)
         super()._enqueue_cached_actor_tasks(tracked_actor)
+
+    def _cleanup_actor(self, tracked_actor: Any) -> None:
+        """Ray calls this of each actor that has ended, however it did."""
+        super()._cleanup_actor(tracked_actor)
+        self.tell_freed(tracked_actor)
+
+    def cleanup(self) -> None:
+        held = [*self.holding]
+        super().cleanup()
+        for actor in held:
+            self.tell_freed(actor)
 
     def next(self, timeout: float | None = None) -> bool:
         if not self.num_total_actors:  # nothing can happen here
@@ -135,7 +166,8 @@ class PlacedTrial(Trial):
     What it has come to is for the conductor to keep."""
 
     def __init__(self, common: Mapping[str, Any], config: dict[str, Any], nodes: tune.PlacementGroupFactory) -> None:
-        """As Tune itself makes one of `spec`, but for what it works out anew each time and is the same for all."""
+        """Make a trial as Tune itself makes one of `spec`, but for what it works out anew each time and is the same for
+        all."""
         super().__init__(
             common["run"],
             config=config,

@@ -15,7 +15,7 @@ from rich.text import Text
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling.observer import Observer, Spent
 from sweeps.text import tables
-from workers.contract.messages import Measurement, Progress, TrialConfig
+from workers.contract.messages import OWN_FIGURE, EpochRecord, Measurement, Progress, TrialConfig
 
 PHASE_WORDS = {
     "start": "starting",
@@ -35,7 +35,7 @@ class SweepProgress(Observer):
         trials: int,
         name: Callable[[TrialConfig], str],
         console: Console,
-        unit: str = "GPU-hours",
+        unit: str,
         earlier: Sequence[TrialRecord] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -85,7 +85,7 @@ class SweepProgress(Observer):
         self._running.pop(record.config.trial, None)
         self.done += 1
         self._count_again(record.config.trial)
-        if record.outcome.measurement and (self.best is None or score(record) > score(self.best)):
+        if score(record) > (score(self.best) if self.best else 0.0):
             self.best = record
         line = self._line(record)
         self._last = line.splitlines()[0].split("  ", 1)[1]
@@ -108,7 +108,8 @@ class SweepProgress(Observer):
 
     @property
     def left_s(self) -> float | None:
-        """At the pace so far: in GPU-hours, where it is known what the rest will take, else in trials."""
+        """The seconds left at the pace so far: in GPU-hours, where it is known what the rest will take, else in
+        trials."""
         if not self.done or self._first_start is None:
             return None
         elapsed = self._clock() - self._first_start
@@ -121,7 +122,7 @@ class SweepProgress(Observer):
         left = f"  {tables.clock_time(self.left_s)} left" if self.left_s else ""
         place = f"{self._earlier + self.done:>{len(str(self._trials))}}/{self._trials}"
         text = f"{place}  {self._name(config)} #{config.repeat}  {figure(record)}{left}"
-        if outcome.status == "completed":
+        if outcome.status == "completed" or outcome.inferred_from:  # whose witness has been explained
             return text
         return text + "\n" + explained(record)
 
@@ -143,7 +144,7 @@ class SweepProgress(Observer):
         return Group(*rows)
 
     def _cost(self) -> str:
-        """What has been spent, and what the whole sweep is predicted to take."""
+        """Return what has been spent, and what the whole sweep is predicted to take."""
         if not self._spent:
             return ""
         spent, expected = (tables.number(hours, 3) for hours in (self._spent.gpu_hours, self._spent.expected))
@@ -156,24 +157,29 @@ class SweepProgress(Observer):
 
 
 def figure(record: TrialRecord) -> str:
-    """What a trial found, in a few words."""
-    measured = record.outcome.measurement
+    """Return what a trial found, in a few words."""
+    measured, script = record.outcome.measurement, record.config.script
+    counted = script.unit if script else "images"
     if record.outcome.cached:
-        return f"{record.outcome.cached.figures['images_per_s']:>9,.1f} images/s, {record.outcome.message}"
+        return f"{record.outcome.cached.figures['images_per_s']:>9,.1f} {counted}/s, {record.outcome.message}"
+    if record.outcome.inferred_from:
+        return f"{record.outcome.status}, as {record.outcome.inferred_from}"
     if not measured:
         return record.outcome.status
-    if not measured.epochs:
-        return f"{measured.images_per_s:>9,.1f} images/s"
+    if record.config.protocol == "throughput":
+        return f"{measured.images_per_s:>9,.1f} {counted}/s"
+    if script:
+        return _said(measured.epochs[-1])
     reached = f"target after {len(measured.epochs)} epochs, " if measured.ranks[0].reached_target else ""
     return f"{reached}top-1 {accuracy(measured):.2%}"
 
 
 def score(record: TrialRecord) -> float:
-    """The larger, the better."""
+    """Return a figure that is larger where a trial is better."""
     measured = record.outcome.measurement
     if not measured:
         return 0.0
-    return accuracy(measured) if measured.epochs else measured.images_per_s
+    return accuracy(measured) if record.config.protocol == "convergence" else measured.images_per_s
 
 
 def accuracy(measured: Measurement) -> float:
@@ -185,6 +191,8 @@ def stage(config: TrialConfig, progress: Progress) -> str:
     """How far a running trial has come."""
     if progress.phase == "count":
         return f"counting its records: {progress.step:,}"
+    if config.script and config.epochs and progress.epoch:
+        return f"epoch {progress.epoch.epoch} of {config.epochs}, {_said(progress.epoch)}"
     if progress.phase not in ("step", "evaluate"):
         return PHASE_WORDS[progress.phase]
     if not config.epochs:
@@ -197,9 +205,15 @@ def stage(config: TrialConfig, progress: Progress) -> str:
     return f"{doing} {min(last.epoch + 1, config.epochs)}/{config.epochs}, loss {last.loss:.3g}{so_far}"
 
 
+def _said(epoch: EpochRecord) -> str:
+    """Return what a script has reported, as it called it."""
+    return ", ".join(f"{name.removeprefix(OWN_FIGURE)} {figure:.4g}" for name, figure in epoch.figures.items())
+
+
 def explained(record: TrialRecord) -> str:
     """Which rank, after which step, why, and where to read on."""
     outcome = record.outcome
     where = f"rank {outcome.rank}, step {outcome.step}: " if outcome.rank is not None else ""
     log = f"\n    log: {outcome.log}" if outcome.log and outcome.status != "infeasible" else ""
-    return f"    trial {record.config.trial}: {where}{outcome.kind}: {outcome.message}{log}"
+    said = "".join(f"\n    | {line}" for line in outcome.last_lines)
+    return f"    trial {record.config.trial}: {where}{outcome.why}{log}{said}"

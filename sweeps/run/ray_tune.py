@@ -71,7 +71,7 @@ class Gang(tune.Trainable):
             self._group.seats = seats
         self._config = messages.trial_config(order["trial"])
         self._paths = SweepPaths(order["sweep"], Path(order["root"]))
-        self._entry = order["entry"]
+        self._entry, self._folder = order["entry"], order["folder"]
         self._probe_every_s = order["probe_every_s"]
         self._is_judged = order["is_judged"]
         self._report_every_s = JUDGE_EVERY_S if self._is_judged else REPORT_EVERY_S
@@ -85,16 +85,16 @@ class Gang(tune.Trainable):
         return self.train()
 
     def train(self) -> dict[str, Any]:
-        """What Tune's own would add to a step's result, nobody reads."""
+        """Step without what Tune's own would add to a step's result: nobody reads that."""
         return {"done": False, **self.step()}
 
     def step(self) -> dict[str, Any]:
-        """A look at the trial: how far it has come, or how it ended."""
+        """Look at the trial: how far it has come, or how it ended."""
         if not self._is_running and 0 < self._probe_every_s < time.monotonic() - self._probed_at:
             self._probed_at = time.monotonic()
             return {"probes": json.dumps(self._group.probe(self._paths, self._probe_every_s, self._config))}
         if not self._is_running:
-            self._group.start(self._config, self._paths, self._entry, *self._at)
+            self._group.start(self._config, self._paths, self._entry, *self._at, folder=self._folder)
             self._is_running = True
             self._finished = 0  # epochs, of which has been told
         outcome = self._group.wait(self._report_every_s)
@@ -105,7 +105,7 @@ class Gang(tune.Trainable):
         return {"outcome": json.dumps(messages.to_json(outcome)), **self._clock(), "done": True}
 
     def _clock(self) -> dict[str, Any]:
-        """The virtual time that it has taken, on a cluster that has one, and its epochs on the way."""
+        """Return the virtual time that it has taken, on a cluster that has one, and its epochs on the way."""
         if not isinstance(self._group, SimulatedGroup):
             return {}
         timeline = self._group.timeline if self._is_judged else ()
@@ -122,8 +122,8 @@ class Gang(tune.Trainable):
         return report
 
     def _goes_on(self, outcome: TrialOutcome) -> bool:
-        """A trial that was cut short goes on from its checkpoint, if it has come further than the one that it found:
-        one that it did not take counts for nothing."""
+        """Say whether a trial that was cut short goes on from its checkpoint. It must have come further than the one
+        that it found: one that it did not take counts for nothing."""
         return outcome.kind in CUT_SHORT and bool(self._group.has_come_on())
 
     def cleanup(self) -> None:
@@ -182,6 +182,10 @@ class _Feed(SearchAlgorithm):
         if one := self.away.get(_name(trial)):
             self._conductor.held(one[0])
 
+    def waited(self, trial: Any, since: float) -> None:
+        """Count what the gang of a trial that has ended has held of its GPUs since then, and until now."""
+        self._conductor.waited(messages.trial_config(json.loads(trial.config["order"])["trial"]), since)
+
     def look(self) -> None:
         """Which nodes are there, which may be used, and what are they made of?"""
         self._look_at_others()
@@ -189,7 +193,7 @@ class _Feed(SearchAlgorithm):
             self._node_actors.introduced([self._site.id(node) for node in self.taken]) if self._node_actors else []
         ):
             self._conductor.met(facts)
-            self._made_of[self._site.name(facts["id"])] = cache.made(facts)
+            self._made_of[self._site.name(facts["id"])] = cache.contents(facts)
         self._conductor.engine.nodes_are(self._site.nodes, self._made_of)
         self._conductor.passed()
 
@@ -221,7 +225,7 @@ class _Feed(SearchAlgorithm):
 
 
 def _placement_group(order: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """The trial's own actor needs nothing; a bundle for each of its nodes is bound to it."""
+    """Return a bundle for each of the trial's nodes, bound to it; the trial's own actor needs nothing."""
     if order["simulated"]:
         return _reserved(ONE_AT_A_TIME)
     return _reserved(json.dumps([{}, *order["bundles"]]), *order["node_ids"])
@@ -368,13 +372,19 @@ class RayTune:
     def run(self, conductor: Conductor) -> None:
         spec, simulation = self._facts.spec, self._facts.simulated
         data = folders(spec)
-        node_actors = None if simulation else NodeActors(self._paths, spec.sample_every_s, data)
-        made = simulated.made(simulated.parse(simulation), data) if simulation else {}
+        node_actors = (
+            NodeActors(self._paths, spec.sample_every_s, data, env_from=spec.env_from, has_scripts=bool(spec.run))
+            if not simulation
+            else None
+        )
+        made = simulated.contents(simulated.parse(simulation), data) if simulation else {}
+        folder = self._paths.code if self._paths.code.is_dir() else Path.cwd()
         same = {
             "sweep": self._facts.name,
             "simulated": simulation,
             "root": str(self._paths.folder.parent),
             "entry": self._entry,
+            "folder": str(folder),  # where the user's own code runs; Tune's trials have folders of their own
             "probe_every_s": 0.0 if simulation else 60 * spec.probe_every_min,
             "is_judged": conductor.engine.is_judging,
         }

@@ -28,7 +28,7 @@ from sweeps.spec import arrangements, expression, plan, space
 from sweeps.spec.arrangements import Node
 from sweeps.spec.keys import SweepSpec
 from sweeps.spec.sweep_file import parse
-from sweeps.text import tables
+from sweeps.text import caller, tables
 from workers.contract import quota
 from workers.contract.paths import results_root
 from workers.contract.spelling import did_you_mean
@@ -119,7 +119,7 @@ def _in_words_of_a_table(mistake: Mistake, is_set: bool) -> Mistake:
 
 
 def find(name: str) -> PublishedTable:
-    """The table that a name means: a file, one of references/, or an earlier sweep."""
+    """Return the table that a name means: a file, one of references/, or an earlier sweep."""
     from sweeps.record import ledger
 
     path = Path(name)
@@ -137,7 +137,7 @@ def find(name: str) -> PublishedTable:
 
 
 def _export(table: PublishedTable, path: Path) -> int:
-    """An earlier sweep's table as a file, to carry to another machine."""
+    """Write an earlier sweep's table to a file, to carry to another machine."""
     if Path(table.place).is_file():
         rule = f"must be a sweep that was measured here: this table lies in {table.place} already"
         raise InputError("--export", [Mistake("TABLE", rule, table.name)])
@@ -163,10 +163,10 @@ def _list(form: tables.Format) -> int:
         whole = publication.published(one.name)
         for system in whole.systems:
             table = whole.system(system)
-            rows.append(_line(one.name, system, str(len(table.rows)), _room(table, here), _shape(table)))
+            rows.append(_line(one.name, system, str(len(table.rows)), _room(table, here), _cluster_like(table)))
     tables.show_rows(rows, form)
     if form == "table":
-        print("\nthen: sweep reproduce TABLE --simulate SHAPE, or --set device=cpu")
+        print(f"\nthen: {caller.command('reproduce', 'TABLE', '--simulate', 'SHAPE')}, or --set device=cpu")
         print("a CSV file or an earlier sweep is a table too")
     return errors.DONE
 
@@ -188,8 +188,8 @@ def _fitting(table: PublishedTable, node: Node, overrides: Sequence[str]) -> int
     return sum(not isinstance(cell, str) and not arrangements.impossible(cell, [node]) for cell in cells)
 
 
-def _shape(table: PublishedTable) -> str:
-    """A simulated cluster like the one that was measured."""
+def _cluster_like(table: PublishedTable) -> str:
+    """Return a simulated cluster like the one that was measured."""
     from sweeps.simulator.model import KINDS
 
     kind = evidence.KIND.get(table.systems[0], "")
@@ -201,7 +201,7 @@ def _shape(table: PublishedTable) -> str:
 
 
 def _plan(table: PublishedTable, text: str, ask: Ask, terms: Terms) -> int:
-    """The sweep file on stdout, so that `> mine.yaml` keeps it; what it would run beside it."""
+    """Print the sweep file on stdout, so that `> mine.yaml` keeps it, and what it would run beside it."""
     from sweeps.run import preview
 
     print(f"# with --set {' '.join(ask.overrides)}\n{text}" if ask.overrides else text, end="")
@@ -213,7 +213,7 @@ def _plan(table: PublishedTable, text: str, ask: Ask, terms: Terms) -> int:
 
 @contextlib.contextmanager
 def _kept(table: PublishedTable, text: str) -> Iterator[Path]:
-    """The file in a folder that goes: of what is only planned nothing stays."""
+    """Keep the file, within the block, in a folder that goes: of what is only planned nothing stays."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -252,7 +252,7 @@ def _near(path: Path) -> Path:
 
 
 def _compare(table: PublishedTable, ask: Ask, name: str) -> int:
-    """The table against what a sweep has measured."""
+    """Compare the table with what a sweep has measured."""
     from sweeps.record import ledger, rows
 
     record = ledger.read(name)
@@ -296,7 +296,7 @@ class Departures:
 
 
 def _departures(table: PublishedTable, one: Held, spec: SweepSpec) -> Departures | None:
-    """None of a row that has no figure."""
+    """Return how a run departs from a row; None for a row that has no figure."""
     if one.why or not one.cell:
         return None
     return Departures(setups.unlike(table, one, spec), setups.unstated(table, one))
@@ -305,8 +305,8 @@ def _departures(table: PublishedTable, one: Held, spec: SweepSpec) -> Departures
 def _fit(
     held: Sequence[Held], departures: Sequence[Departures | None], where: str
 ) -> Iterator[tuple[bool, float | None]]:
-    """Whether the simulator was fitted to a row; and how far it misses it when it is left out, if this run's cell and
-    kind of node are the row's."""
+    """Yield whether the simulator was fitted to a row; and how far it misses it when it is left out, if this run's cell
+    and kind of node are the row's."""
     kind = simulated.parse(where).gpu if where else ""
     for one, departed in zip(held, departures, strict=True):
         unit = "speed-up" if one.row.figure == "speedup" else "images/s"
@@ -373,7 +373,7 @@ def _word(held: Sequence[Held]) -> str:
 
 
 def _in_sample(table: PublishedTable, fit: Sequence[tuple[bool, float | None]], within: float) -> Iterator[str]:
-    """That the simulator has seen these rows, and how it does on those that it has not."""
+    """Say that the simulator has seen these rows, and how it does on those that it has not."""
     seen = sum(is_in for is_in, _ in fit)
     if not seen:
         yield "the simulator was fitted to none of these rows"
@@ -392,11 +392,11 @@ def _in_sample(table: PublishedTable, fit: Sequence[tuple[bool, float | None]], 
 
 
 def _names(table: PublishedTable) -> dict[int, dict[str, str]]:
-    """What tells a row from the others, by its line."""
+    """Return what tells a row from the others, by its line."""
     axes = list(dict.fromkeys(name for row in table.rows for name in row.settings))
-    columns = {name: [_said(row.settings.get(name)) for row in table.rows] for name in axes}
+    columns = {name: [_in_words(row.settings.get(name)) for row in table.rows] for name in axes}
     if "nodes" not in columns and "placement" in columns:
-        columns["nodes"] = [_said(row.nodes) for row in table.rows]
+        columns["nodes"] = [_in_words(row.nodes) for row in table.rows]
         del columns["placement"]
     words = {name: [getattr(row, name) for row in table.rows] for name in ("system", "framework")}
     kept = {name: values for name, values in {**words, **columns}.items() if len(set(values)) > 1}
@@ -404,7 +404,7 @@ def _names(table: PublishedTable) -> dict[int, dict[str, str]]:
     return {row.line: {name: values[n] for name, values in kept.items()} for n, row in enumerate(table.rows)}
 
 
-def _said(value: Any) -> str:
+def _in_words(value: Any) -> str:
     return "–" if value is None else str(space.shown(value))
 
 

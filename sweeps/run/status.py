@@ -22,7 +22,7 @@ from rich.text import Text
 
 from sweeps import errors
 from sweeps.cluster import marked_output
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership
 from sweeps.record.ledger import SweepFacts, TrialRecord
 from sweeps.run import forecast
 from sweeps.run.progress import figure, score, stage
@@ -35,8 +35,10 @@ from workers.contract.paths import SweepPaths, written_whole
 
 EVERY_S = 1.0
 FORESEE_EVERY_S = 10.0
+MOST_NAMED = 8  # nodes of a trial
 FORESEEN = 5  # trials that wait, with their expected start
 LIVE = ("running", "starting")  # more is to come
+LINES_EVERY_S = 5.0  # at most, off a terminal
 SILENT_S = 15.0  # a driver that has said nothing for so long has gone, or stands still
 Bulletin = dict[str, Any]
 
@@ -83,7 +85,7 @@ class StatusWriter(Observer):
 
     def _count(self, record: TrialRecord) -> None:
         self._ended[record.config.trial] = record.outcome.status
-        if record.outcome.measurement and (self._best is None or score(record) > score(self._best)):
+        if score(record) > (score(self._best) if self._best else 0.0):
             self._best = record
 
     def spent(self, so_far: Spent) -> None:
@@ -127,6 +129,7 @@ class StatusWriter(Observer):
             "spent": spent.gpu_hours,
             "expected": spent.expected,
             "unit": forecast.unit(self._facts.spec),
+            "counted": self._facts.spec.counted,
             "left_s": None if part_left is None else (now - self._began) * part_left,
             "nodes": [
                 {
@@ -171,14 +174,14 @@ class _RunningStatus:
         now, steps = time.time(), progress.step - self.progress.step
         is_training = self.progress.phase == progress.phase == "step"  # elsewhere other things are counted
         if is_training and steps > 0 and self.progress.step and now > self._heard_at:
-            self.images_per_s = steps * self.config.global_batch / (now - self._heard_at)
+            self.images_per_s = steps * self.config.items / (now - self._heard_at)
         if steps:
             self._heard_at = now
         self.progress = progress
 
 
 def look(name: str) -> Bulletin:
-    """The driver's last bulletin; else what the ledger says of a sweep that has no driver."""
+    """Return the driver's last bulletin; else what the ledger says of a sweep that has no driver."""
     paths = ledger.paths(name)
     try:
         bulletin: Bulletin = json.loads(paths.status.read_text())
@@ -194,7 +197,7 @@ def look(name: str) -> Bulletin:
 def _from_ledger(name: str) -> Bulletin:
     record = ledger.read(name)
     ended = Counter(trial.outcome.status for trial in record.trials)
-    is_driven = ledger.is_driven(name)
+    is_driven = ownership.is_driven(name)
     is_starting = is_driven and not record.has_ended
     state = "starting" if is_starting else "complete" if record.is_complete else "stopped"
     trials = max(len(record.facts.trials), len(record.trials))
@@ -207,7 +210,7 @@ def _from_ledger(name: str) -> Bulletin:
         "waiting": 0 if record.is_complete else trials - len(record.trials),
         "spent": record.spent,
         "unit": forecast.unit(record.facts.spec),
-        "is_submitted": "job" in ledger.driver(name),
+        "is_submitted": "job" in ownership.driver(name),
     }
 
 
@@ -217,7 +220,7 @@ def show(name: str, is_followed: bool, form: str) -> int:
         for bulletin in follow(lambda: look(name), marked_output.followed_s()) if is_followed else [look(name)]:
             print(json.dumps(bulletin), flush=True)
         return marked_output.ASK_AGAIN if is_followed and bulletin["state"] in LIVE else errors.DONE
-    return render(follow(lambda: look(name)) if is_followed else iter([look(name)]))
+    return render(follow(lambda: look(name)) if is_followed else iter([look(name)]), is_followed)
 
 
 def follow(ask: Callable[[], Bulletin], for_s: float = math.inf) -> Iterator[Bulletin]:
@@ -231,8 +234,9 @@ def follow(ask: Callable[[], Bulletin], for_s: float = math.inf) -> Iterator[Bul
         time.sleep(EVERY_S)
 
 
-def render(bulletins: Iterator[Bulletin]) -> int:
-    """As a live view on a terminal; elsewhere the last one."""
+def render(bulletins: Iterator[Bulletin], is_followed: bool = False) -> int:
+    """Show the last one; before it, where a sweep is followed, a live view on a terminal, and elsewhere a line whenever
+    other trials run or have ended."""
     console = screen.answers(120)
     bulletin: Bulletin | None = None
     if console.is_terminal:
@@ -240,32 +244,39 @@ def render(bulletins: Iterator[Bulletin]) -> int:
             for bulletin in bulletins:
                 live.update(drawn(bulletin))
     else:
-        *_, bulletin = bulletins
+        said, said_at = "", -math.inf
+        for bulletin in bulletins:
+            is_news = is_followed and bulletin["state"] in LIVE and _counts(bulletin) != said
+            if is_news and time.monotonic() - said_at >= LINES_EVERY_S:
+                console.print(_summary(bulletin), soft_wrap=True)
+                said, said_at = _counts(bulletin), time.monotonic()
     if bulletin:
         console.print(drawn(bulletin))
     return errors.DONE
 
 
 def drawn(bulletin: Mapping[str, Any]) -> RenderableType:
-    parts: list[RenderableType] = [
-        Text.assemble((bulletin["sweep"], "bold"), f"  {_counts(bulletin)}  {_cost(bulletin)}")
-    ]
+    parts: list[RenderableType] = [_summary(bulletin)]
     if silent_s := bulletin.get("silent_s"):
         parts.append(Text(f"! its driver was last heard {tables.clock_time(silent_s)} ago", style="yellow"))
     if bulletin["state"] == "stopped":
         again = caller.command("resume", bulletin["sweep"], is_submitted=bulletin.get("is_submitted", False))
         parts.append(Text(f"  to go on: {again}", style="dim"))
     if bulletin.get("nodes"):
-        parts += ["", _table(("node", "GPUs", "ranks"), [_node(node, bulletin["at"]) for node in bulletin["nodes"]])]
+        parts += ["", _table(("node", "has", "ranks"), [_node(node, bulletin["at"]) for node in bulletin["nodes"]])]
     if bulletin.get("running"):
         rows = [_run(one, bulletin["at"]) for one in bulletin["running"]]
-        parts += ["", _table(("running", "on", "", "images/s", "for", "ends in"), rows)]
+        parts += ["", _table(("running", "on", "", f"{bulletin.get('counted', 'images')}/s", "for", "ends in"), rows)]
     if bulletin.get("queue"):
         rows = [(one["trial"], str(one["gpus"]), _in(one["starts_at"], bulletin["at"])) for one in bulletin["queue"]]
         parts += ["", _table(("next", "ranks", "starts in"), rows)]
     if bulletin.get("best"):
         parts += ["", Text(f"best  {bulletin['best']}", style="bold")]
     return Group(*parts)
+
+
+def _summary(bulletin: Mapping[str, Any]) -> Text:
+    return Text.assemble((bulletin["sweep"], "bold"), f"  {_counts(bulletin)}  {_cost(bulletin)}")
 
 
 def _counts(bulletin: Mapping[str, Any]) -> str:
@@ -292,7 +303,9 @@ def _node(node: Mapping[str, Any], now: float) -> tuple[str, ...]:
 def _run(one: Mapping[str, Any], now: float) -> tuple[str, ...]:
     rate = f"{one['images_per_s']:,.0f}" if one["images_per_s"] else ""
     since, ends = tables.clock_time(one["since_s"]), _in(one["ends_at"], now) if one["ends_at"] > now else "late"
-    return one["trial"], " ".join(one["nodes"]), one["stage"], rate, since, ends
+    first, *others = one["nodes"] or [""]
+    on = f"{first} and {len(others)} more" if len(others) >= MOST_NAMED else " ".join(one["nodes"])
+    return one["trial"], on, one["stage"], rate, since, ends
 
 
 def _in(at: float | None, now: float) -> str:

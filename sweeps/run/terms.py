@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from sweeps.cluster import site
+from sweeps.cluster import interrupt, site
 from sweeps.cluster.site import Site
 from sweeps.errors import InputError, Mistake
 from sweeps.record.ledger import Ledger
@@ -20,7 +20,7 @@ from sweeps.run.executor import Executor
 from sweeps.run.in_process import InProcess
 from sweeps.simulator import cluster as simulated
 from sweeps.simulator.cluster import SimulatedCluster
-from sweeps.spec.keys import SweepSpec
+from sweeps.spec.keys import RANK, SweepSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Terms:
         return simulated.parse(self.simulate) if self.simulate else None
 
     def gpu_hours(self, spec: SweepSpec) -> float:
-        """Those that all drivers of a sweep may spend together."""
+        """Return the GPU-hours that all drivers of a sweep may spend together."""
         if self.budget is None:
             return (spec.budget and spec.budget.gpu_hours) or math.inf
         if not self.budget > 0:
-            raise InputError("--budget", [Mistake("", "must be GPU-hours, more than 0", self.budget)])
+            raise InputError("--budget", [Mistake("", f"must be {RANK[spec.device]}-hours, more than 0", self.budget)])
         return self.budget
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Where a sweep runs, on whose terms, and who is told."""
+    """The terms of a run: where it runs, what was asked for, and who is told."""
 
     terms: Terms
     site: Site
@@ -64,7 +64,7 @@ class Setting:
         return self.terms.machine or simulated.like(self.site.nodes)
 
     def executor(self, book: Ledger) -> Executor:
-        """What carries its trials out."""
+        """Return what carries its trials out."""
         if self.terms.machine:
             return InProcess(self.terms.machine, executor.folders(book.facts.spec))
         from sweeps.run.ray_tune import RayTune
@@ -73,11 +73,11 @@ class Setting:
 
 
 @contextlib.contextmanager
-def at(terms: Terms, console: Console) -> Iterator[Site]:
-    """Where the trials run. What is simulated needs no Ray. As long as the block lasts SIGTERM is Ctrl-C: all that is
-    begun comes to an end in order."""
+def open_site(terms: Terms, console: Console) -> Iterator[Site]:
+    """Yield where the trials run. What is simulated needs no Ray. As long as the block lasts SIGTERM is Ctrl-C: all
+    that is begun comes to an end in order."""
     if terms.machine:
-        with executor.terminate_as_interrupt():
+        with interrupt.terminate_as_interrupt():
             yield site.Simulated(terms.machine.nodes)
         return
     if terms.address:
@@ -88,9 +88,6 @@ def at(terms: Terms, console: Console) -> Iterator[Site]:
         console.print("starting Ray on this machine …", style="dim")
     from sweeps.cluster import ray_cluster
 
-    with (
-        executor.terminate_as_interrupt(),
-        ray_cluster.connected(terms.address) as cluster,
-        executor.terminate_as_interrupt(),  # Ray has put its own there
-    ):
+    with interrupt.terminate_as_interrupt() as listen, ray_cluster.connected(terms.address) as cluster:
+        listen()  # Ray has put its own there
         yield cluster

@@ -16,15 +16,16 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepFacts, Tail, TrialRecord
 from sweeps.scheduling.observer import Observer
-from sweeps.store import tracking
+from sweeps.store import access, tracking
 from workers.contract.libc import die_with_parent
 
 RETRY_S = 2.0
@@ -39,21 +40,25 @@ class Tracker(Observer):
     """What a driver knows of the process that writes its trials to the store."""
 
     def __init__(self, facts: SweepFacts) -> None:
-        """The sweep's ledger must stand."""
+        """Start the process; the sweep's ledger must stand."""
         command = [sys.executable, "-m", "sweeps.run.tracker", facts.name, str(os.getpid())]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        with _deaf():
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
         assert self._process.stdin
         assert self._process.stdout
         self._to, self._from = self._process.stdin, self._process.stdout
         os.set_blocking(self._to.fileno(), False)
         self._said: dict[str, Any] = {}
         self._trials = 0
+        self._closes = threading.Lock()  # as the sweep is over, and as Ray's head goes
 
     def ready(self) -> None:
         """Wait until the store is open."""
         self._hear(self._from.readline())
         if self.refusal:
-            raise tracking.refused("be writable", self.refusal)
+            raise access.refused("be writable", self.refusal)
 
     def ended(self, record: TrialRecord) -> None:
         self._trials += 1
@@ -64,18 +69,19 @@ class Tracker(Observer):
 
     def close(self, is_complete: bool, is_discarded: bool = False) -> int:
         """Wait for what is under way; the number of trials that the store did not take."""
-        if not self._to.closed:
-            self._say(tracking.DISCARDED if is_discarded else "FINISHED" if is_complete else "KILLED")
-            try:
-                for line in self._from:
-                    self._hear(line)
-            except BaseException:  # a Ctrl-C: it must not write on while another driver has the sweep
-                self._process.kill()
-                raise
-            finally:
-                self._process.wait()
-            self._to.close()
-            self._from.close()
+        with self._closes:
+            if not self._to.closed:
+                self._say(tracking.DISCARDED if is_discarded else "FINISHED" if is_complete else "KILLED")
+                try:
+                    for line in self._from:
+                        self._hear(line)
+                except BaseException:  # a Ctrl-C: it must not write on while another driver has the sweep
+                    self._process.kill()
+                    raise
+                finally:
+                    self._process.wait()
+                self._to.close()
+                self._from.close()
         return int(self._said.get("left", self._trials))
 
     @property
@@ -86,7 +92,12 @@ class Tracker(Observer):
     @property
     def leaves_run(self) -> bool:
         """Of a new sweep, once it has been closed: may the store have a run of it that is open, or make one late?"""
-        return not (self.is_closed or self._said.get("is_unopened"))
+        return not (self.is_closed or self._said.get("is_unopened")) or self.late > 0
+
+    @property
+    def late(self) -> int:
+        """Once it has ended: runs that the store may make yet, of calls that it has not answered."""
+        return int(self._said.get("late", 0))
 
     @property
     def refusal(self) -> str:
@@ -99,6 +110,17 @@ class Tracker(Observer):
 
     def _hear(self, line: bytes) -> None:
         self._said |= json.loads(line or "{}")
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Keep what is started within the block from the signals that reach all of a job's processes: its driver tells
+    it. This process hears them behind the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class StoreWriter:
@@ -171,7 +193,7 @@ class StoreWriter:
                 self._rest(time.monotonic() - began)
                 return True
             except Exception as error:  # MLflow raises whatever its database driver raises
-                self.refusal = tracking.first_line(error)
+                self.refusal = access.first_line(error)
             if self._status:
                 give_up = min(give_up, time.monotonic() + self._patience_s)
             self._has_given_up = time.monotonic() + self._retry_s > give_up
@@ -196,8 +218,6 @@ class StoreWriter:
 
 def main(name: str, driver: int) -> None:
     die_with_parent(driver)
-    for stop in (signal.SIGINT, signal.SIGTERM):  # which reach all of a job's processes: its driver tells it
-        signal.signal(stop, signal.SIG_IGN)
     os.nice(NICENESS)
     with os.fdopen(os.dup(1), "w", buffering=1) as voice:
         os.dup2(2, 1)  # MLflow may print
@@ -207,7 +227,7 @@ def main(name: str, driver: int) -> None:
             tracking.once_more(store.go_on)
         except Exception as error:
             is_unopened = isinstance(error, tracking.UnopenedError)
-            print(json.dumps({"refusal": tracking.first_line(error), "is_unopened": is_unopened}), file=voice)
+            print(json.dumps({"refusal": access.first_line(error), "is_unopened": is_unopened}), file=voice)
             return
         print(json.dumps({"refusal": ""}), file=voice)
         store.show()
@@ -215,7 +235,7 @@ def main(name: str, driver: int) -> None:
         del record
         scribe = StoreWriter(store, Tail(name), sys.stdin.fileno(), stored)
         scribe.work()
-        state = {"left": scribe.left, "refusal": scribe.refusal, "is_closed": scribe.is_closed}
+        state = {"left": scribe.left, "refusal": scribe.refusal, "is_closed": scribe.is_closed, "late": store.may_come}
         print(json.dumps(state), file=voice)
 
 

@@ -2,11 +2,13 @@
 
 A trial is judged among its equals only: cells on as many ranks, arranged alike on nodes of the same hardware, that run
 the same code and learn the same files under the same conditions (`ALIKE`). Hardware, code and files are known by their
-fingerprints, as in `cache`: who stood at a rung with other code decides about nobody that runs now. A trial on a node
+fingerprints, as in `cache`, and code of the user's own by what each epoch says of it: who stood at a rung with other
+code decides about nobody that runs now. A trial on a node
 that has not said what it is made of is judged by none, and judges none. Whatever else the axes vary is what the search
 compares. So a study over GPU counts never loses its baseline to a quicker count.
 
-- Rungs: of the cells that have come to a rung, the best 1 in `reduction` (rounded up) go on, by top-1. The first rung
+- Rungs: of the cells that have come to a rung, the best 1 in `reduction` (rounded up) go on, by top-1, or by the figure
+  of a user's script that is the goal; what is no number there is behind all others. The first rung
   is after `grace` epochs, each next one after `reduction` times as many; a rung counts from the validation at it or
   after it. It is asynchronous successive halving: a cell is judged as it arrives, by those that were there before.
 - Time: what has taken more than `reduction` times as long as the quickest other cell took to the target, and is not
@@ -30,6 +32,7 @@ from typing import Any, NamedTuple
 
 from sweeps.scheduling import cache
 from sweeps.scheduling.cache import NodeContents
+from sweeps.spec import keys
 from sweeps.spec.arrangements import Seats
 from workers.contract.messages import EpochRecord, TrialConfig, reaches_target
 
@@ -45,10 +48,11 @@ class Equals:
     seats: tuple[str, ...] = ()  # ranks on each node, and its hardware
     software: str = ""
     data_files: str = ""
+    code: str = ""  # of the user's own
     is_known: bool = False  # every node has said what it is made of; else nothing can be compared
 
     def asked_for(self, name: str) -> str:
-        """What was asked for by one of `ALIKE`."""
+        """Return what was asked for by one of `ALIKE`."""
         return self.asked[ALIKE.index(name)].removeprefix(f"{name} ")
 
 
@@ -56,7 +60,7 @@ def equals(config: TrialConfig, seats: Seats, made: Mapping[str, NodeContents]) 
     """Return what tells a trial's equals; `made`: what nodes are made of, by name."""
     asked = tuple(f"{name} {getattr(config, name)}" for name in ALIKE)
     places = [(made.get(name, NodeContents()).fingerprints(config), ranks) for name, ranks in seats]
-    found = cache.known(config, places)
+    found = cache.fingerprints(config, places)
     if not found:
         return Equals(asked)
     on = sorted(f"{ranks} on {hardware}" for (hardware, _, _), ranks in places)
@@ -71,7 +75,7 @@ class Arrival:
     cell: str
     equals: Equals
     epoch: int
-    top1: float
+    figure: float  # that the search goes by
     taken_s: float  # by its epochs so far
     is_at_rung: bool  # as the first of its cell
     is_at_target: bool
@@ -81,11 +85,12 @@ class Arrival:
 def arrival(noted: Mapping[str, Any]) -> Arrival:
     """Return what stands in a line of the ledger."""
     names = [field.name for field in dataclasses.fields(Arrival)]
-    return Arrival(**{**{name: noted[name] for name in names}, "equals": _equals(noted["equals"])})
+    known = {"figure": noted.get("top1"), **noted}  # as earlier versions called it
+    return Arrival(**{**{name: known[name] for name in names}, "equals": _equals(noted["equals"])})
 
 
 def _equals(noted: Mapping[str, Any] | Sequence[str]) -> Equals:
-    """A ledger of an earlier version does not tell the code and the files."""
+    """Return the equals of a noted arrival. A ledger of an earlier version does not tell the code and the files."""
     if not isinstance(noted, Mapping):
         return Equals(tuple(noted))
     return Equals(**{**noted, "asked": tuple(noted["asked"]), "seats": tuple(noted["seats"])})
@@ -99,8 +104,11 @@ class Judgement(NamedTuple):
 class Rungs:
     """All that is known of the trials of one search."""
 
-    def __init__(self, grace: int, reduction: int, epochs: int, evaluate_every: int = 1) -> None:
+    def __init__(
+        self, grace: int, reduction: int, epochs: int, evaluate_every: int = 1, goal: str = keys.ASHA_GOAL
+    ) -> None:
         self._reduction = reduction
+        self._goal, self._column = goal, keys.column_of(goal)
         self.epochs = frozenset(_rungs(grace, reduction, epochs, evaluate_every))
         self._arrived: dict[tuple[Equals, int], dict[str, Arrival]] = defaultdict(dict)  # by rung and cell
         self._at_target: dict[Equals, dict[str, Arrival]] = defaultdict(dict)  # by cell: its quickest trial
@@ -121,38 +129,41 @@ class Rungs:
         """
         if not epochs or not equals.is_known:
             return Judgement("")
+        equals = dataclasses.replace(equals, code=epochs[-1].code) if epochs[-1].code else equals
         is_over = is_spared or reaches_target(epochs[-1], config) or epochs[-1].epoch >= config.epochs
         why, arrivals = "", []
         for epoch in epochs:
-            now = self._seen(config, equals, epoch)
+            now = self._arrival(config, equals, epoch)
             if now and (new := self._arrives(now, is_over)):
                 arrivals.append(new)
             why = why or ("" if is_over else self._why(config, equals, epoch.epoch))
         return Judgement(why, arrivals)
 
     def forget(self, trial: str) -> None:
-        """An attempt at a trial is over: another tells its epochs anew."""
+        """Forget what an attempt at a trial that is over has told: another tells its epochs anew."""
         self._taken_s.pop(trial, None)
 
-    def _seen(self, config: TrialConfig, equals: Equals, epoch: EpochRecord) -> Arrival | None:
-        """Where an epoch was validated, where its trial is now."""
+    def _arrival(self, config: TrialConfig, equals: Equals, epoch: EpochRecord) -> Arrival | None:
+        """Return where its trial is now, where an epoch was validated."""
         taken = self._taken_s[config.trial]
-        taken[epoch.epoch] = taken.get(epoch.epoch - 1, 0.0) + epoch.taken_s
-        if epoch.top1 is None:
+        before = max((at for at in taken if at < epoch.epoch), default=None)
+        taken[epoch.epoch] = epoch.taken_s + (0.0 if before is None else taken[before])
+        figure = epoch.figures.get(self._column)
+        if figure is None:
             return None
         return Arrival(
             trial=config.trial,
             cell=config.cell,
             equals=equals,
             epoch=epoch.epoch,
-            top1=epoch.top1,
+            figure=figure,
             taken_s=taken[epoch.epoch],
             is_at_rung=epoch.epoch in self.epochs and config.cell not in self._arrived[equals, epoch.epoch],
             is_at_target=reaches_target(epoch, config),
         )
 
     def _arrives(self, now: Arrival, is_over: bool) -> Arrival | None:
-        """The arrival with its verdict; none if it tells nothing new."""
+        """Return the arrival with its verdict; none if it tells nothing new."""
         if now.is_at_rung:
             now = dataclasses.replace(now, why="" if is_over else self._worse(now))
         elif not now.is_at_target or not self._is_quickest(now):
@@ -167,7 +178,7 @@ class Rungs:
             self._at_target[one.equals][one.cell] = one
 
     def _is_quickest(self, one: Arrival) -> bool:
-        """Of its cell."""
+        """Say whether it is the quickest of its cell."""
         known = self._at_target[one.equals].get(one.cell)
         return known is None or one.taken_s < known.taken_s
 
@@ -179,17 +190,30 @@ class Rungs:
 
     def _worse(self, now: Arrival) -> str:
         """Why an arrival is among the worse at its rung, with itself counted."""
-        there = sorted(self._arrived[now.equals, now.epoch].values(), key=lambda one: -one.top1)
-        better = sum(one.top1 > now.top1 for one in there)
+        there = sorted(self._arrived[now.equals, now.epoch].values(), key=self._score, reverse=True)
+        better = sum(self._score(one) > self._score(now) for one in there)
         most = math.ceil((len(there) + 1) / self._reduction)
         if better < most:
             return ""
         rival = there[most - 1]
         return (
             f"of the {len(there) + 1} cells that have come to epoch {now.epoch} with {_words(now.equals)}, the best "
-            f"{most} go on (reduction: {self._reduction}), but its top-1 of {now.top1:.2%} is number {better + 1}, "
-            f"behind {rival.top1:.2%} of {rival.trial}"
+            f"{most} go on (reduction: {self._reduction}), but its {self._said(now)} is number {better + 1}, "
+            f"behind {self._shown(rival)} of {rival.trial}"
         )
+
+    def _score(self, one: Arrival) -> float:
+        """Return what is larger where an arrival is better."""
+        if not math.isfinite(one.figure):
+            return -math.inf
+        return -one.figure if keys.is_lower_better(self._goal) else one.figure
+
+    def _said(self, one: Arrival) -> str:
+        name = "top-1" if self._column == keys.ASHA_GOAL else self._goal.rpartition(" ")[2]
+        return f"{name} of {self._shown(one)}"
+
+    def _shown(self, one: Arrival) -> str:
+        return f"{one.figure:.2%}" if self._column == keys.ASHA_GOAL else f"{one.figure:.4g}"
 
     def _too_long(self, config: TrialConfig, equals: Equals, taken_s: float) -> str:
         rivals = self._at_target[equals]
@@ -205,7 +229,7 @@ class Rungs:
 
 
 def _rungs(grace: int, reduction: int, epochs: int, evaluate_every: int) -> Iterable[int]:
-    """The validated epochs at which trials are judged; not the last, where they end by themselves."""
+    """Yield the validated epochs at which trials are judged; not the last, where they end by themselves."""
     at = grace
     while (validated := math.ceil(at / evaluate_every) * evaluate_every) < epochs:
         yield validated
@@ -213,6 +237,6 @@ def _rungs(grace: int, reduction: int, epochs: int, evaluate_every: int) -> Iter
 
 
 def _words(equals: Equals) -> str:
-    """What equals have in common that readers ask about first."""
+    """Return what equals have in common that readers ask about first."""
     ranks, placement = equals.asked[ALIKE.index("gpus")], equals.asked[ALIKE.index("placement")]
     return f"{ranks}, {placement}"

@@ -19,7 +19,7 @@ from sweeps.record.ledger import TrialRecord
 from workers.contract.messages import TrialConfig
 
 HOPELESS = "hopeless"  # the kind of an outcome that a search decided
-OWN = {"gpus", "placement", "arrangement", "batch_size", "env", "repeat", "deadlines"}
+OWN = {"gpus", "placement", "arrangement", "batch_size", "env", "own", "targets", "repeat", "deadlines"}
 SAME = [field.name for field in dataclasses.fields(TrialConfig) if field.name not in OWN]
 
 Line = tuple[Any, ...]  # the same for a cell and its base
@@ -44,11 +44,11 @@ class Bases:
             self._stopped[config.trial] = config
 
     def needed_for(self, config: TrialConfig) -> str:
-        """The first trial that needs a cell as its base; empty for one that nothing needs."""
+        """Return the first trial that needs a cell as its base; empty for one that nothing needs."""
         return self._completed.get(self._line(config), "") if config.gpus == 1 else ""
 
     def again(self) -> list[TrialConfig]:
-        """The trials that were stopped and are needed, each once: they are to be run to their end."""
+        """Return the trials that were stopped and are needed, each once: they are to be run to their end."""
         needed = [config for config in self._stopped.values() if self.needed_for(config)]
         for config in needed:
             del self._stopped[config.trial]
@@ -56,4 +56,5 @@ class Bases:
 
     def _line(self, config: TrialConfig) -> Line:
         batch = config.global_batch if self._is_strong else config.batch_size
-        return (batch, *(getattr(config, name) for name in SAME), *sorted(config.env.items()))
+        named = [*sorted(config.env.items()), *sorted(config.own.items())]
+        return (batch, *(getattr(config, name) for name in SAME), *named)

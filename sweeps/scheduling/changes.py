@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sweeps.record import rows
 from sweeps.record.ledger import TrialRecord
-from sweeps.scheduling import feasibility
 from sweeps.scheduling.asha import Arrival
+from workers.contract import messages
 from workers.contract.messages import Granted
 
 AT_RUNG = "at rung"
 SILENT = {"infeasible": "infeasible", "pruned": "stopped by the search", AT_RUNG: "places at rungs"}
 FATES = ("completed", "infeasible", "pruned")  # of trials whose end says something of others
+OF_TORCH = "software of torch"  # among the kinds of what trials are measured with; that of TensorFlow is ""
 BY_THEMSELVES = ("digest", "project")  # facts of the software that are no part of its fingerprint
 CURE = "to have all measured alike: run the file again, as a sweep of its own"
 
@@ -34,7 +34,7 @@ class Sameness:
         arrivals: Iterable[Arrival] = (),
     ) -> None:
         """Nodes and trials of the sweep before it went on, and who stood at its rungs."""
-        self._facts = {node["software"]["digest"]: node["software"] for node in nodes}
+        self._facts = {software["digest"]: software for node in nodes for _, software in _software(node)}
         self._measured: dict[str, Counter[str]] = {"": Counter()}  # trials by fingerprint: of files, by folder; "" is
         # the software's
         self._fates: dict[str, Counter[str]] = {"": Counter()}  # likewise: how often something ended how
@@ -46,11 +46,12 @@ class Sameness:
         self._reported: set[tuple[str, str]] = set()
 
     def met(self, node: Mapping[str, Any]) -> list[str]:
-        """What to say of a node that has just said what it is made of."""
-        name, software = str(node["node"]), node["software"]
-        lines = self._news("", software["digest"], self._changed(software), name)
-        self._facts[software["digest"]] = software
-        self._met[""].setdefault(software["digest"], name)
+        """Return what to say of a node that has just said what it is made of."""
+        name, lines = str(node["node"]), []
+        for kind, software in _software(node):
+            lines += self._news(kind, software["digest"], self._changed(kind, software), name)
+            self._facts[software["digest"]] = software
+            self._met.setdefault(kind, {}).setdefault(software["digest"], name)
         for folder, files in node.get("data", {}).items():
             lines += self._news(folder, files, f"the data in {folder}", name)
             known = self._met.setdefault(folder, {})
@@ -65,11 +66,14 @@ class Sameness:
         return lines
 
     def ended(self, record: TrialRecord) -> list[str]:
-        """What to say of a trial that has ended: its ranks may have found other files than its nodes told of."""
+        """Return what to say of a trial that has ended: its ranks may have found other files than its nodes told of."""
         lines = []
         if record.outcome.status == "completed" and not record.outcome.cached:
-            for place in record.outcome.granted:
-                lines += self._strange("", place.software, "the code in workers/", record, place)
+            for place in {(one.node, one.software, one.data_files): one for one in record.outcome.granted}.values():
+                if record.config.own_code:
+                    lines += self._edited(record, place)
+                else:
+                    lines += self._strange(_kind(record), place.software, "the code in workers/", record, place)
                 folder = record.config.data
                 lines += self._strange(folder, place.data_files, f"the data in {folder}", record, place)
         self._count(record)
@@ -77,26 +81,27 @@ class Sameness:
 
     def _count(self, record: TrialRecord) -> None:
         cached, places, status = record.outcome.cached, record.outcome.granted, record.outcome.status
-        if status not in FATES or feasibility.is_inferred(record.outcome):
+        if status not in FATES or record.outcome.inferred_from:
             return
-        software = rows.digests(cached.software) if cached else [place.software for place in places]
-        files = rows.digests(cached.data_files) if cached else [place.data_files for place in places]
-        for kind, found in (("", software), (record.config.data, files)):
+        software = messages.digests(cached.software) if cached else [place.software for place in places]
+        files = messages.digests(cached.data_files) if cached else [place.data_files for place in places]
+        of_code = record.config.own_code or _kind(record)
+        for kind, found in ((of_code, software), (record.config.data, files)):
             if known := {*found} - {""}:
                 self._add(kind, known, status)
 
     def _count_arrival(self, arrival: Arrival) -> None:
         made, folder = arrival.equals, arrival.equals.asked_for("data")
         if arrival.is_at_rung:
-            self._add("", {*rows.digests(made.software)} - {""}, AT_RUNG)
-            self._add(folder, {*rows.digests(made.data_files)} - {""}, AT_RUNG)
+            self._add("", {*messages.digests(made.software)} - {""}, AT_RUNG)
+            self._add(folder, {*messages.digests(made.data_files)} - {""}, AT_RUNG)
 
     def _add(self, kind: str, digests: set[str], fate: str) -> None:
         self._measured.setdefault(kind, Counter()).update(digests)
         self._fates.setdefault(kind, Counter())[fate] += bool(digests)
 
     def _news(self, kind: str, now: str, what: str, node: str) -> list[str]:
-        """Of a node on which nothing is as it was when trials were measured before."""
+        """Say what is new of a node on which nothing is as it was when trials were measured before."""
         before = self._measured.get(kind)
         if not before or now in before or not self._is_new(kind, now):
             return []
@@ -109,7 +114,7 @@ class Sameness:
         ]
 
     def _fate(self, kind: str) -> str:
-        """What becomes of what was measured before."""
+        """Return what becomes of what was measured before."""
         fates = self._fates[kind]
         kept = f"{fates['completed']} completed stay in rows of their own" if fates["completed"] else ""
         silent = [f"{fates[fate]} {words}" for fate, words in SILENT.items() if fates[fate]]
@@ -117,7 +122,7 @@ class Sameness:
         return ", ".join(filter(None, (kept, said)))
 
     def _strange(self, kind: str, now: str, what: str, record: TrialRecord, place: Granted) -> list[str]:
-        """Of a rank that ran or read what no node had when it was met."""
+        """Say what a rank ran or read that no node had when it was met."""
         met = self._met.get(kind)
         if not now or not met or now in met or not self._is_new(kind, now):
             return []
@@ -127,16 +132,50 @@ class Sameness:
             f" in a row of its own; {CURE}"
         ]
 
+    def _edited(self, record: TrialRecord, place: Granted) -> list[str]:
+        """Of a trial whose user's code, or what that runs on, is not what earlier trials were measured with."""
+        kind = record.config.own_code
+        before = self._measured.get(kind)
+        if not before or place.software in before or not self._is_new(kind, place.software):
+            return []
+        what = "your own code, or the code and software that it runs on, was changed"
+        return [
+            f"trials that are pooled must have been measured alike, but {what} before {record.config.trial} started on"
+            f" {place.node} (now {place.software}): it stays in a row of its own"
+        ]
+
     def _is_new(self, kind: str, now: str) -> bool:
         is_new = (kind, now) not in self._reported
         self._reported.add((kind, now))
         return is_new
 
-    def _changed(self, now: Mapping[str, Any]) -> str:
-        """What of the software is not as it was with the most trials."""
-        usual = self._measured[""].most_common(1)
+    def _changed(self, kind: str, now: Mapping[str, Any]) -> str:
+        """Return what of the software is not as it was with the most trials."""
+        usual = self._measured.get(kind, Counter()).most_common(1)
         before = self._facts.get(usual[0][0], {}) if usual else {}
         names = [name for name in {**before, **now} if name not in BY_THEMSELVES and before.get(name) != now.get(name)]
         if not before or not names:
             return "the software"
-        return " and ".join("the code in workers/" if name == "code" else name.replace("_", " ") for name in names)
+        return " and ".join(_words(name, before.get(name), now.get(name)) for name in names)
+
+
+def _kind(record: TrialRecord) -> str:
+    return OF_TORCH if record.config.framework == "torch" else ""
+
+
+def _software(node: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the software that a node has, by kind: ranks of each framework load their own."""
+    return [("", node["software"]), *([(OF_TORCH, node["torch_software"])] if "torch_software" in node else [])]
+
+
+def _words(name: str, before: Any, now: Any) -> str:
+    """Return what a fact of the software is about, where it is not as it was."""
+    if name == "code":
+        return "the code in workers/"
+    if name != "package_contents":
+        return name.replace("_", " ")
+    if not before:  # an earlier version did not look
+        return "what a fingerprint tells of packages"
+    return "what is installed of " + ", ".join(
+        of for of in {**before, **(now or {})} if before.get(of) != (now or {}).get(of)
+    )

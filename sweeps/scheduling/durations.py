@@ -36,7 +36,7 @@ class Predicted:
 
 @dataclasses.dataclass
 class _Mean:
-    """Of what came, the latest more."""
+    """A mean of what came, the latest more."""
 
     value: float = 0.0
     n: int = 0
@@ -51,6 +51,7 @@ class Durations:
 
     def __init__(self, model: Callable[[TrialConfig], float]) -> None:
         self._model = model
+        self._modelled: dict[str, float] = {}  # by trial: a packing asks again and again of all that waits and runs
         self._cells: dict[str, _Mean] = {}  # seconds
         self._ratios: dict[Hashable, _Mean] = {}  # logarithms of what was taken over what the model says
 
@@ -58,12 +59,12 @@ class Durations:
         """Trials that were cut short, or never ran, teach nothing; nor do those that went on from a checkpoint: how
         long another takes from its start, nobody has seen."""
         taken_s = record.ended_at - record.started_at
-        is_inferred = record.outcome.kind.endswith("(inferred)")
+        is_inferred = bool(record.outcome.inferred_from)
         if record.outcome.status not in LEARNT or is_inferred or taken_s <= 0 or _has_gone_on(record):
             return
         self._cells.setdefault(record.config.cell, _Mean()).add(taken_s)
         if record.outcome.status == "completed":
-            ratio = math.log(taken_s / self._model(record.config))
+            ratio = math.log(taken_s / self._by_model(record.config))
             for likeness in _likenesses(record.config):
                 self._ratios.setdefault(likeness, _Mean()).add(ratio)
 
@@ -76,17 +77,23 @@ class Durations:
                 weight = alike.n / (alike.n + 1) if seen else 1.0
                 ratio += weight * (alike.value - ratio)
                 seen += alike.n
-        return Predicted(self._model(config) * math.exp(ratio), "trials" if seen else "model")
+        return Predicted(self._by_model(config) * math.exp(ratio), "trials" if seen else "model")
+
+    def _by_model(self, config: TrialConfig) -> float:
+        if config.trial not in self._modelled:
+            self._modelled[config.trial] = self._model(config)
+        return self._modelled[config.trial]
 
 
 def _has_gone_on(record: TrialRecord) -> bool:
-    """Whether an earlier attempt, or an earlier start in this one, has done some of its epochs."""
+    """Say whether an earlier attempt, or an earlier start in this one, has done some of its epochs."""
     measured = record.outcome.measurement
     return measured is not None and measured.ranks[0].gone_on_from > 0
 
 
 def _likenesses(config: TrialConfig) -> Iterator[Hashable]:
-    """From the widest to the closest. Models and protocols are never mixed up with devices that they did not run on."""
+    """Yield its likenesses, from the widest to the closest. Models and protocols are never mixed up with devices that
+    they did not run on."""
     widest = config.protocol, config.device
     yield widest
     yield (*widest, config.model, config.data, config.image_size)
@@ -114,7 +121,8 @@ def earlier(simulated: bool = False) -> Iterator[TrialRecord]:
 
 
 def _record(line: bytes) -> TrialRecord | None:
-    """A torn line, or one of another version, is none; nor is one of a trial that went on from a checkpoint."""
+    """Return the record in a line. A torn line, or one of another version, holds none; nor does one of a trial that
+    went on from a checkpoint."""
     try:
         entry: dict[str, Any] = json.loads(line)
         measured = entry["outcome"].get("measurement")

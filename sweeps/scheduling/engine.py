@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sweeps.record.ledger import TrialRecord
-from sweeps.scheduling import cache, feasibility
+from sweeps.scheduling import cache
 from sweeps.scheduling.asha import Arrival, Equals, Judgement, Rungs, equals
 from sweeps.scheduling.baselines import Bases
 from sweeps.scheduling.cache import Cache, Fingerprints, NodeContents
@@ -53,9 +53,10 @@ class Engine:
         max_nodes: int | None = None,
         rungs: Rungs | None = None,
         bases: Bases | None = None,
+        unjudged: Collection[str] = (),
     ) -> None:
         """`strategy` is made from the question whether a trial is ruled out already. With `rungs`, hopeless trials are
-        stopped, but for the `bases` of others."""
+        stopped, but for the `bases` of others and those that go to their end `unjudged`."""
         self._strategy = strategy(self._is_ruled_out)
         self._durations = durations
         self._feasible = feasible
@@ -67,11 +68,13 @@ class Engine:
         self._faults = Faults()
         self._nodes: Sequence[Node] = ()
         self._made: Mapping[str, NodeContents] = {}  # by node
+        self._alike: dict[str, Fingerprints | None] = {}  # by the data that a trial reads: what all nodes are made of
         self._waiting: dict[str, TrialConfig] = {}
         self._beyond: set[str] = set()  # of these, the trials that what is left of the budget does not hold
         self._running: dict[str, _RunningTrial] = {}
         self._rungs = rungs
         self._bases = bases or Bases()
+        self._unjudged = frozenset(unjudged)
         self.spared: dict[str, str] = {}  # trials that were stopped and run again, and what needs them as its base
         self._equals: dict[str, Equals] = {}  # of those that run
         self._has_earlier_witnesses = False
@@ -82,8 +85,9 @@ class Engine:
         self.set_aside: dict[str, str] = {}  # nodes, and why
 
     def nodes_are(self, nodes: Sequence[Node], made: Mapping[str, NodeContents]) -> None:
-        """The cluster as it is now, and what those nodes are made of that have said so."""
+        """Take in the cluster as it is now, and what those nodes are made of that have said so."""
         self._made = made
+        self._alike.clear()
         if nodes != self._nodes:
             self._nodes = list(nodes)
             self._packing.nodes = [node for node in nodes if node.name not in self.set_aside]
@@ -93,12 +97,12 @@ class Engine:
         self._packing.taken = nodes
 
     def needs(self) -> list[Need]:
-        """The nodes that its next starts need beside those it uses, one after the other."""
+        """Return the nodes that its next starts need beside those it uses, one after the other."""
         self._queue()
-        return self._packing.needs(self._faults.avoid)
+        return self._packing.needs(self._avoid)
 
     def busy(self, now: float) -> dict[str, float]:
-        """The nodes that it uses, and when each is expected to be free."""
+        """Return the nodes that it uses, and when each is expected to be free."""
         return self._packing.busy(now, self.predicted_s)
 
     def resumed(
@@ -132,18 +136,18 @@ class Engine:
             self.attempts[record.config.trial] = record.attempts
 
     def next(self, now: float) -> Start | TrialRecord | None:
-        """A trial to start, the record of one that needs no run, or nothing for the moment."""
+        """Return a trial to start, the record of one that needs no run, or nothing for the moment."""
         self._queue()
         if self._settled:
             config, outcome = self._settled.popleft()
             record = TrialRecord(config=config, outcome=outcome, started_at=now, ended_at=now)
             self._learn(record)
             return record
-        while start := self._packing.start(now, self.predicted_s, self._faults.avoid):
+        while start := self._packing.start(now, self.predicted_s, self._avoid):
             self._stuck_since = None
             config = start.trial
             is_affordable = self._is_affordable(config, now)
-            known = self._known_on(config, self._made_of(config, start.seats))
+            known = self._certain_on(config, self._made_of(config, start.seats))
             if known := known or (None if is_affordable else self._known_elsewhere(config)):
                 self._packing.ended(config.trial, now)
                 del self._waiting[config.trial]
@@ -161,7 +165,20 @@ class Engine:
                 self._queue()
         if self._settled:  # something that was proposed in its place
             return self.next(now)
-        return self._gone(now) if self._packing.waiting and not self._running else None
+        return self._wait_for_lost_nodes(now) if self._packing.waiting and not self._running else None
+
+    @property
+    def _avoid(self) -> Mapping[str, Collection[str]]:
+        """By trial: nodes on which it has ended badly, and those that are unlike the ones that its search goes by."""
+        avoid, kinds = self._faults.avoid, {made.hardware for made in self._made.values()} - {""}
+        if len(kinds) < 2:
+            return avoid
+        unlike = {
+            trial: {name for name, made in self._made.items() if made.hardware != hardware}
+            for trial, config in self._waiting.items()
+            if (hardware := self._strategy.hardware(config)) in kinds
+        }
+        return {**avoid, **{trial: nodes | {*avoid.get(trial, ())} for trial, nodes in unlike.items()}}
 
     def held(self, config: TrialConfig, now: float) -> None:
         """Note that a trial that was started has its GPUs from now on."""
@@ -176,11 +193,12 @@ class Engine:
         """Hear of epochs that a running trial has finished: should it be stopped?"""
         if not self._rungs:
             return Judgement("")
-        is_spared = bool(self._bases.needed_for(config))
+        is_spared = config.trial in self._unjudged or bool(self._bases.needed_for(config))
         return self._rungs.judge(config, self._equals[config.trial], epochs, is_spared)
 
     def ended(self, record: TrialRecord, now: float) -> TrialRecord | None:
-        """An attempt is over: the trial's record, or None if it is tried again and this end does not count."""
+        """Take in that an attempt is over. Return the trial's record, or None if it is tried again and this end does
+        not count."""
         blamed = self.to_blame(record)
         record = dataclasses.replace(record, outcome=self._signed(record))
         config = self._over(record, now)
@@ -195,11 +213,15 @@ class Engine:
         return None if is_again else record
 
     def cancelled(self, record: TrialRecord, now: float) -> None:
-        """An attempt was ended since the sweep stops: its trial waits for whoever goes on."""
+        """Take in that an attempt was ended since the sweep stops: its trial waits for whoever goes on."""
         self._wait(self._over(record, now))
 
+    def waited(self, config: TrialConfig, took_s: float) -> None:
+        """Count what the gang of a trial that has ended has held of its GPUs without one."""
+        self._spent += config.gpus * max(0.0, took_s) / 3600
+
     def _over(self, record: TrialRecord, now: float) -> TrialConfig:
-        """An attempt is, however it ended."""
+        """Take in that an attempt is over, however it ended."""
         config = self._running.pop(record.config.trial).config
         self.attempts[config.trial] += 1
         self._packing.ended(config.trial, now)
@@ -211,7 +233,7 @@ class Engine:
 
     @property
     def asks_what_nodes_are_made_of(self) -> bool:
-        """Nothing that was measured before can be used again until that is known, and nobody be judged."""
+        """True until that is known: nothing that was measured before can be used again before, and nobody be judged."""
         return bool(self._cache) or self.is_judging or self._has_earlier_witnesses
 
     @property
@@ -233,7 +255,7 @@ class Engine:
         return [Start(one.config, one.seats) for one in self._running.values()]
 
     def queue(self, now: float, count: int) -> list[tuple[TrialConfig, float]]:
-        """The next trials to start, and when, if all goes as predicted."""
+        """Return the next trials to start, and when, if all goes as predicted."""
         return self._packing.foreseen(now, self.predicted_s, count)
 
     @property
@@ -273,7 +295,7 @@ class Engine:
         return math.isfinite(self.budget) and self._spent + self.predicted_gpu_hours(config) > self.budget
 
     def _reconsider(self, now: float) -> None:
-        """An attempt took less than predicted, or others are predicted to take less since: what fits now?"""
+        """Look at what fits now: an attempt took less than predicted, or others are predicted to take less since."""
         is_so: dict[str, bool] = {}  # by cell
         for config in self.beyond:
             if config.cell not in is_so:
@@ -288,22 +310,22 @@ class Engine:
         """Take what the search proposes."""
         while proposed := self._strategy.propose():
             for config in proposed:
-                if outcome := self._known(config):
+                if outcome := self._certain(config):
                     self._settle(config, outcome)
                 else:
                     self._wait(config)
 
-    def _known(self, config: TrialConfig) -> TrialOutcome | None:
-        """What a trial comes to, if that is certain wherever it would run."""
-        return self._known_on(config, self._everywhere(config))
+    def _certain(self, config: TrialConfig) -> TrialOutcome | None:
+        """Return what a trial comes to, if that is certain wherever it would run."""
+        return self._certain_on(config, self._everywhere(config))
 
-    def _known_on(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
-        """What a trial comes to with so many ranks on such nodes, if it was measured there or is ruled out."""
+    def _certain_on(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
+        """Return what a trial comes to with so many ranks on such nodes, if it was measured there or is ruled out."""
         return self._cache.outcome(config, nodes) or self._inferred(config, nodes)
 
     def _known_elsewhere(self, config: TrialConfig) -> TrialOutcome | None:
-        """What a trial came to that can't be paid for, if it was measured on any nodes of the cluster that are alike,
-        whatever runs there: a result takes no seat."""
+        """Return what a trial came to that can't be paid for, if it was measured on any nodes of the cluster that are
+        alike, whatever runs there: a result takes no seat."""
         kinds: dict[Fingerprints, list[Node]] = {}
         for node in self._packing.nodes if self._cache.has(config) else ():
             kinds.setdefault(self._made.get(node.name, NodeContents()).fingerprints(config), []).append(node)
@@ -312,19 +334,21 @@ class Engine:
         return next(filter(None, found), None)
 
     def _inferred(self, config: TrialConfig, nodes: Sequence[tuple[Fingerprints, int]]) -> TrialOutcome | None:
-        here = cache.known(config, nodes)
-        inference = self._feasible.inferred(config, here) if here else None
-        return feasibility.outcome(inference) if inference else None
+        here = cache.fingerprints(config, nodes)
+        return self._feasible.inferred(config, here) if here else None
 
     def _is_ruled_out(self, config: TrialConfig) -> bool:
         """Wherever it would run."""
-        here = cache.known(config, self._everywhere(config))
+        here = cache.fingerprints(config, self._everywhere(config))
         return here is not None and self._feasible.is_ruled_out(config, here)
 
     def _everywhere(self, config: TrialConfig) -> list[tuple[Fingerprints, int]]:
-        """What a trial's ranks find on every node, where all are alike; else nothing that is certain."""
-        unlike = {self._made.get(node.name, NodeContents()).fingerprints(config) for node in self._nodes}
-        return [(one, config.gpus) for one in unlike] if len(unlike) == 1 else []
+        """Return what a trial's ranks find on every node, where all are alike; else nothing that is certain."""
+        if config.data not in self._alike:
+            unlike = {self._made.get(node.name, NodeContents()).fingerprints(config) for node in self._nodes}
+            self._alike[config.data] = unlike.pop() if len(unlike) == 1 else None
+        found = self._alike[config.data]
+        return [(found, config.gpus)] if found else []
 
     def _wait(self, config: TrialConfig) -> None:
         self._waiting[config.trial] = config
@@ -343,7 +367,7 @@ class Engine:
         self._settled.append((config, outcome))
 
     def _learn(self, record: TrialRecord) -> None:
-        """From an end that counts."""
+        """Learn from an end that counts."""
         self._strategy.tell(record)
         self._durations.learn(record)
         self._feasible.tell(record)
@@ -359,8 +383,8 @@ class Engine:
                     self._settle(config, outcome)
 
     def _signed(self, record: TrialRecord) -> TrialOutcome:
-        """The outcome of a trial that ran and reported nothing, with what its nodes said that they are made of: as far
-        as its ranks have not said themselves. What it decides about others goes by that."""
+        """Return the outcome of a trial that ran and reported nothing, with what its nodes said that they are made of:
+        as far as its ranks have not said themselves. What it decides about others goes by that."""
         outcome, running = record.outcome, self._running[record.config.trial]
         if outcome.status not in ("infeasible", "pruned"):
             return outcome
@@ -370,7 +394,8 @@ class Engine:
         return dataclasses.replace(outcome, granted=tuple(_as_made(place, made[place.rank]) for place in places))
 
     def _made_of(self, config: TrialConfig, seats: Seats) -> list[tuple[Fingerprints, int]]:
-        """Of all nodes that it would run on, with its ranks there; of none where one has not said."""
+        """Return what all nodes are made of that it would run on, with its ranks there; nothing where one has not
+        said."""
         known = [(self._made[node].fingerprints(config), ranks) for node, ranks in seats if node in self._made]
         return known if len(known) == len(seats) else []
 
@@ -385,7 +410,7 @@ class Engine:
         return gone or set(names)
 
     def _set_bad_nodes_aside(self) -> None:
-        """Those that keep failing, as long as the others can hold every trial that waits."""
+        """Set nodes aside that keep failing, as long as the others can hold every trial that waits."""
         for bad, why in self._faults.bad_nodes.items():
             rest = [node for node in self._packing.nodes if node.name != bad]
             refused = arrangements.check_capacity(self._waiting.values(), rest, self._most_nodes)
@@ -394,8 +419,8 @@ class Engine:
                 self.set_aside[bad] = why
                 self._packing.nodes = rest
 
-    def _gone(self, now: float) -> Start | TrialRecord | None:
-        """Nothing runs and nothing fits. Where nodes have gone, wait for them a while, then give up what needs them."""
+    def _wait_for_lost_nodes(self, now: float) -> Start | TrialRecord | None:
+        """Wait a while for nodes that have gone, where nothing runs and nothing fits; then give up what needs them."""
         if len(self._packing.stranded) < self._packing.waiting:  # the nodes are there: others have them
             self._stuck_since = None
             return None
@@ -410,7 +435,7 @@ class Engine:
 
 
 def _as_made(place: Granted, made: Fingerprints) -> Granted:
-    """With what its node is made of, as far as that is not known."""
+    """Return a place with what its node is made of, as far as that is not known."""
     hardware, software, files = made
     return dataclasses.replace(
         place,

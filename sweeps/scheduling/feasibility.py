@@ -29,7 +29,6 @@ from sweeps.scheduling import cache
 from sweeps.scheduling.cache import Fingerprints
 from workers.contract.messages import WITHOUT_JPEGS, TrialConfig, TrialOutcome, nodes_by_ranks
 
-INFERRED = " (inferred)"  # ends the kind of an outcome that nobody measured
 ONE_IN = 8  # cells that are ruled out and run all the same
 MOST_CHECKS = 3  # of these in a sweep
 
@@ -43,6 +42,7 @@ WEIGHTLESS = OF_THE_REPEAT | {
 COMPARED = frozenset({"batch_size", "gpus", "placement", "arrangement"})
 OF_THE_HOST = frozenset({"decode_threads", "cache", "isolation", "cores_per_worker", "worker_memory_gib"})
 FIELDS = [field.name for field in dataclasses.fields(TrialConfig)]
+OF_NAMES = ("env", "own", "targets")  # each holds several by name; the last is no matter of memory
 # What must be equal for a witness of this kind to count; a cell's own repeats are ruled out whatever the kind.
 UNEQUAL = {
     "cell": OF_THE_REPEAT,
@@ -50,31 +50,12 @@ UNEQUAL = {
     "host memory": WEIGHTLESS | COMPARED,
 }
 EQUAL = {
-    kind: operator.attrgetter(*(name for name in FIELDS if name != "env" and name not in unequal))
+    kind: operator.attrgetter(*(name for name in FIELDS if name not in OF_NAMES and name not in unequal))
     for kind, unequal in UNEQUAL.items()
 }
 
 Key = tuple[Any, ...]
 NOWHERE: Fingerprints = ("", "", "")  # where nothing is known of nodes
-
-
-@dataclasses.dataclass(frozen=True)
-class Inference:
-    """Why a trial need not run."""
-
-    trial: str  # the witness
-    kind: str
-    message: str
-
-
-def outcome(inference: Inference) -> TrialOutcome:
-    """How a trial ends that was ruled out."""
-    message = f"inferred from {inference.trial}: {inference.message}"
-    return TrialOutcome(status="infeasible", kind=f"{inference.kind}{INFERRED}", message=message)
-
-
-def is_inferred(outcome: TrialOutcome) -> bool:
-    return outcome.kind.endswith(INFERRED)
 
 
 class Feasibility:
@@ -89,16 +70,16 @@ class Feasibility:
     def tell(self, record: TrialRecord) -> None:
         """How a trial ended, whether it ran or not."""
         config, ended = record.config, record.outcome
-        if is_inferred(ended):
+        if ended.inferred_from:
             self._inferred[config.trial] = config
             self._is_in_doubt |= not self._is_explained(config)
             return
         self._inferred.pop(config.trial, None)
         if ended.status in ("completed", "infeasible"):
-            self._is_in_doubt |= self._of(cache.of_record(record)).tell(record)
+            self._is_in_doubt |= self._knowledge(cache.of_record(record)).tell(record)
 
     def freed(self) -> list[TrialConfig]:
-        """The trials that ended as inferred from a witness that has fallen since, once: they are to be run."""
+        """Return the trials that ended as inferred from a witness that has fallen since, once: they are to be run."""
         if not self._is_in_doubt:
             return []
         self._is_in_doubt = False
@@ -111,19 +92,24 @@ class Feasibility:
         """Is this trial infeasible, by what is known? For who proposes trials."""
         return here in self._alike and self._alike[here].witness(config) is not None
 
-    def inferred(self, config: TrialConfig, here: Fingerprints = NOWHERE) -> Inference | None:
-        """Why a trial that is about to start on such nodes need not. None also for one that runs as a check: ask for
-        no others."""
+    def inferred(self, config: TrialConfig, here: Fingerprints = NOWHERE) -> TrialOutcome | None:
+        """How a trial that is about to start on such nodes ends without having run. None also for one that runs as a
+        check: ask for no others."""
         witness = self._alike[here].witness(config) if here in self._alike else None
         if witness is None or self._alike[here].is_check(config):
             return None
-        return Inference(witness.config.trial, witness.outcome.kind, witness.outcome.message)
+        return TrialOutcome(
+            status="infeasible",
+            kind=witness.outcome.kind,
+            message=witness.outcome.message,
+            inferred_from=witness.config.trial,
+        )
 
-    def _of(self, made: Fingerprints) -> _Alike:
+    def _knowledge(self, made: Fingerprints) -> _Alike:
         return self._alike.setdefault(made, _Alike(self._seed, are_nodes_alike="+" not in made[0]))
 
     def _is_explained(self, config: TrialConfig) -> bool:
-        """By a witness of whatever code, data and hardware: it was inferred from one of its own."""
+        """Say whether it was inferred from a witness of its own, whatever its code, data and hardware."""
         return any(alike.witness(config) for alike in self._alike.values())
 
 
@@ -144,7 +130,7 @@ class _Alike:
         return self._complete(record.config) if record.outcome.status == "completed" else self._testify(record)
 
     def witness(self, config: TrialConfig) -> TrialRecord | None:
-        """The first that rules a trial out."""
+        """Return the first trial that rules this one out."""
         for kind, witnesses in self._witnesses.items():
             for witness in witnesses.get(_key(kind, config), ()) if witnesses else ():
                 if _rules_out(kind, witness.config, config):
@@ -156,7 +142,8 @@ class _Alike:
         return witness is not None and _key("cell", witness.config) != _key("cell", config)
 
     def is_check(self, config: TrialConfig) -> bool:
-        """The first cell that is ruled out by another, then one in eight; one repeat of it."""
+        """Say whether it is run all the same: the first cell that is ruled out by another, then one in eight; one
+        repeat of it."""
         cell = _key("cell", config)
         if cell in self._checks:
             return self._checks[cell] == config.repeat
@@ -194,13 +181,15 @@ class _Alike:
 
 
 def _key(kind: str, config: TrialConfig) -> Key:
-    return (*EQUAL[kind](config), *sorted(config.env.items()))
+    return (*EQUAL[kind](config), *sorted(config.env.items()), *sorted(config.own.items()))
 
 
 def _rules_out(kind: str, witness: TrialConfig, config: TrialConfig) -> bool:
-    """Whether one trial's lack of memory shows the other's, where their keys are equal."""
+    """Say whether one trial's lack of memory shows the other's, where their keys are equal."""
     if kind == "cell":
         return True
+    if config.script:  # nobody knows what its axes do to its memory
+        return False
     if config.batch_size < witness.batch_size or config.gpus < witness.gpus:
         return False
     if kind == "host memory" and config.data not in WITHOUT_JPEGS and config.gpus > witness.gpus:

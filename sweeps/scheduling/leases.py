@@ -30,7 +30,7 @@ Need = tuple[frozenset[str], ...]  # a start's: for each node that it lacks thos
 
 @dataclasses.dataclass(frozen=True)
 class LeaseTerms:
-    """On which a sweep shares a cluster."""
+    """The terms on which a sweep shares a cluster."""
 
     priority: float = 1.0
     max_nodes: int | None = None
@@ -92,7 +92,7 @@ class Leases:
         nodes: Mapping[str, int],
         now: float,
     ) -> dict[str, float]:
-        """The nodes that a sweep may not use now, each with the seconds until it is expected to come free.
+        """Return the nodes that a sweep may not use now, each with the seconds until it is expected to come free.
 
         It has trials on the `busy` ones for so many seconds, and its next starts, one of them after the other, have
         `needs`. `nodes` are all that are there, with their GPUs. What is not in the answer is leased to it.
@@ -120,7 +120,7 @@ class Leases:
         }
 
     def release(self, name: str) -> bool:
-        """Of a sweep that is over. Is another one there?"""
+        """Free the nodes of a sweep that is over; say whether there is another one."""
         self._sweeps.pop(name, None)
         if self._turn == name:
             self._turn = ""
@@ -132,12 +132,12 @@ class Leases:
         self._charged_at = now
 
     def _rate(self, sweep: _Sweep) -> float:
-        """Of its clock. A node without a GPU counts as one."""
+        """Return the rate of its clock. A node without a GPU counts as one."""
         return sum(max(1, self._gpus.get(node, 0)) for node in sweep.charged) / sweep.terms.priority
 
     def _is_possible(self, need: Need, terms: LeaseTerms) -> bool:
         """Could it be met, if nobody else were there? What waits for nodes that have gone holds up nobody."""
-        return bool(need) and len(_found(need, self._gpus, terms.most)) == len(need)
+        return bool(need) and len(_nodes_for(need, self._gpus, terms.most)) == len(need)
 
     def _line(self) -> list[str]:
         """Who wants nodes and may have some, the first in line first."""
@@ -171,20 +171,21 @@ class Leases:
             me.spare = set([node for node in free if node not in me.idle][: me.terms.most - len(me.charged)])
 
     def _kept(self, free: Sequence[str]) -> set[str]:
-        """For the next start of the sweep whose turn it is: what it has of it, and what it lacks and is free."""
+        """Return the nodes kept for the next start of the sweep whose turn it is: those that it has of it, and those
+        that it lacks and are free."""
         sweep = self._sweeps[self._turn]
-        return set(_found(sweep.needs[0], [*sorted(sweep.idle), *free], sweep.room + len(sweep.idle)))
+        return set(_nodes_for(sweep.needs[0], [*sorted(sweep.idle), *free], sweep.room + len(sweep.idle)))
 
 
 def _met(needs: Iterable[Need], free: Collection[str], room: int) -> set[str]:
-    """The nodes of the first that can be met as a whole."""
+    """Return the nodes of the first that can be met as a whole."""
     for need in needs:
-        if len(found := _found(need, free, room)) == len(need):
+        if len(found := _nodes_for(need, free, room)) == len(need):
             return set(found)
     return set()
 
 
-def _found(need: Need, free: Iterable[str], room: int) -> list[str]:
+def _nodes_for(need: Need, free: Iterable[str], room: int) -> list[str]:
     """Nodes for as many of its parts as there are; the hardest to find first, since what suits it suits the others."""
     left, found = list(free), list[str]()
     for part in need:

@@ -31,17 +31,17 @@ class Observer:
     """Hears of everything after the ledger; listens to what it overrides."""
 
     def ready(self) -> None:
-        """Called before the first trial; raises `RefusedError` where results could not be taken."""
+        """Be ready for the first trial; raise `RefusedError` where results could not be taken."""
 
     def started(self, config: TrialConfig) -> None: ...
     def progressed(self, config: TrialConfig, progress: Progress) -> None: ...
     def tried_again(self, record: TrialRecord) -> None:
-        """An attempt ended so, which does not count: the trial waits once more."""
+        """Hear of an attempt that ended so and does not count: the trial waits once more."""
 
     def ended(self, record: TrialRecord) -> None: ...
     def spent(self, so_far: Spent) -> None: ...
     def met(self, node: Mapping[str, Any]) -> None:
-        """A node has said what it is made of."""
+        """Hear of a node that has said what it is made of."""
 
     def warned(self, message: str) -> None: ...
     def passed(self) -> None:

@@ -28,11 +28,11 @@ import dataclasses
 import sys
 import zlib
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from sweeps.scheduling.leases import Need
 from sweeps.spec import arrangements
-from sweeps.spec.arrangements import Node, Seats
+from sweeps.spec.arrangements import Node, Room, Seats
 from workers.contract.messages import TrialConfig
 
 PATIENCE = 20
@@ -102,10 +102,11 @@ class _Shape:
     """The waiting trials that need the same seats, in their turn."""
 
     queue: list[_Waiting]
+    ranks: tuple[int, ...] = ()  # on each node
     blocked: tuple[int, ...] = ()  # slots of each node that nobody else can use; empty if the cluster can't hold it
 
     def turn(self, is_largest_first: bool) -> tuple[int, int, list[int], int]:
-        """Where its first one stands in its part of a round."""
+        """Return where its first one stands in its part of a round."""
         sign = -1 if is_largest_first else 1
         slots = [sign * count for count in self.blocked]
         return slots[0], sign * len(slots), slots, self.queue[0].place
@@ -119,6 +120,23 @@ class _Kept:
     at: float
     beside: Mapping[str, Node]
     used: frozenset[str]  # nodes in use then, its own among them
+
+
+class _Left:
+    """What is left of the nodes at a moment. How many ranks have room is found once for all trials of one kind."""
+
+    def __init__(self, nodes: Sequence[Node], left: Mapping[str, Node]) -> None:
+        self.of = left
+        self._nodes = nodes
+        self._rooms: dict[tuple[object, ...], list[Room]] = {}
+
+    def rooms(self, trial: TrialConfig, avoid: Collection[str]) -> list[Room]:
+        if avoid:
+            return arrangements.rooms(trial, self._nodes, self.of, avoid)
+        kind = trial.isolation, trial.device, trial.cores_per_worker
+        if kind not in self._rooms:
+            self._rooms[kind] = arrangements.rooms(trial, self._nodes, self.of)
+        return self._rooms[kind]
 
 
 def _coin(name: str) -> bool:
@@ -143,6 +161,7 @@ class Packing:
         self._kept: Seats | None = None  # for it
         self._passed = 0  # trials that have started on their nodes since
         self._taken: dict[str, float] = {}
+        self._sizes: dict[tuple[object, ...], int] = {}  # by shape
         self.nodes = nodes
 
     @property
@@ -155,6 +174,7 @@ class Packing:
         self._nodes = tuple(nodes)
         self._named = arrangements.idle(nodes)
         self._free = dict(self._named)
+        self._sizes.clear()
         self._kept = None
         for running in self._running.values():
             self._change(self._free, running.start, -1)
@@ -179,7 +199,7 @@ class Packing:
 
     @property
     def running(self) -> dict[str, Start]:
-        """By trial."""
+        """What runs, by trial."""
         return {trial: running.start for trial, running in self._running.items()}
 
     @property
@@ -205,7 +225,7 @@ class Packing:
             self._weigh(group)
 
     def remove(self, trial_id: str) -> None:
-        """Of a trial that need not start any more."""
+        """Forget a trial that need not start any more."""
         one = self._taken_out(trial_id)
         self._rounds[one.round].counts(one.size, -1)
 
@@ -219,7 +239,7 @@ class Packing:
         self._change(self._free, self._running.pop(trial_id).start, +1)
 
     def start(self, now: float, predicted: Predicted, avoid: Mapping[str, Collection[str]] = NOBODY) -> Start | None:
-        """The next trial, its seats taken; None if nothing should start before something ends or comes.
+        """Return the next trial, its seats taken; None if nothing should start before something ends or comes.
 
         `avoid` has the nodes that a trial should not use; they are used all the same if the others could not hold it.
         """
@@ -228,28 +248,30 @@ class Packing:
         if not order or not any(node.cpus for node in free.values()):
             return None
         first, *others = order
+        open_now = _Left(self._nodes, free)
         shunned = self._shunned(first, avoid)
         used = _used(running.start for running in self._running.values()) if self._is_limited else set()
-        if seats := self._place(first.trial, free, shunned, used):
+        if seats := self._place(first.trial, open_now, shunned, used):
             self._round = first.round
             return self._begin(first, seats, now)
         kept = self._keep(first, now, predicted, shunned)
         theirs = _names(kept.seats)
         is_patient = self._passed < PATIENCE
-        beside = _common(free, kept.beside) if is_patient else _without(free, theirs)
+        beside = _Left(self._nodes, _common(free, kept.beside) if is_patient else _without(free, theirs))
         used_then = kept.used if is_patient else used | theirs
         for other in others:
             shunned = self._shunned(other, avoid)
             seats = self._place(other.trial, beside, shunned, used, used_then)
             if not seats and is_patient and now + predicted(other.trial) <= kept.at:
-                seats = self._place(other.trial, free, shunned, used)
+                seats = self._place(other.trial, open_now, shunned, used)
             if seats:
                 self._passed += self._is_in_its_way(seats, used, theirs)
                 return self._begin(other, seats, now)
         return None
 
     def foreseen(self, now: float, predicted: Predicted, count: int) -> list[tuple[TrialConfig, float]]:
-        """The next starts and their times, if every trial takes as long as is predicted and nothing comes between."""
+        """Return the next starts and their times, if every trial takes as long as is predicted and nothing comes
+        between."""
         ahead = self._copied()
         found: list[tuple[TrialConfig, float]] = []
         while len(found) < count:
@@ -264,29 +286,34 @@ class Packing:
     def _copied(self) -> Packing:
         other = copy.copy(self)
         other._waiting, other._running, other._free = dict(self._waiting), dict(self._running), dict(self._free)
-        other._shapes = {key: _Shape(list(group.queue), group.blocked) for key, group in self._shapes.items()}
+        other._shapes = {
+            key: _Shape(list(group.queue), group.ranks, group.blocked) for key, group in self._shapes.items()
+        }
         other._rounds = {number: copy.copy(its) for number, its in self._rounds.items()}
         return other
 
     def needs(self, avoid: Mapping[str, Collection[str]] = NOBODY) -> list[Need]:
-        """The nodes that the next starts need beside those in use, in their order."""
+        """Return the nodes that the next starts need beside those in use, in their order."""
         busy = _used(running.start for running in self._running.values()) & self._named.keys()
         found: dict[Need, None] = {}
         for one in self._order():
             shunned = self._shunned(one, avoid)
-            rooms = [arrangements.room(one.trial, self._named[name], self._free[name]) for name in busy - set(shunned)]
+            rooms = sorted(self._room(one, name, self._free) for name in busy - set(shunned))
+            would_do: dict[int, frozenset[str]] = {}  # nodes, by the ranks that they are to hold
             need = []
             for ranks in arrangements.arrangement(one.trial, self._nodes):
-                if fits := [room for room in rooms if room >= ranks]:
-                    rooms.remove(min(fits))
-                else:
-                    would_do = (node.name for node in self._nodes if arrangements.slots(one.trial, node) >= ranks)
-                    need.append(frozenset(would_do).difference(shunned))
+                if (tightest := bisect_left(rooms, ranks)) < len(rooms):
+                    del rooms[tightest]
+                    continue
+                if ranks not in would_do:
+                    fit = (node.name for node in self._nodes if arrangements.slots(one.trial, node) >= ranks)
+                    would_do[ranks] = frozenset(fit).difference(shunned)
+                need.append(would_do[ranks])
             found[tuple(need)] = None
         return list(found)
 
     def busy(self, now: float, predicted: Predicted) -> dict[str, float]:
-        """The nodes in use, and when they are expected to be free."""
+        """Return the nodes in use, and when they are expected to be free."""
         until: dict[str, float] = {}
         for running in self._running.values():
             for name, _ in running.start.seats:
@@ -294,7 +321,7 @@ class Packing:
         return until
 
     def _order(self) -> list[_Waiting]:
-        """The first of each shape, in the order in which they may start."""
+        """Return the first of each shape, in the order in which they may start."""
         parts: dict[tuple[int, int], list[_Shape]] = {}
         for group in self._shapes.values():
             if group.queue and group.blocked:
@@ -312,12 +339,16 @@ class Packing:
         return [group.queue[0] for group in order]
 
     def _size(self, trial: TrialConfig) -> int:
-        """The nodes that it sits on and those that it would fill, in units that make it whole."""
-        slots = sum(arrangements.slots(trial, node) for node in self._nodes)
-        return len(arrangements.arrangement(trial, self._nodes)) * slots + trial.gpus * len(self._nodes)
+        """Return the nodes that it sits on and those that it would fill, in units that make it whole."""
+        key = _key(trial)
+        if key not in self._sizes:
+            slots = sum(arrangements.slots(trial, node) for node in self._nodes)
+            sat_on = len(arrangements.arrangement(trial, self._nodes))
+            self._sizes[key] = sat_on * slots + trial.gpus * len(self._nodes)
+        return self._sizes[key]
 
     def _part_of(self, one: _Waiting) -> tuple[int, int]:
-        """The round, and the part of it."""
+        """Return the round, and the part of it."""
         return one.round, one.place * PARTS // self._rounds[one.round].added
 
     def _begin(self, one: _Waiting, seats: Seats, now: float) -> Start:
@@ -334,39 +365,53 @@ class Packing:
         """Seats for a trial when the running ones have ended, one after another as predicted; the same from then on."""
         if one.id != self._first:
             self._first, self._passed, self._kept = one.id, 0, None
+        ranks = self._shapes[_key(one.trial)].ranks
+        wide: set[str] = set()  # nodes with room for the fewest of its ranks: while they are too few it has no seats
+        missing: Seats | None = None  # of its seats, those that are not free by then
+        for at, left, freed, used in self._ends(now, predicted):
+            wide |= {name for name in freed if self._room(one, name, left) >= ranks[-1]}
+            if self._kept is None and len(wide) >= len(ranks):
+                self._kept = self._place(one.trial, _Left(self._nodes, left), avoid, used)
+            if self._kept:
+                missing = tuple(
+                    (name, held)
+                    for name, held in (self._kept if missing is None else missing)
+                    if name not in left or self._room(one, name, left) < held
+                )
+                if not missing and self._is_allowed(self._kept, used):
+                    beside = dict(left)
+                    self._change(beside, Start(one.trial, self._kept), -1)
+                    return _Kept(self._kept, at, beside, frozenset(used | _names(self._kept)))
+        raise AssertionError("an idle cluster holds it")
+
+    def _ends(self, now: float, predicted: Predicted) -> Iterator[tuple[float, Mapping[str, Node], set[str], set[str]]]:
+        """Yield when each running trial will have ended, and others have given back a node; what is open then, which
+        nodes are so or have more room since the last, and which are in use."""
         ends = [(running.end(now, predicted), trial, "") for trial, running in self._running.items()]
         ends += [(max(now, until), "", node) for node, until in self._taken.items()]
-        left, at, used = dict(self._free), now, set[str]()
+        left, freed = dict(self._free), {*self._free}
         running, taken = {trial: one.start for trial, one in self._running.items()}, set(self._taken)
         for end, trial, node in sorted(ends):
-            at = end
-            if trial:
-                self._change(left, running.pop(trial), +1)
             taken.discard(node)
-            open_then = _without(left, taken) if taken else left
+            if trial:
+                ended = running.pop(trial)
+                self._change(left, ended, +1)
+                freed |= _names(ended.seats) & left.keys()
+            else:
+                freed |= {node} & left.keys()
             used = _used(running.values()) if self._is_limited else set()
-            if self._kept is None:
-                self._kept = self._place(one.trial, open_then, avoid, used)
-            if self._kept and self._is_allowed(self._kept, used) and self._has_room(one, self._kept, open_then):
-                break
-        assert self._kept, "an idle cluster holds it"
-        self._change(left, Start(one.trial, self._kept), -1)
-        return _Kept(self._kept, at, left, frozenset(used | _names(self._kept)))
+            yield end, _without(left, taken) if taken else left, freed - taken, used
+            freed = set()
 
-    def _has_room(self, one: _Waiting, seats: Seats, left: Mapping[str, Node]) -> bool:
-        return all(
-            name in left and arrangements.room(one.trial, self._named[name], left[name]) >= ranks
-            for name, ranks in seats
-        )
+    def _room(self, one: _Waiting, name: str, left: Mapping[str, Node]) -> int:
+        return arrangements.room(one.trial, self._named[name], left[name])
 
-    def _place(
-        self, trial: TrialConfig, free: Mapping[str, Node], avoid: Collection[str], *used: Collection[str]
-    ) -> Seats | None:
+    def _place(self, trial: TrialConfig, free: _Left, avoid: Collection[str], *used: Collection[str]) -> Seats | None:
         """Seats that together with the nodes used, now as well as later, are no more than there may be."""
-        seats = arrangements.place(trial, self._nodes, free, avoid)
+        ranks, rooms = self._shapes[_key(trial)].ranks, free.rooms(trial, avoid)
+        seats = arrangements.seats(ranks, rooms)
         if seats and not self._is_allowed(seats, *used):
-            in_use = {name: node for name, node in free.items() if all(name in names for names in used)}
-            seats = arrangements.place(trial, self._nodes, in_use, avoid)
+            seats = arrangements.seats(ranks, [room for room in rooms if all(room[2] in names for names in used)])
         return seats if seats and self._is_allowed(seats, *used) else None
 
     @property
@@ -393,7 +438,8 @@ class Packing:
     def _weigh(self, group: _Shape) -> None:
         if group.queue:
             trial = group.queue[0].trial
-            seats = arrangements.place(trial, self._nodes, self._named) or ()
+            group.ranks = arrangements.arrangement(trial, self._nodes)
+            seats = arrangements.seats(group.ranks, arrangements.rooms(trial, self._nodes, self._named)) or ()
             if len(seats) > self._most:
                 seats = ()
             is_alone = trial.isolation == "exclusive"
@@ -416,7 +462,7 @@ def _names(seats: Seats) -> set[str]:
 
 
 def _common(one: Mapping[str, Node], other: Mapping[str, Node]) -> dict[str, Node]:
-    """What is left of each node in both."""
+    """Return what is left of each node in both."""
     return {
         name: Node(name, min(node.cpus, other[name].cpus), min(node.gpus, other[name].gpus), node.kind)
         for name, node in one.items()

@@ -45,8 +45,8 @@ class Faults:
         self.avoid: dict[str, set[str]] = defaultdict(set)  # by trial: nodes on which it ended badly
 
     def tell(self, record: TrialRecord, nodes: Collection[str]) -> bool:
-        """An attempt on these nodes has ended: is the trial tried again? The nodes are those to blame where they
-        are known, else all that it ran on."""
+        """Take in that an attempt on these nodes has ended; say whether the trial is tried again. The nodes are those
+        to blame where they are known, else all that it ran on."""
         trial, outcome = record.config.trial, record.outcome
         if outcome.status not in ("failed", "lost"):
             for node in nodes:

@@ -3,15 +3,19 @@
 A strategy is told how every trial ended, whoever ran it: in a sweep that goes on, those that ended before come first.
 A trial may be told of twice, where it was inferred infeasible and then measured all the same: the last word counts.
 
+Trials that were not measured alike decide nothing together. What counts is what has been measured like the last one:
+after an edit and `sweep resume` the first outcome of the new code puts aside what the old one had found.
+
 `grid`, `random` and `asha` run what was planned. `frontier` halves, for each combination of the other axes, the batch
-sizes between the largest that fits and the smallest that does not. `tpe` draws cells from where the best ones so far
-are dense and the others are not (a tree of Parzen estimators, Optuna's).
+sizes (or the values of another axis) between the largest that fits and the smallest that does not. `tpe` draws cells
+from where the best ones so far are dense and the others are not (a tree of Parzen estimators, Optuna's).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import random
 import statistics
 import warnings
@@ -20,8 +24,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from sweeps.record import rows
 from sweeps.record.ledger import TrialRecord
+from sweeps.scheduling import cache
+from sweeps.scheduling.cache import Fingerprints
 from sweeps.spec import plan
-from sweeps.spec.keys import LOWER_IS_BETTER, SweepSpec
+from sweeps.spec.keys import SweepSpec, column_of, is_lower_better
 from sweeps.spec.plan import Plan
 from sweeps.spec.space import Axis, Uniform
 from workers.contract.messages import Status, TrialConfig
@@ -47,7 +53,7 @@ class Strategy(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Nothing more will be proposed, unless an inference falls. Ask for proposals once before."""
+        """True where nothing more will be proposed, unless an inference falls. Ask for proposals once before."""
 
     def propose(self) -> list[TrialConfig]:
         """Trials to run now, each once; none while an outcome has to be awaited."""
@@ -56,12 +62,16 @@ class Strategy(Protocol):
         """How a trial ended for good, whether it ran or not."""
 
     def passed_over(self, config: TrialConfig) -> None:
-        """The budget does not hold a trial, with nothing else running: its outcome is not to be awaited. It may yet
-        come, if others turn out to take less than predicted."""
+        """Take in that the budget does not hold a trial, with nothing else running: its outcome is not to be awaited.
+        It may yet come, if others turn out to take less than predicted."""
+
+    def hardware(self, config: TrialConfig) -> str:
+        """Return the fingerprint of the nodes on which a trial's outcome goes with those that are known; empty if any
+        will do."""
 
 
 def strategy(planned: Plan, is_ruled_out: Callable[[TrialConfig], bool]) -> Strategy:
-    """The search that a plan asks for. Cells that are ruled out are not drawn."""
+    """Return the search that a plan asks for. Cells that are ruled out are not drawn."""
     method = planned.spec.search.method
     if method == "tpe":
         return Parzen(planned, is_ruled_out)
@@ -90,6 +100,23 @@ class Listed:
 
     def passed_over(self, config: TrialConfig) -> None: ...
 
+    def hardware(self, config: TrialConfig) -> str:
+        return ""
+
+
+class _Origins:
+    """With what trials were measured: nodes, their software, files. What was inferred goes with what it is inferred
+    from."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Fingerprints] = {}  # by trial
+
+    def of(self, record: TrialRecord) -> Fingerprints:
+        """Of a trial, once its witness has been told of."""
+        found = self._of.get(record.outcome.inferred_from) or cache.of_record(record)
+        self._of[record.config.trial] = found
+        return found
+
 
 class Bisection:
     """The largest batch that fits: of each ladder of cells one trial at a time, all ladders at once."""
@@ -97,11 +124,12 @@ class Bisection:
     def __init__(self, ladders: Iterable[Sequence[TrialConfig]]) -> None:
         self._ladders = [_Ladder(cells) for cells in ladders]
         self._of = {cell.cell: ladder for ladder in self._ladders for cell in ladder.cells}
+        self._origins = _Origins()
 
     @property
     def total(self) -> int:
         """One cell that fails, and is tried again, is not counted."""
-        return sum(len(ladder.cells).bit_length() for ladder in self._ladders)
+        return sum(ladder.total for ladder in self._ladders)
 
     @property
     def is_over(self) -> bool:
@@ -111,51 +139,92 @@ class Bisection:
         return [trial for ladder in self._ladders if (trial := ladder.next())]
 
     def tell(self, record: TrialRecord) -> None:
+        made = self._origins.of(record)
         if ladder := self._of.get(record.config.cell):
-            ladder.tell(record)
+            ladder.tell(record, made)
 
     def passed_over(self, config: TrialConfig) -> None:
-        """Of its ladder nothing can be said without it."""
+        """Leave its ladder: nothing can be said of it without this trial."""
+
+    def hardware(self, config: TrialConfig) -> str:
+        """Return that of its ladder's findings: what fits on other GPUs says nothing of these."""
+        ladder = self._of.get(config.cell)
+        return ladder.made[0] if ladder else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Try:
+    """How a trial of a ladder has ended."""
+
+    step: int
+    fits: bool | None  # None where that was not found
+    made: Fingerprints  # with what it was measured
+    wanted: Fingerprints  # what the ladder went by until then
 
 
 class _Ladder:
-    """Cells that differ in their batch size alone, smallest first."""
+    """Cells that differ in their batch size alone, or in another axis that a frontier is of, smallest first.
+
+    It goes by what was found with one software, one set of files and on one hardware: as the last trial that found
+    something. A ladder that has come to its end stays as it is.
+    """
 
     def __init__(self, cells: Sequence[TrialConfig]) -> None:
         self.cells = cells
-        self._steps = {cell.batch_size: step for step, cell in enumerate(cells)}
-        self._fits: dict[int, bool] = {}
-        self._failures: dict[int, int] = {}
+        self.made: Fingerprints = ("", "", "")  # what it goes by
+        self._steps = {cell.cell: step for step, cell in enumerate(cells)}
+        self._tries: dict[str, _Try] = {}  # by trial
+        self._repeats: dict[int, int] = {}  # by step: how many have ended
         self._out = ""  # the trial that is awaited
 
     @property
     def is_over(self) -> bool:
         return not self._out and self._step() is None
 
+    @property
+    def total(self) -> int:
+        """Trials that have found something, and those that it takes yet, at most."""
+        low, high = self._between()
+        to_come = (high - low - 1).bit_length() if self._step() is not None else 0
+        return sum(one.fits is not None for one in self._tries.values()) + to_come
+
     def next(self) -> TrialConfig | None:
         step = self._step()
         if self._out or step is None:
             return None
-        # Once a trial has failed for good, its cell's next repeat is another.
-        trial = dataclasses.replace(self.cells[step], repeat=self._failures.get(step, 0))
+        # Where a trial has ended, and decides nothing, its cell's next repeat is another.
+        trial = dataclasses.replace(self.cells[step], repeat=self._repeats.get(step, 0))
         self._out = trial.trial
         return trial
 
-    def tell(self, record: TrialRecord) -> None:
-        if record.config.trial == self._out:
+    def tell(self, record: TrialRecord, made: Fingerprints) -> None:
+        config, status = record.config, record.outcome.status
+        if config.trial == self._out:
             self._out = ""
-        step = self._steps[record.config.batch_size]
-        if record.outcome.status in FINDINGS:
-            self._fits[step] = record.outcome.status != "infeasible"
-        elif record.outcome.status != "cancelled":
-            self._failures[step] = record.config.repeat + 1
+        if status == "cancelled":
+            return
+        step = self._steps[config.cell]
+        fits = status != "infeasible" if status in FINDINGS else None
+        self._tries[config.trial] = _Try(step, fits, made, self.made)
+        self._repeats[step] = max(self._repeats.get(step, 0), config.repeat + 1)
+        if fits is not None and any(made) >= any(self.made):  # nobody may know it of what was inferred
+            self.made = made
 
     def _step(self) -> int | None:
-        """The one in the middle of what is not known; None where all is, or where it can't be."""
-        low = max((step for step, fits in self._fits.items() if fits), default=-1)
-        high = min((step for step, fits in self._fits.items() if not fits and step > low), default=len(self.cells))
+        """Return the batch in the middle of what is not known; None where all is, or where it can't be."""
+        low, high = self._between()
         middle = (low + high) // 2
-        return middle if high - low > 1 and self._failures.get(middle, 0) < MOST_FAILURES else None
+        return middle if high - low > 1 and self._in_vain(middle) < MOST_FAILURES else None
+
+    def _between(self) -> tuple[int, int]:
+        """Return the last step that fits, and the first beyond it that does not."""
+        found = [one for one in self._tries.values() if one.fits is not None and one.made == self.made]
+        low = max((one.step for one in found if one.fits), default=-1)
+        return low, min((one.step for one in found if not one.fits and one.step > low), default=len(self.cells))
+
+    def _in_vain(self, step: int) -> int:
+        """Trials of a batch size that were to tell whether it fits, and have failed, or ran where it was not asked."""
+        return sum(one.step == step and one.wanted == self.made for one in self._tries.values())
 
 
 class Parzen:
@@ -163,7 +232,9 @@ class Parzen:
 
     A few cells are out at a time, and count as bad ones until they are told of, so that the next are drawn elsewhere.
     A cell counts with its repeats' mean. Infeasible and pruned ones, and those that did not come to a target, rank
-    behind all others; failed ones say nothing.
+    behind all others; failed ones say nothing. Nor do those that were measured with another software than the last
+    one, or on other files in its folder; they are not drawn again. Cells on unlike nodes do count together: which node
+    a cell comes to is chance, and gangs of several sizes can't be all on alike ones.
     """
 
     def __init__(self, planned: Plan, is_ruled_out: Callable[[TrialConfig], bool]) -> None:
@@ -172,8 +243,9 @@ class Parzen:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         # The best of 24 draws; where that is taken, one draw, which goes further afield.
         self._samplers = [_sampler(planned.spec, 0, candidates=24), _sampler(planned.spec, 1, candidates=1)]
-        directions = ["minimize" if goal in LOWER_IS_BETTER else "maximize" for goal in planned.spec.goals]
-        self._study = optuna.create_study(sampler=self._samplers[0], directions=directions)
+        directions = ["minimize" if is_lower_better(goal) else "maximize" for goal in planned.spec.goals]
+        self._new_study = functools.partial(optuna.create_study, sampler=self._samplers[0], directions=directions)
+        self._study = self._new_study()
         self._states = optuna.trial.TrialState
         self._spec, self._nodes = planned.spec, planned.nodes
         self._is_ruled_out = is_ruled_out
@@ -181,7 +253,9 @@ class Parzen:
         self._rest = plan.grid(self._spec, self._nodes) if plan.is_enumerable(self._spec) else iter(())
         self._ended: dict[str, dict[int, _End]] = {}  # by cell and repeat; none yet of a cell that is out
         self._out: dict[str, Trial] = {}  # by cell
-        self._before: dict[str, TrialConfig] = {}  # cells that were told of before anything was proposed
+        self._cells: dict[str, TrialConfig] = {}  # of all these, one trial
+        self._origins = _Origins()
+        self._made: dict[str, str] = {}  # the software of the last trial that found something; its files, by folder
         self._is_begun = self._is_exhausted = False
         self._passed_over = 0  # cells, since one has ended
         self.total = planned.most
@@ -201,28 +275,45 @@ class Parzen:
 
     def tell(self, record: TrialRecord) -> None:
         config, cell = record.config, record.config.cell
-        if not self._is_begun:
-            self._before[cell] = config
+        self._cells.setdefault(cell, config)
         ended = self._ended.setdefault(cell, {})
-        ended[config.repeat] = _end(record, self._spec.goals)
+        ended[config.repeat] = end = _end(record, self._spec.goals, self._origins.of(record))
+        if end.is_finding and bool(end.software) >= bool(self._made.get(config.own_code)):
+            self._go_by(config, end)
         if len(ended) == self._spec.repeats:
-            trial = self._out.pop(cell, None) or self._asked(config)
-            self._study.tell(trial, *self._verdict(ended.values()))
+            trial = self._out.pop(cell, None) or self._trial_of(config)
+            self._study.tell(trial, *self._verdict(config, ended.values()))
             self._passed_over = 0
 
+    def _go_by(self, config: TrialConfig, end: _End) -> None:
+        """From now on what was measured with another software, or on other files in this folder, counts no more."""
+        before = dict(self._made)
+        self._made |= {config.own_code: end.software, config.data: end.files}
+        if any(self._made[kind] != made for kind, made in before.items()):
+            self._study = self._new_study()
+            for cell, ended in self._ended.items():
+                if cell in self._out:
+                    self._out[cell] = self._trial_of(self._cells[cell])
+                elif cell != config.cell and len(ended) == self._spec.repeats:
+                    told = self._trial_of(self._cells[cell])
+                    self._study.tell(told, *self._verdict(self._cells[cell], ended.values()))
+
     def passed_over(self, config: TrialConfig) -> None:
-        """Another cell is drawn in its place, unless so many were in vain that the budget seems to hold none."""
+        """Draw another cell in its place, unless so many were in vain."""
         if self._passed_over < MOST_PASSED_OVER and (trial := self._out.pop(config.cell, None)):
             self._passed_over += 1
             self._study.tell(trial, state=self._states.FAIL)
 
+    def hardware(self, config: TrialConfig) -> str:
+        return ""
+
     def _left_over(self) -> list[TrialConfig]:
-        """The repeats that are missing of cells that were told of before."""
-        trials = (trial for config in self._before.values() for trial in plan.repeats_of(self._spec, config))
+        """Return the repeats that are missing of cells that were told of before."""
+        trials = (trial for config in self._cells.values() for trial in plan.repeats_of(self._spec, config))
         return [trial for trial in trials if trial.repeat not in self._ended[trial.cell]]
 
     def _next(self) -> list[TrialConfig]:
-        """The repeats of one more cell; none where there is no other."""
+        """Return the repeats of one more cell; none where there is no other."""
         for n in range(DRAWS):
             self._study.sampler = self._samplers[n > 0]
             trial = self._study.ask()
@@ -231,20 +322,21 @@ class Parzen:
                 return self._send(drawn, trial)
             self._study.tell(trial, state=self._states.FAIL)
         if cell := self._any():
-            return self._send(cell, self._asked(cell))
+            return self._send(cell, self._trial_of(cell))
         self._is_exhausted = True
         return []
 
     def _send(self, cell: TrialConfig, trial: Trial) -> list[TrialConfig]:
         self._out[cell.cell] = trial
         self._ended[cell.cell] = {}
+        self._cells[cell.cell] = cell
         return plan.repeats_of(self._spec, cell)
 
     def _is_new(self, cell: TrialConfig | str) -> TypeGuard[TrialConfig]:
         return not isinstance(cell, str) and cell.cell not in self._ended and not self._is_ruled_out(cell)
 
     def _any(self) -> TrialConfig | None:
-        """A cell at random; where that is in vain, the first that is left."""
+        """Return a cell at random; where that is in vain, the first that is left."""
         for _ in range(plan.VAIN_DRAWS):
             drawn = plan.draw(self._spec, lambda _, axis: axis.draw(self._random))
             cell = plan.cell_at(self._spec, drawn, self._nodes)
@@ -252,7 +344,7 @@ class Parzen:
                 return cell
         return next(filter(self._is_new, self._rest), None)
 
-    def _asked(self, cell: TrialConfig) -> Trial:
+    def _trial_of(self, cell: TrialConfig) -> Trial:
         """Optuna's trial of a cell that it did not draw."""
         parameters: dict[str, Any] = {}
 
@@ -268,13 +360,15 @@ class Parzen:
             _suggested(trial, name, self._spec.axes[name])
         return trial
 
-    def _verdict(self, ends: Collection[_End]) -> tuple[list[float] | None, TrialState]:
-        """The goals' means over the repeats that have them; of those that were measured alike, the last ones."""
-        last = next((end.made for end in reversed([*ends]) if end.figures), ())
-        measured = [end.figures for end in ends if end.figures and end.made == last]
+    def _verdict(self, config: TrialConfig, ends: Collection[_End]) -> tuple[list[float] | None, TrialState]:
+        """Return the goals' means over the repeats that have them; of those that were measured alike, the last ones."""
+        made = (self._made.get(config.own_code), self._made.get(config.data))
+        now = [end for end in ends if (end.software, end.files) == made]
+        last = next((end.made for end in reversed(now) if end.figures), ())
+        measured = [end.figures for end in now if end.figures and end.made == last]
         if measured:
             return [statistics.fmean(values) for values in zip(*measured, strict=True)], self._states.COMPLETE
-        return None, self._states.PRUNED if any(end.is_finding for end in ends) else self._states.FAIL
+        return None, self._states.PRUNED if any(end.is_finding for end in now) else self._states.FAIL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,15 +377,23 @@ class _End:
 
     is_finding: bool
     figures: tuple[float, ...]  # of the goals; none where one of them is missing
-    made: tuple[str, ...] = ()  # with what software, on what files, and how its ranks sat on nodes
+    made: tuple[str, ...]  # on what hardware, with what software, on what files, and how its ranks sat on nodes
+
+    @property
+    def software(self) -> str:
+        return self.made[1]
+
+    @property
+    def files(self) -> str:
+        return self.made[2]
 
 
-def _end(record: TrialRecord, goals: Sequence[str]) -> _End:
+def _end(record: TrialRecord, goals: Sequence[str], made: Fingerprints) -> _End:
     figures = rows.metrics(record) if record.outcome.status == "completed" else {}
-    values = tuple(figures[goal] for goal in goals if goal in figures)
-    where = rows.where(record)
-    made = where["software"], where["data_files"], where["arrangement"]
-    return _End(record.outcome.status in FINDINGS, values if len(values) == len(goals) else (), made)
+    known = [figures.get(column_of(goal), math.nan) for goal in goals]
+    values = tuple(figure for figure in known if math.isfinite(figure))
+    is_finding = record.outcome.status in FINDINGS
+    return _End(is_finding, values if len(values) == len(goals) else (), (*made, rows.where(record)["arrangement"]))
 
 
 def _sampler(spec: SweepSpec, number: int, candidates: int) -> Any:
@@ -311,7 +413,7 @@ def _sampler(spec: SweepSpec, number: int, candidates: int) -> Any:
 
 
 def _suggested(trial: Trial, name: str, axis: Axis) -> Any:
-    """A point of an axis, as Optuna has it. Numbers are drawn by their rank: a log2 axis is even."""
+    """Return a point of an axis, as Optuna has it. Numbers are drawn by their rank: a log2 axis is even."""
     if isinstance(axis, Uniform):
         suggest = trial.suggest_int if axis.is_whole else trial.suggest_float
         return suggest(name, axis.low, axis.high, log=axis.is_log)
@@ -324,7 +426,8 @@ def _suggested(trial: Trial, name: str, axis: Axis) -> Any:
 
 
 def _parameter(name: str, axis: Axis, at: Any) -> dict[str, Any]:
-    """The other way round; nothing where a point had no effect, or is none of a file that was edited since."""
+    """Return a point as Optuna's parameters; nothing where it had no effect, or is none of a file that was edited
+    since."""
     if isinstance(axis, Uniform):
         return {name: at} if axis.low <= at <= axis.high else {}
     points = axis.points()

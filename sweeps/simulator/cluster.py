@@ -40,19 +40,19 @@ class SimulatedCluster:
 
     @property
     def hardware(self) -> str:
-        """Its fingerprint, that no real node has."""
+        """The fingerprint of its nodes, that no real node has."""
         memory = f"-{self.memory_gib:g}GiB" if self.memory_gib else ""
         return f"simulated:{self.gpu}{memory}"
 
 
-def made(cluster: SimulatedCluster, folders: Iterable[str] = ()) -> dict[str, NodeContents]:
-    """What its nodes are made of, by name; the files in these folders are as made up as they are."""
-    same = NodeContents(cluster.hardware, SIMULATED, dict.fromkeys(folders, SIMULATED))
+def contents(cluster: SimulatedCluster, folders: Iterable[str] = ()) -> dict[str, NodeContents]:
+    """Return what its nodes are made of, by name; the files in these folders are as made up as they are."""
+    same = NodeContents(cluster.hardware, SIMULATED, dict.fromkeys(folders, SIMULATED), SIMULATED)
     return {node.name: same for node in cluster.nodes}
 
 
 def parse(text: str) -> SimulatedCluster:
-    """The cluster of a shape; raises `InputError` with every mistake."""
+    """Return the cluster of a shape; raises `InputError` with every mistake."""
     mistakes: list[Mistake] = []
     given: dict[str, Any] = {}
     for word in text.split(","):
@@ -86,8 +86,8 @@ def parse(text: str) -> SimulatedCluster:
 
 
 def like(nodes: Sequence[Node]) -> SimulatedCluster:
-    """A simulated cluster in place of a real one, to foretell what it will take; of GPUs that no figures are known of,
-    the reference stands for all."""
+    """Return a simulated cluster in place of a real one, to foretell what it will take; of GPUs that no figures are
+    known of, the reference stands for all."""
     kinds = {node.kind.lower() for node in nodes if node.gpus}
     known = [name for name in KINDS if kinds == {name}]
     return SimulatedCluster(nodes=tuple(nodes), gpu=known[0] if known else "v100" if kinds else "none")

@@ -9,11 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from workers.contract.messages import Model
-
 # Of the backward pass that is over, by its FLOPs, and of the parameters whose gradients then exist. Gradients that come
 # close together are one: Horovod fuses those of a cycle.
-APPEARED: dict[Model, tuple[tuple[float, float], ...]] = {
+APPEARED: dict[str, tuple[tuple[float, float], ...]] = {
     "alexnet": ((0.006, 0.067), (0.029, 0.342), (0.082, 0.96), (0.431, 0.984), (1, 1)),
     "googlenet": (
         (0.001, 0.155), (0.028, 0.28), (0.049, 0.38), (0.071, 0.482), (0.151, 0.591), (0.245, 0.7), (0.355, 0.828),
@@ -49,7 +47,7 @@ APPEARED: dict[Model, tuple[tuple[float, float], ...]] = {
 }  # fmt: skip
 
 
-def parts(model: Model) -> list[tuple[float, float]]:
+def parts(model: str) -> list[tuple[float, float]]:
     """When a part of the gradients appears, of the backward pass; and how large it is, of them all."""
     shares = [0.0, *(share for _, share in APPEARED[model])]
     return [
@@ -58,8 +56,8 @@ def parts(model: Model) -> list[tuple[float, float]]:
 
 
 def exposed_ms(reductions: Sequence[tuple[float, float]], backward_ms: float) -> float:
-    """What of reductions outlasts the backward pass. Each has the time at which it may begin and the time that it
-    takes; they run one after the other, in this order."""
+    """Return what of reductions outlasts the backward pass. Each has the time at which it may begin and the time that
+    it takes; they run one after the other, in this order."""
     ends = 0.0
     for begins, takes in reductions:
         ends = max(ends, begins) + takes

@@ -24,6 +24,7 @@ from workers.contract.messages import (
     Status,
     TrialConfig,
     TrialOutcome,
+    report_like,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 ENTRY = "simulated"
 STOPPED = TrialOutcome(status="cancelled", kind="stopped")
 KILLED: tuple[Status, str, str] = ("failed", "killed", "killed by signal 9 (SIGKILL)")
-REMEMBERED = 3  # repeats
+MOST_SHOWN = 10_000  # trials of which it is kept what those before had shown
 A_RANK = 0.5  # of what befalls trials takes one rank; the rest takes a node
 
 
@@ -43,6 +44,9 @@ class Ended:
     outcome: TrialOutcome
     after_s: float
     epochs: tuple[tuple[float, EpochRecord], ...] = ()
+
+
+_shown: dict[tuple[str, SimulatedCluster, tuple[int, ...], int], Known] = {}
 
 
 class SimulatedGroup:
@@ -58,7 +62,13 @@ class SimulatedGroup:
         return []
 
     def start(
-        self, config: TrialConfig, paths: object = None, entry: str = ENTRY, at: float = 0.0, attempt: int = 0
+        self,
+        config: TrialConfig,
+        paths: object = None,
+        entry: str = ENTRY,
+        at: float = 0.0,
+        attempt: int = 0,
+        folder: str = "",
     ) -> None:
         """`at` is the wall clock to pretend; `attempt` counts the ones before that were lost."""
         self._ended = ended(config, self._cluster, self._seats, at, attempt)
@@ -77,11 +87,11 @@ class SimulatedGroup:
         return self._ended.outcome
 
     def has_come_on(self) -> bool:
-        """It leaves no checkpoints."""
+        """Say no: it leaves no checkpoints."""
         return False
 
     def stop(self) -> None:
-        """What has not been told yet never happens."""
+        """Stop it: what has not been told yet never happens."""
         granted = self._ended.outcome.granted
         self._ended = Ended(dataclasses.replace(STOPPED, granted=granted), 0.0)
 
@@ -111,7 +121,8 @@ def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: floa
         outcome = TrialOutcome(status=status, kind=kind, message=message, rank=0, step=0, granted=granted)
         return Ended(outcome, launch_s + trial_time.build_s(config))
 
-    cores = min(node.cpus for node in cluster.nodes if node.name in dict(seats))
+    used = dict(seats)
+    cores = min(node.cpus for node in cluster.nodes if node.name in used)
     trial_nodes = TrialNodes(kind=cluster.kind, ranks=ranks, cores=cores, noise=cluster.noise)
     measuring, fate = _measuring(config, cluster, trial_nodes, at + launch_s, attempt)
     epochs: list[tuple[float, EpochRecord]] = []
@@ -123,7 +134,7 @@ def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: floa
     if fate.random() < cluster.loss:
         lost_s = fate.uniform(launch_s, after_s)
         return Ended(_lost(granted, fate), lost_s, tuple(one for one in passed if one[0] < lost_s))
-    reports = tuple(dataclasses.replace(report, rank=place.rank) for place in granted)
+    reports = tuple(report_like(report, {"rank": place.rank}) for place in granted)
     return Ended(
         TrialOutcome(status="completed", measurement=Measurement(ranks=reports), granted=granted), after_s, passed
     )
@@ -132,18 +143,23 @@ def ended(config: TrialConfig, cluster: SimulatedCluster, seats: Seats, at: floa
 def _measuring(
     config: TrialConfig, cluster: SimulatedCluster, trial_nodes: TrialNodes, entered_at: float, attempt: int
 ) -> tuple[Measuring, random.Random]:
-    """An attempt at a trial, and what decides over it."""
+    """Return an attempt at a trial, and what decides over it."""
     fate = random.Random(f"{cluster.seed} {config.trial} {attempt}")
     return Measuring(config, trial_nodes, entered_at, seed=fate.getrandbits(64)), fate
 
 
 def _earlier(config: TrialConfig, cluster: SimulatedCluster, trial_nodes: TrialNodes) -> Known | None:
-    """What the cell's repeats before this one have shown; the last few suffice."""
-    known = None
-    for repeat in range(max(config.repeat - REMEMBERED, 0), config.repeat):
-        before, _ = _measuring(dataclasses.replace(config, repeat=repeat), cluster, trial_nodes, 0.0, attempt=0)
-        known = before.learnt(known)
-    return known
+    """Return what the cell's repeats before this one have shown: of each one it is worked out once."""
+    if not config.repeat:
+        return None
+    last = dataclasses.replace(config, repeat=config.repeat - 1)
+    asked = config.trial, cluster, trial_nodes.ranks, trial_nodes.cores  # all else of the nodes is the cluster's
+    if asked not in _shown:
+        if len(_shown) == MOST_SHOWN:
+            _shown.clear()
+        before, _ = _measuring(last, cluster, trial_nodes, 0.0, attempt=0)
+        _shown[asked] = before.learnt(_earlier(last, cluster, trial_nodes))
+    return _shown[asked]
 
 
 def _lost(granted: tuple[Granted, ...], fate: random.Random) -> TrialOutcome:

@@ -14,13 +14,13 @@ Finding = tuple[Status, str, str]  # and its kind and message
 
 
 def why(config: TrialConfig, cluster: SimulatedCluster, local: int) -> Finding | None:
-    """What a real rank would say; None where it would train."""
+    """Return what a real rank would say; None where it would train."""
     return _precision(config, cluster) or _memory(config, cluster, local) or _data(config) or _rate(config)
 
 
 def _precision(config: TrialConfig, cluster: SimulatedCluster) -> Finding | None:
     from workers.contract.ranks import Infeasible
-    from workers.frameworks.tensorflow import precision
+    from workers.frameworks import precision
 
     on_gpu = config.device == "gpu"
     native = precision.native_on_gpu(cluster.kind.capability) if on_gpu else precision.native_on_cpu(set())

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 
 from workers.contract import imagenet, schedules
-from workers.contract.messages import Model, TrialConfig
+from workers.contract.messages import TrialConfig
 
-BEST: dict[Model, float] = {
+BEST: dict[str, float] = {
     "alexnet": 0.5682,
     "googlenet": 0.6895,
     "inception_v3": 0.78,
@@ -42,7 +42,7 @@ DIGITS_TRAIN, DIGITS_VALIDATION = 1437, 360
 
 
 def images(config: TrialConfig) -> tuple[int, int]:
-    """To train with and to validate with, an epoch."""
+    """Return the images to train with and to validate with, in an epoch."""
     is_digits = config.data == "digits"
     of_folder = imagenet.TRAIN_IMAGES, imagenet.VALIDATION_IMAGES  # whatever it holds
     return (DIGITS_TRAIN, DIGITS_VALIDATION) if is_digits else of_folder
@@ -67,7 +67,7 @@ def start_loss(config: TrialConfig, step: int) -> float:
 
 
 def rate(config: TrialConfig, epoch: int) -> float:
-    """In force as an epoch ends."""
+    """Return the rate in force as an epoch ends."""
     return schedules.parse(config.lr_schedule).rate(epoch, config.epochs, config.global_batch)
 
 
@@ -80,7 +80,8 @@ def pace(config: TrialConfig) -> float:
 
 
 def rate_ratio(config: TrialConfig) -> float:
-    """The largest rate of SGD's schedule over the best for this batch; other optimisers are taken to be set well."""
+    """Return the largest rate of SGD's schedule over the best for this batch; other optimisers are taken to be set
+    well."""
     if config.optimizer != "sgd":
         return 1.0
     schedule = schedules.parse(config.lr_schedule)

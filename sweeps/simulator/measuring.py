@@ -28,7 +28,8 @@ KNOWN_MIB = 4  # as workers.strategies.ring adds up to see how fast that is
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialNodes:
-    """Where a trial is measured: its kind of node, the ranks and cores of each, and how much its steps scatter."""
+    """The nodes on which a trial is measured: their kind, the ranks and cores of each, and how much its steps
+    scatter."""
 
     kind: Kind
     ranks: tuple[int, ...]
@@ -48,7 +49,7 @@ class Measuring:
         self._build_s = trial_time.build_s(config)
 
     def learnt(self, earlier: Known | None) -> Known:
-        """What is known of its cell's windows behind this trial, where so much was known before."""
+        """Return what is known of its cell's windows behind this trial, where so much was known before."""
         from workers.measure import steady
 
         earlier = earlier or steady.NOTHING
@@ -56,7 +57,7 @@ class Measuring:
         return steady.learnt(earlier, taken, window.warmup_steps)
 
     def throughput(self, earlier: Known | None = None) -> tuple[RankReport, float]:
-        """What each rank reports, and when it has; `earlier` trials of the cell have shown so much."""
+        """Return what each rank reports, and when it has; `earlier` trials of the cell have shown so much."""
         config = self._config
         taken, window = until_enough(config, self._trace(), earlier)
         ended_at = self._entered_at + sum(taken) / 1e3
@@ -77,7 +78,7 @@ class Measuring:
         return report, ended_at + self._apart_s(len(taken), without_ms) + trial_time.REPORT_S
 
     def convergence(self) -> tuple[RankReport, float, list[tuple[float, EpochRecord]]]:
-        """The same, and each epoch with the time at which it was over."""
+        """Return the same, and each epoch with the time at which it was over."""
         config, (train, _) = self._config, learning.images(self._config)
         began_at = clock = self._entered_at + self._build_s
         finished: list[tuple[float, EpochRecord]] = []
@@ -113,7 +114,7 @@ class Measuring:
         return report, clock + trial_time.REPORT_S, finished
 
     def _trace(self) -> list[float]:
-        """As many steps as there may be, in milliseconds; the first builds the step."""
+        """Return as many steps as there may be, in milliseconds; the first builds the step."""
         import numpy as np
 
         n = np.arange(self._config.steps)
@@ -123,8 +124,8 @@ class Measuring:
         return steps.round(4).tolist()  # type: ignore[no-any-return]
 
     def _without(self, steps: int) -> dict[Without, tuple[tuple[float, ...], ...]]:
-        """By rounds, as `workers.workloads.images.step_shares` goes about it."""
-        from workers.workloads.images import step_shares
+        """Return the steps without each part, by rounds, as `workers.measure.step_shares` goes about it."""
+        from workers.measure import step_shares
 
         parts = step_shares.parts(self._config, self._config.gpus) if self._config.explain else []
         counted = step_shares.block(steps, parts)
@@ -139,8 +140,8 @@ class Measuring:
         return {part: tuple(rounds) for part, rounds in found.items()}
 
     def _apart_s(self, steps: int, without_ms: Mapping[Without, tuple[tuple[float, ...], ...]]) -> float:
-        """What looking took, with the steps that don't count."""
-        from workers.workloads.images import step_shares
+        """Return what looking took, with the steps that don't count."""
+        from workers.measure import step_shares
 
         times = [ms for rounds in without_ms.values() for block in rounds for ms in block]
         cost = step_shares.cost(steps, step_shares.parts(self._config, self._config.gpus))
@@ -186,16 +187,16 @@ class Measuring:
 
 
 def until_enough(config: TrialConfig, trace: list[float], earlier: Known | None = None) -> tuple[list[float], Window]:
-    """The steps that a trial takes of these, and its window, as a real trial's `throughput.measure` goes about it."""
-    from workers.measure import steady
-    from workers.workloads.images import throughput
+    """Return the steps that a trial takes of these, and its window, as a real trial's `throughput.measure` goes about
+    it."""
+    from workers.measure import steady, watching
 
     earlier = earlier or steady.NOTHING
     if config.measured_steps:
-        return trace, throughput.windowed(config, trace, False, earlier)
-    rule = throughput.steady_rule(config)
+        return trace, watching.windowed(config, trace, False, earlier)
+    rule = watching.steady_rule(config)
     look = steady.next_look(0, rule, earlier)
     while look < rule.max_steps and steady.decide(trace[:look], rule, earlier).kind != "stop":
         look = steady.next_look(look, rule, earlier)
     taken = trace[: min(look + ASKING, rule.max_steps)]
-    return taken, throughput.windowed(config, taken, look < rule.max_steps, earlier)
+    return taken, watching.windowed(config, taken, look < rule.max_steps, earlier)

@@ -29,7 +29,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sweeps.simulator import gradients
-from workers.contract.messages import IMAGE_SIZES, WITHOUT_JPEGS, Model, Precision, TrialConfig, Without
+from workers.contract.messages import IMAGE_SIZES, WITHOUT_JPEGS, Precision, TrialConfig, Without
 from workers.node import pinning
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -57,7 +57,7 @@ class Network:
     features: int  # inputs of the last layer
 
 
-NETWORKS: dict[Model, Network] = {
+NETWORKS: dict[str, Network] = {
     "alexnet": Network(1.428, 61.10, 0.494, 4096),
     "googlenet": Network(2.997, 6.64, 6.453, 1024),
     "inception_v3": Network(11.43, 23.85, 17.94, 2048),
@@ -75,13 +75,13 @@ TINY = 50_000.0  # images/s; nobody has published it
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Those that are fitted to published figures."""
+    """The numbers that are fitted to published figures."""
 
-    images_per_s: Mapping[Model, float]  # of a V100-SXM2 alone, fp16, batch 128, of the networks that have figures
+    images_per_s: Mapping[str, float]  # of a V100-SXM2 alone, fp16, batch 128, of the networks that have figures
     older: float  # times that a step takes with software older than the reference's
     sync: float  # of a step, for each further rank: the slowest is waited for, and there is one coordinator
 
-    def rate(self, model: Model) -> float:
+    def rate(self, model: str) -> float:
         """Images/s of the reference GPU alone."""
         if model == "tiny":
             return TINY
@@ -89,7 +89,7 @@ class Numbers:
             return self.images_per_s[model]
         return self.images_per_s["resnet50"] * NETWORKS["resnet50"].gflops / NETWORKS[model].gflops
 
-    def density(self, model: Model) -> float:
+    def density(self, model: str) -> float:
         """FLOP/s that a network comes to, of those of the network that comes to most."""
         most = max(NETWORKS[name].gflops * rate for name, rate in self.images_per_s.items())
         return NETWORKS[model].gflops * self.rate(model) / most
@@ -179,7 +179,7 @@ class StepParts:
         return max(self.input_ms, self.compute_ms + self.wait_ms + self.exposed_ms)
 
     def without(self, part: Without) -> float:
-        """A rank that reduces nothing waits for nobody."""
+        """Return the parts without one. A rank that reduces nothing waits for nobody."""
         if part == "compute":
             return self.reduction_ms + self.wait_ms
         gone = {"nothing": (), "input": ("input_ms",), "comm": ("wait_ms", "exposed_ms")}
@@ -188,7 +188,8 @@ class StepParts:
 
 
 def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0, numbers: Numbers = FITTED) -> StepParts:
-    """A step of a trial with so many ranks on each of its nodes, which have so many cores (else the kind's own)."""
+    """Return a step of a trial with so many ranks on each of its nodes, which have so many cores (else the kind's
+    own)."""
     images = config.batch_size * flops(config) / (1e9 * NETWORKS[config.model].gflops)  # of the published size
     image_ms = _image_ms(config, kind, numbers)
     compute_ms = (images + STARTING) * image_ms
@@ -209,7 +210,7 @@ def step(config: TrialConfig, kind: Kind, ranks: Sequence[int], cores: int = 0, 
 
 
 def _image_ms(config: TrialConfig, kind: Kind, numbers: Numbers) -> float:
-    """To train on one image of the published size."""
+    """Return the milliseconds to train on one image of the published size."""
     network = NETWORKS[config.model]
     gain = XLA_GAIN if config.xla else 1.0
     if config.device == "cpu":
@@ -235,7 +236,7 @@ def gradient_bytes(config: TrialConfig) -> float:
 
 
 def reduction_ms(sent: float, config: TrialConfig, kind: Kind, ranks: Sequence[int]) -> float:
-    """Of so many bytes, over a ring of all the ranks."""
+    """Return the milliseconds to reduce so many bytes, over a ring of all the ranks."""
     size = sum(ranks)
     inside, between = (kind.inside_gb_per_s, kind.inside_us), (kind.between_gb_per_s, kind.between_us)
     gb_per_s, us = inside if len(ranks) == 1 else between
@@ -250,14 +251,14 @@ def _input_ms(config: TrialConfig, local: int, cores: int) -> float:
 
 
 def decode_threads(config: TrialConfig, local: int, cores: int) -> int:
-    """Of a node; 0 where nothing is decoded."""
+    """Return the decode threads of a node; 0 where nothing is decoded."""
     if config.data in WITHOUT_JPEGS:
         return 0
     return pinning.decode_threads(config.decode_threads, cores, local)
 
 
 def area(config: TrialConfig) -> float:
-    """Of an image, beside the published size."""
+    """Return the area of an image, beside the published size."""
     return (config.image_size / IMAGE_SIZES[config.model][1]) ** 2
 
 
@@ -268,14 +269,14 @@ def parameters_m(config: TrialConfig) -> float:
 
 
 def flops(config: TrialConfig) -> int:
-    """Of one image's forward pass."""
+    """Return the operations of one image's forward pass."""
     network = NETWORKS[config.model]
     last = 2 * network.features
     return round((1e9 * network.gflops - last * 1000) * area(config) + last * config.classes)
 
 
 def memory_gib(config: TrialConfig) -> float:
-    """That a rank needs, of its GPU or of its host: it grows with every image of the batch."""
+    """Return the memory that a rank needs, of its GPU or of its host: it grows with every image of the batch."""
     is_half = config.precision in ("fp16", "bf16")
     copies = 4 + 4 + 4 * (2 if config.optimizer == "adamw" else 1) + 2 * is_half  # weights, gradients, moments
     weights = 1e6 * parameters_m(config) * copies
@@ -285,5 +286,5 @@ def memory_gib(config: TrialConfig) -> float:
 
 
 def host_memory_gib(config: TrialConfig) -> float:
-    """That a rank holds of its host; one that computes on it holds all there."""
+    """Return the memory that a rank holds of its host; one that computes on it holds all there."""
     return memory_gib(config) if config.device == "cpu" else HOST_GIB

@@ -23,6 +23,9 @@ JUDGING = 3.0  # times as fast as training
 FIRST_LOOKS = 1.05  # of the steps after which a steady trial may stop, until it is looked at and does
 
 
+OF_A_SCRIPT_S = 60.0
+
+
 def build_s(config: TrialConfig) -> float:
     return BUILD_S[config.device] * (XLA_BUILDS if config.xla else 1.0)
 
@@ -36,7 +39,10 @@ def judging_s(config: TrialConfig, step_ms: float) -> float:
 
 
 def expected_s(config: TrialConfig, cluster: SimulatedCluster) -> float:
-    """Of a whole trial, without noise; as if on one node, where the cluster can't hold it."""
+    """Of a whole trial, without noise; as if on one node, where the cluster can't hold it. Of a user's own program
+    nothing is known before it has run."""
+    if config.own_code:
+        return OF_A_SCRIPT_S
     ranks = arrangements.arrangement(config, cluster.nodes) or (config.gpus,)
     step_ms = model.step(config, cluster.kind, ranks, cluster.nodes[0].cpus).step_ms
     around_s = LAUNCH_S[config.device] + build_s(config)
@@ -53,7 +59,7 @@ def expected_s(config: TrialConfig, cluster: SimulatedCluster) -> float:
         window = max(config.min_window, CALM_STEPS) if is_first else config.min_window
         steps = min(steps, round(FIRST_LOOKS * (config.warmup_steps + window)))
     if config.explain:
-        from workers.workloads.images import step_shares
+        from workers.measure import step_shares
 
         steps += step_shares.cost(steps, step_shares.parts(config, config.gpus))
     return around_s + steps * step_ms / 1e3

@@ -24,6 +24,7 @@ from workers.contract import messages
 from workers.contract.messages import TrialConfig
 
 Seats = tuple[tuple[str, int], ...]  # node and ranks there, in the order of the ranks
+Room = tuple[int, int, str]  # the ranks that a node can hold, its place in the cluster, its name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ def idle(nodes: Iterable[Node]) -> dict[str, Node]:
 
 def cores(config: TrialConfig, node: Node) -> int:
     """Return the CPUs that a rank needs there: its GPU's share of the node's, or its own."""
-    return _cores(config.device, config.cores_per_worker, node)
+    return _cores(config.device, config.cores_per_worker, node.cpus, node.gpus)
 
 
 def slots(config: TrialConfig, node: Node) -> int:
@@ -51,23 +52,25 @@ def slots(config: TrialConfig, node: Node) -> int:
 
 def slots_of(device: messages.Device, cores_per_worker: int, node: Node) -> int:
     """Return how many ranks on such a device it can hold."""
-    return _ranks_in(device, _cores(device, cores_per_worker, node), node)
+    return _ranks_in(device, _cores(device, cores_per_worker, node.cpus, node.gpus), node.cpus, node.gpus)
 
 
 def room(config: TrialConfig, node: Node, left: Node) -> int:
     """Return how many it can hold with this much left of it; an exclusive trial shares a node with nobody."""
     if config.isolation == "exclusive" and left != node:
         return 0
-    return _ranks_in(config.device, cores(config, node), left)
+    return _ranks_in(config.device, cores(config, node), left.cpus, left.gpus)
 
 
-def _cores(device: messages.Device, cores_per_worker: int, node: Node) -> int:
-    return max(1, node.cpus // max(1, node.gpus)) if device == "gpu" else cores_per_worker
+@functools.lru_cache(maxsize=4096)  # nodes are many, and alike
+def _cores(device: messages.Device, cores_per_worker: int, cpus: int, gpus: int) -> int:
+    return max(1, cpus // max(1, gpus)) if device == "gpu" else cores_per_worker
 
 
-def _ranks_in(device: messages.Device, cores: int, left: Node) -> int:
-    ranks = left.cpus // cores
-    return min(ranks, left.gpus) if device == "gpu" else ranks
+@functools.lru_cache(maxsize=4096)
+def _ranks_in(device: messages.Device, cores: int, cpus: int, gpus: int) -> int:
+    ranks = cpus // cores
+    return min(ranks, gpus) if device == "gpu" else ranks
 
 
 def arrangement(config: TrialConfig, nodes: Iterable[Node]) -> tuple[int, ...]:
@@ -106,18 +109,32 @@ def place(
     config: TrialConfig, nodes: Sequence[Node], free: Mapping[str, Node], avoid: Collection[str] = ()
 ) -> Seats | None:
     """Choose seats in what is free, on the nodes with the least room that suffices; None if there are none now."""
-    rooms = sorted(
-        (room(config, node, free[node.name]), place)
+    return seats(arrangement(config, nodes), rooms(config, nodes, free, avoid))
+
+
+def rooms(
+    config: TrialConfig, nodes: Sequence[Node], free: Mapping[str, Node], avoid: Collection[str] = ()
+) -> list[Room]:
+    """Return how many ranks each node can hold now, the least first."""
+    return sorted(
+        (room(config, node, free[node.name]), place, node.name)
         for place, node in enumerate(nodes)
         if node.name in free and node.name not in avoid
     )
-    seats = []
-    for ranks in arrangement(config, nodes):
-        tightest = bisect_left(rooms, (ranks, -1))
-        if tightest == len(rooms):
+
+
+def seats(ranks: Sequence[int], rooms: Sequence[Room]) -> Seats | None:
+    """Choose them for so many ranks on each node, the fullest first, where there is the least room that suffices."""
+    if not ranks or len(rooms) - bisect_left(rooms, (ranks[-1], -1)) < len(ranks):
+        return None
+    left, chosen = list(rooms), []
+    for held in ranks:
+        tightest = bisect_left(left, (held, -1))
+        if tightest == len(left):
             return None
-        seats.append((nodes[rooms.pop(tightest)[1]].name, ranks))
-    return tuple(seats) or None
+        _, _, name = left.pop(tightest)
+        chosen.append((name, held))
+    return tuple(chosen)
 
 
 def taken(config: TrialConfig, seats: Seats, nodes: Mapping[str, Node]) -> dict[str, tuple[int, int]]:
@@ -129,7 +146,8 @@ def taken(config: TrialConfig, seats: Seats, nodes: Mapping[str, Node]) -> dict[
 
 
 def bundles(config: TrialConfig, seats: Seats, nodes: Iterable[Node]) -> list[dict[str, float]]:
-    """A trial's placement group: a bundle a node, in the order of the seats, with all that nobody else has meanwhile.
+    """Return a trial's placement group: a bundle a node, in the order of the seats, with all that nobody else has
+    meanwhile.
 
     Gangs that exclude others on the same nodes have the same group, whatever their ranks: one takes over from another.
     """

@@ -12,16 +12,16 @@ from typing import Any
 from sweeps.errors import Mistake
 from sweeps.spec import expression
 from sweeps.spec.expression import Expression, ExpressionError
-from sweeps.spec.keys import SweepSpec
+from sweeps.spec.keys import OWN, SweepSpec, as_written
 from sweeps.spec.space import Uniform
 
 NO_DEFAULT = ("model", "batch_size", "global_batch", "gpus")  # always given: none may have a condition
 MOST_TRIED = 2000  # points at which a condition is tried before anything starts
 
 
-def known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a condition may refer to, as far as it is decided: a batch is that of a rank and of all ranks."""
-    found = dict(values)
+def referable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a condition may refer to, as far as it is decided: a batch is that of a rank and of all ranks."""
+    found = {as_written(name): value for name, value in values.items()}
     if "gpus" in values and "batch_size" in values:
         found["global_batch"] = values["batch_size"] * values["gpus"]
     elif "gpus" in values and "global_batch" in values:
@@ -30,15 +30,15 @@ def known(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key(axis: str) -> str:
-    """Where the file says it."""
-    return axis if axis in ("model", "data") else f"space.{axis}"
+    """Return where the file says it."""
+    return axis if axis in ("model", "data") else f"space.{as_written(axis)}"
 
 
 def unreadable(spec: SweepSpec) -> Iterator[Mistake]:
     """Conditions that are none, on what is not there, on themselves, or that come back to themselves."""
     found = []
     for name, axis in spec.axes.items():
-        if axis.when and name in NO_DEFAULT:
+        if axis.when and (name in NO_DEFAULT or name.startswith(OWN)):
             rule = "has no default and can't have a condition; `where` leaves cells out"
             found.append(Mistake(f"{key(name)}.when", rule, axis.when))
         elif axis.when:
@@ -55,7 +55,7 @@ def unreadable(spec: SweepSpec) -> Iterator[Mistake]:
 
 
 def _constraints(spec: SweepSpec) -> list[tuple[str, str]]:
-    """Where the file says each of `where`, and what it says."""
+    """Return where the file says each of `where`, and what it says."""
     return [(f"where[{n}]" if len(spec.where) > 1 else "where", text) for n, text in enumerate(spec.where)]
 
 
@@ -74,7 +74,7 @@ def untenable(spec: SweepSpec) -> Iterator[Mistake]:
     except (ExpressionError, graphlib.CycleError):
         return
     for name, made in spec.conditions.items():
-        if name not in NO_DEFAULT:
+        if name not in NO_DEFAULT and not name.startswith(OWN):
             yield from _tried(f"{key(name)}.when", made, spec)
     for (at, _), made in zip(_constraints(spec), spec.constraints, strict=True):
         yield from _tried(at, made, spec)
@@ -87,7 +87,7 @@ def _tried(at: str, made: Expression, spec: SweepSpec) -> Iterator[Mistake]:
     some = (tuple(map(drawn.choice, points.values())) for _ in range(MOST_TRIED))
     try:
         combinations = itertools.product(*points.values()) if is_all else some
-        held = [made.holds(known(dict(zip(points, values, strict=True)))) for values in combinations]
+        held = [made.holds(referable(dict(zip(points, values, strict=True)))) for values in combinations]
     except ExpressionError as error:
         yield Mistake(at, error.rule, error.got, error.pointer)
         return
@@ -96,8 +96,8 @@ def _tried(at: str, made: Expression, spec: SweepSpec) -> Iterator[Mistake]:
 
 
 def _points_of(spec: SweepSpec, made: Expression) -> dict[str, list[Any]]:
-    """The axes that a condition refers to, with their points; of continuous ones some."""
-    names = [name for name in spec.axes if name in made.names]
+    """Return the axes that a condition refers to, with their points; of continuous ones some."""
+    names = [name for name in spec.axes if as_written(name) in made.names]
     if made.names & {"batch_size", "global_batch"}:
         names = [*dict.fromkeys([*names, "batch_size" if spec.space.batch_size else "global_batch", "gpus"])]
     return {name: _points(spec, name) for name in names}

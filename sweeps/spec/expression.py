@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from workers.contract.rule import RuleError
 from workers.contract.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -64,12 +65,12 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int]] = {  # the fewest and 
 Step = Callable[[Mapping[str, Any]], Any]
 
 
-class ExpressionError(ValueError):
+class ExpressionError(RuleError):
     """A condition that can't be, or that can't be told for some values: the rule, what stands there, and where."""
 
     def __init__(self, rule: str, got: object, text: str, column: int) -> None:
-        super().__init__(f"{rule}, but got {got}")
-        self.rule, self.got, self.text, self.column = rule, got, text, column
+        super().__init__(rule, got)
+        self.text, self.column = text, column
 
     @property
     def pointer(self) -> str:
@@ -87,11 +88,11 @@ class Expression:
     _step: Step = dataclasses.field(repr=False, compare=False)
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """What it comes to; None where that is unknown."""
+        """Return what it comes to; None where that is unknown."""
         return self._step(values)
 
     def truth(self, values: Mapping[str, Any]) -> bool | None:
-        """Does it hold? None where that is unknown."""
+        """Say whether it holds; None where that is unknown."""
         found = self._step(values)
         if found is None or isinstance(found, bool):
             return found
@@ -101,7 +102,8 @@ class Expression:
         return bool(self.truth(values))
 
     def rows(self, frame: pd.DataFrame) -> pd.Series:
-        """For each row of a table whose columns are the names: does it hold? Raises where it makes sense for none."""
+        """Say for each row of a table whose columns are the names whether it holds. Raises where it makes sense for
+        none."""
         import pandas as pd
 
         columns = {name: frame[name].astype(object).where(frame[name].notna(), None) for name in sorted(self.names)}
@@ -125,7 +127,7 @@ class Expression:
 
 
 def parse(text: str, names: Collection[str]) -> Expression:
-    """The expression in a text; raises `ExpressionError`. `names` are those that it may refer to."""
+    """Return the expression in a text; raises `ExpressionError`. `names` are those that it may refer to."""
     text = re.sub(r"\s*[\r\n]\s*", " ", text.strip())
     if len(text) > LONGEST:
         raise ExpressionError(f"must be at most {LONGEST} characters", len(text), text, LONGEST)
@@ -135,7 +137,7 @@ def parse(text: str, names: Collection[str]) -> Expression:
 
 
 def condition(text: str, names: Collection[str]) -> Expression:
-    """As `parse`, of a text that must be true or false rather than a number."""
+    """Return the expression, as `parse` does, of a text that must be true or false rather than a number."""
     made = parse(text, names)
     reader = _Reader(made.text, names)
     reader.require_condition(reader.tree(), "", 0)
@@ -143,7 +145,7 @@ def condition(text: str, names: Collection[str]) -> Expression:
 
 
 class _Reader:
-    """From a text to the function that computes it."""
+    """A reader from a text to the function that computes it."""
 
     def __init__(self, text: str, names: Collection[str]) -> None:
         self._text = text
@@ -222,7 +224,7 @@ class _Reader:
         raise self._error(node, f"must be a known name{hint}")
 
     def _number(self, node: ast.expr, depth: int) -> Step:
-        """A step whose value is a number, or unknown."""
+        """Return a step whose value is a number, or unknown."""
         inner = self.step(node, depth + 1)
 
         def number(values: Mapping[str, Any]) -> Any:
@@ -234,7 +236,7 @@ class _Reader:
         return number
 
     def _condition(self, node: ast.expr, depth: int) -> Callable[[Mapping[str, Any]], bool | None]:
-        """A step whose value is true or false, or unknown."""
+        """Return a step whose value is true or false, or unknown."""
         inner = self.step(node, depth + 1)
 
         def holds(values: Mapping[str, Any]) -> bool | None:
@@ -382,7 +384,7 @@ def _as_asked(found: bool | None, is_asked: bool) -> bool | None:
 
 
 def _as_number(value: Any) -> Any:
-    """None where it is none."""
+    """Return a value as a number; None where it is none."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     try:
@@ -393,11 +395,11 @@ def _as_number(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a table as Python's own; what is missing as None."""
+    """Return a value of a table as Python's own; what is missing as None."""
     own = value.item() if hasattr(value, "item") else value
     return None if isinstance(own, float) and math.isnan(own) else own
 
 
 def _written(value: Any) -> str:
-    """A value as a condition would write it."""
+    """Return a value as a condition would write it."""
     return ("off", "on")[value] if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

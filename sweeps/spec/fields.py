@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PlainValidator, TypeAdapter, WithJsonSchema
@@ -11,9 +12,14 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from sweeps.spec import expression, space
 from workers.contract import messages, schedules
+from workers.contract.rule import RuleError
 
 MOST_GPUS = messages.MOST_RANKS
 MOST_THREADS = 1024
+MOST_STEPS = 1_000_000
+REPORTED_GOAL = re.compile(r"(min|max) [A-Za-z][A-Za-z0-9_]*")  # a figure that a script reports
+BOUND = re.compile(r"([<>]=)\s*([-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?)")  # of a figure that a script is to come to
+NETWORKS: tuple[str, ...] = get_args(messages.Model)
 
 Goal = Literal["images_per_s", "gpu_hours_per_epoch", "top1", "hours_to_target"]
 
@@ -31,7 +37,7 @@ class AxisOf:
             try:
                 made = space.axis(raw, kind)
             except space.AxisError as error:
-                raise _said(error.rule, error.got) from None
+                raise _mistake(error.rule, error.got) from None
             points = check(made.points())
             if isinstance(made, space.Uniform):
                 return dataclasses.replace(made, low=points[0], high=points[1])
@@ -50,13 +56,13 @@ class AxisOf:
 
 
 def _kind(point: dict[str, Any]) -> space.Kind:
-    """What numbers a point may be, by its JSON schema."""
+    """Return what numbers a point may be, by its JSON schema."""
     types = [form.get("type") for form in (point, *point.get("anyOf", ()))]
     return "whole" if "integer" in types else "real" if "number" in types else "other"
 
 
 def _intervals(kind: space.Kind) -> dict[str, Any]:
-    """The forms of an axis that name two ends, by what its points are."""
+    """Return the forms of an axis that name two ends, by what its points are."""
     names = {"whole": tuple(space.FORMS), "real": space.DRAWN, "other": ()}[kind]
     number = {"type": "integer" if kind == "whole" else "number"}
     return {
@@ -64,6 +70,22 @@ def _intervals(kind: space.Kind) -> dict[str, Any]:
         for name, (fewest, most) in space.FORMS.items()
         if name in names
     }
+
+
+def _own_axis(raw: Any) -> space.Axis:
+    """Return an axis of a user's own code: whatever a command line can hold."""
+    forms = raw.values() if isinstance(raw, dict) else ()
+    has_reals = any(isinstance(bound, float) for form in forms if isinstance(form, list) for bound in form)
+    try:
+        made = space.axis(raw, "real" if has_reals else "whole")
+    except space.AxisError as error:
+        raise _mistake(error.rule, error.got) from None
+    for point in made.points():
+        if not isinstance(point, (str, int, float)) or "\0" in str(point):
+            raise _mistake("must hold text, numbers, on or off", point)
+        if isinstance(point, float) and not math.isfinite(point):
+            raise _mistake("must be a finite number", point)
+    return space.Choice(tuple(made.points())) if isinstance(made, (space.Log2, space.Range)) else made
 
 
 class Short:
@@ -86,17 +108,17 @@ class Short:
         return {"anyOf": [{"enum": short["enum"]}, section]}
 
 
-def _said(rule: str, got: object) -> PydanticCustomError:
+def _mistake(rule: str, got: object) -> PydanticCustomError:
     return PydanticCustomError("said", "{rule}", {"rule": rule, "got": got})
 
 
 def _auto_or(low: int, high: int) -> Any:
-    """The type of a whole number that may be left to us."""
+    """Return the type of a whole number that may be left to us."""
 
     def check(raw: Any) -> int | str:
         if raw == "auto" or (type(raw) is int and low <= raw <= high):
             return raw  # type: ignore[no-any-return]
-        raise _said(f"must be auto or a whole number from {low} to {high}", raw)
+        raise _mistake(f"must be auto or a whole number from {low} to {high}", raw)
 
     number = {"type": "integer", "minimum": low, "maximum": high}
     return PlainValidator(check), WithJsonSchema({"anyOf": [{"const": "auto"}, number]})
@@ -104,16 +126,16 @@ def _auto_or(low: int, high: int) -> Any:
 
 def _schedule(raw: Any) -> str:
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
-        raise _said('must be a schedule such as "0.4;10;0.04" or "cosine: 0.4 warmup=5"', raw)
+        raise _mistake('must be a schedule such as "0.4;10;0.04" or "cosine: 0.4 warmup=5"', raw)
     try:
         return str(schedules.parse(str(raw)))
-    except schedules.ScheduleError as error:
-        raise _said(error.rule, error.got) from None
+    except RuleError as error:
+        raise _mistake(error.rule, error.got) from None
 
 
 def _variable(raw: Any) -> str:
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)) or "\0" in str(raw):
-        raise _said('must be text or a number; on and off are written "on" and "off", or 1 and 0', raw)
+        raise _mistake('must be text or a number; on and off are written "on" and "off", or 1 and 0', raw)
     return str(raw)
 
 
@@ -121,7 +143,7 @@ def _variables(raw: Any) -> tuple[str, ...]:
     """One name, or a list of them."""
     names = [raw] if isinstance(raw, str) else [*raw] if isinstance(raw, tuple) else raw
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
-        raise _said("must be names of variables, each once, such as [HF_TOKEN]", raw)
+        raise _mistake("must be names of variables, each once, such as [HF_TOKEN]", raw)
     return tuple(names)
 
 
@@ -133,13 +155,19 @@ def _percent(raw: Any) -> float:
     except (TypeError, ValueError):
         share = math.nan
     if isinstance(raw, bool) or not 0 < share < 1:
-        raise _said("must be more than 0% and less than 100%, such as 1%", raw)
+        raise _mistake("must be more than 0% and less than 100%, such as 1%", raw)
     return share
 
 
 def _folder(raw: Any) -> str:
     if not isinstance(raw, str) or not raw or "\0" in raw:
-        raise _said("must be synthetic, digits or a folder", raw)
+        raise _mistake("must be synthetic, digits, a folder, or MODULE:FUNCTION of your own", raw)
+    return raw
+
+
+def _network(raw: Any) -> str:
+    if not isinstance(raw, str) or not (raw in NETWORKS or messages.is_own(raw)):
+        raise _mistake(f"must be one of {', '.join(NETWORKS)}, or MODULE:FUNCTION of your own", raw)
     return raw
 
 
@@ -148,23 +176,37 @@ def _placement(raw: Any) -> str:
         return str(raw)
     text = str(raw).lower().replace("×", "x")
     if isinstance(raw, bool) or not messages.nodes_by_ranks(text):
-        raise _said(f"must be pack, spread or nodes × ranks on each, such as 2x4, at most {MOST_GPUS} in all", raw)
+        raise _mistake(f"must be pack, spread or nodes × ranks on each, such as 2x4, at most {MOST_GPUS} in all", raw)
     return text
 
 
 def _conditions(raw: Any) -> tuple[str, ...]:
     texts = [raw] if isinstance(raw, str) else raw
     if not isinstance(texts, (list, tuple)) or any(not isinstance(text, str) or not text.strip() for text in texts):
-        raise _said(f"must be a condition such as {expression.EXAMPLE}, or a list of them", raw)
+        raise _mistake(f"must be a condition such as {expression.EXAMPLE}, or a list of them", raw)
     return tuple(texts)
 
 
-def _goals(raw: Any) -> tuple[Goal, ...]:
+def _goals(raw: Any) -> tuple[str, ...]:
     known = get_args(Goal)
     goals = raw if isinstance(raw, (list, tuple)) else [raw]
-    if not 1 <= len(goals) <= 2 or any(goal not in known for goal in goals) or len(set(goals)) < len(goals):
-        raise _said(f"must be one or two of {', '.join(known)}", raw)
+    is_sound = all(isinstance(goal, str) and (goal in known or REPORTED_GOAL.fullmatch(goal)) for goal in goals)
+    if not 1 <= len(goals) <= 2 or not is_sound or len(set(goals)) < len(goals):
+        raise _mistake(f"must be one or two of {', '.join(known)}, or of `run` `min NAME` or `max NAME`", raw)
     return tuple(goals)
+
+
+def _lengths(raw: Any) -> tuple[int, ...]:
+    is_pair = isinstance(raw, (list, tuple)) and len(raw) == 2 and all(type(steps) is int for steps in raw)
+    if not is_pair or not 1 <= raw[0] < raw[1] <= MOST_STEPS:
+        raise _mistake(f"must be two whole numbers from 1 to {MOST_STEPS:,}, the smaller one first", raw)
+    return tuple(raw)
+
+
+def _bound(raw: Any) -> str:
+    if not isinstance(raw, str) or not (found := BOUND.fullmatch(raw.strip())):
+        raise _mistake("must be `<=` or `>=` and a number, such as <= 0.5", raw)
+    return f"{found[1]} {float(found[2]):g}"
 
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -184,11 +226,23 @@ PlacementPoint = Annotated[
 ]
 ONE_OR_MORE: list[dict[str, Any]] = [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
 Variables = Annotated[tuple[str, ...], PlainValidator(_variables), WithJsonSchema({"anyOf": ONE_OR_MORE})]
+OwnAxis = Annotated[space.Axis, PlainValidator(_own_axis), WithJsonSchema({})]
+Bound = Annotated[str, PlainValidator(_bound), WithJsonSchema({"type": "string", "pattern": "^ *[<>]="})]
 Conditions = Annotated[tuple[str, ...], PlainValidator(_conditions), WithJsonSchema({"anyOf": ONE_OR_MORE})]
-GOAL: dict[str, Any] = {"enum": [*get_args(Goal)]}
+GOAL: dict[str, Any] = {"anyOf": [{"enum": [*get_args(Goal)]}, {"type": "string", "pattern": "^(min|max) [A-Za-z]"}]}
+Lengths = Annotated[
+    tuple[int, ...],
+    PlainValidator(_lengths),
+    WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2}),
+]
 Goals = Annotated[
-    tuple[Goal, ...],
+    tuple[str, ...],
     PlainValidator(_goals),
     WithJsonSchema({"anyOf": [GOAL, {"type": "array", "items": GOAL, "minItems": 1, "maxItems": 2}]}),
+]
+Network = Annotated[
+    str,
+    PlainValidator(_network),
+    WithJsonSchema({"anyOf": [{"enum": [*NETWORKS]}, {"type": "string", "pattern": f"^{messages.OWN_FUNCTION}$"}]}),
 ]
 Data = Annotated[str, PlainValidator(_folder), WithJsonSchema({"type": "string", "minLength": 1})]

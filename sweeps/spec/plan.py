@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeps.errors import InputError, Mistake
-from sweeps.spec import arrangements, conditions
+from sweeps.spec import arrangements, conditions, program
 from sweeps.spec.arrangements import Node
 from sweeps.spec.expression import ExpressionError
-from sweeps.spec.keys import MOST_TRIALS, SweepSpec
+from sweeps.spec.keys import MOST_TRIALS, OWN, SweepSpec, as_written
 from sweeps.spec.rules import DIGITS_CLASSES, NEEDED_BY, OF_REDUCTION
 from sweeps.spec.space import Axis, Uniform, shown
 from sweeps.text.sparkline import sparkline
 from workers.contract import imagenet, messages, schedules
-from workers.contract.messages import IMAGE_SIZES, WITHOUT_JPEGS, TrialConfig, nodes_by_ranks
+from workers.contract.messages import IMAGE_SIZES, TrialConfig, has_jpegs, nodes_by_ranks
 
 MOST_POINTS = 300_000  # of a grid, those that it leaves out among them
 MOST_LOOKED_AT = 20_000  # to draw some of them
@@ -32,6 +32,7 @@ VAIN_DRAWS = 5000  # until there seems to be no other cell
 FEWEST_WARMUP = 10
 NAMED = ("batch_size", "global_batch", "gpus", "precision", "decode_threads")  # in every trial's name
 DIGITS_SIZE = 32
+OF_OWN_NETWORK = (32, 224)  # sides of images: where the file does not say, as most networks were published with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Plan:
         return {trial.cell: trial for trial in sorted(self.trials, key=self._place) if trial.repeat == 0}
 
     def _place(self, trial: TrialConfig) -> list[float]:
-        """Of a cell in the file's order, which a reader expects."""
+        """Return the place of a cell in the file's order, which a reader expects."""
         return [rank(axis, value(trial, name)) for name, axis in self.spec.axes.items()]
 
     @property
@@ -72,7 +73,7 @@ def is_varied(axis: Axis) -> bool:
 
 
 def rank(axis: Axis, at: Any) -> float:
-    """Where a value stands on its axis."""
+    """Return where a value stands on its axis."""
     if isinstance(axis, Uniform):
         return float(at)
     points = axis.points()
@@ -98,7 +99,7 @@ def plan(spec: SweepSpec, place: str = "plan", nodes: Sequence[Node] = ()) -> Pl
 def _chosen(
     spec: SweepSpec, left_out: collections.Counter[str], place: str, nodes: Sequence[Node]
 ) -> list[TrialConfig]:
-    """The cells that are planned; of a search that proposes its own, some that there are."""
+    """Return the cells that are planned; of a search that proposes its own, some that there are."""
     method, trials = spec.search.method, spec.search.trials
     if method in ("random", "tpe") and not is_enumerable(spec):
         return list(sample(spec, 1 if method == "tpe" else trials or 1, nodes))
@@ -135,7 +136,7 @@ def grid(spec: SweepSpec, nodes: Sequence[Node] = ()) -> Iterator[TrialConfig]:
 
 
 def _enumerated(spec: SweepSpec, left_out: collections.Counter[str], nodes: Sequence[Node]) -> Iterator[TrialConfig]:
-    """The cells of the grid; counts those that are none, by the reason."""
+    """Yield the cells of the grid; counts those that are none, by the reason."""
     axes, arranged = spec.axes, _arranging(spec, nodes)
     found: set[tuple[Any, ...]] = set()
     reasons: dict[tuple[Any, ...], str] = {}
@@ -171,7 +172,8 @@ def sample(spec: SweepSpec, count: int, nodes: Sequence[Node] = ()) -> Iterator[
 
 
 def draw(spec: SweepSpec, pick: Callable[[str, Axis], Any]) -> dict[str, Any]:
-    """A point as `pick` chooses it; it is only asked about axes whose condition holds at what it chose before."""
+    """Return a point as `pick` chooses it; it is only asked about axes whose condition holds at what it chose
+    before."""
     values: dict[str, Any] = {}
     for name in spec.order:
         axis = spec.axes[name]
@@ -180,7 +182,7 @@ def draw(spec: SweepSpec, pick: Callable[[str, Axis], Any]) -> dict[str, Any]:
 
 
 def settled(spec: SweepSpec, point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point whose axes keep their default where their condition does not hold."""
+    """Return a point whose axes keep their default where their condition does not hold."""
     at = draw(spec, lambda name, _: point[name])
     return {name: at[name] for name in spec.axes}
 
@@ -190,14 +192,14 @@ def _applies(spec: SweepSpec, axis: str, values: Mapping[str, Any]) -> bool:
     if condition is None:
         return True
     try:
-        return condition.holds(conditions.known(values))
+        return condition.holds(conditions.referable(values))
     except ExpressionError:  # told by the rules, where it is so everywhere
         return False
 
 
 def cell_at(spec: SweepSpec, point: Mapping[str, Any], nodes: Sequence[Node] = ()) -> TrialConfig | str:
-    """The cell at a point, a value for each axis that applies there; or why there is none. Where another placement
-    that comes first is the same on these nodes, it is that one's cell."""
+    """Return the cell at a point, a value for each axis that applies there; or why there is none. Where another
+    placement that comes first is the same on these nodes, it is that one's cell."""
     arranged, values = _arranging(spec, nodes), settled(spec, point)
     made = _cell(spec, values, arranged)
     return made if isinstance(made, str) else _twin(spec, values, made, arranged) or made
@@ -207,13 +209,14 @@ Arranged = Callable[[int, str], tuple[int, ...]]  # ranks and placement, to rank
 
 
 def _arranging(spec: SweepSpec, nodes: Sequence[Node]) -> Arranged:
-    """What placements come to on these nodes; nothing where there are none."""
+    """Return what placements come to on these nodes; nothing where there are none."""
     slots = tuple(arrangements.slots_of(spec.device, spec.cores_per_worker, node) for node in nodes)
     return lambda ranks, placement: arrangements.arranged(ranks, placement, slots) if slots else ()
 
 
 def _twin(spec: SweepSpec, values: Mapping[str, Any], cell: TrialConfig, arranged: Arranged) -> TrialConfig | None:
-    """The cell that differs from this one in the name of its placement alone, with one that the file names before."""
+    """Return the cell that differs from this one in the name of its placement alone, with one that the file names
+    before."""
     if not cell.arrangement:
         return None
     for placement in itertools.takewhile(lambda one: one != cell.placement, spec.axes["placement"].points()):
@@ -225,7 +228,7 @@ def _twin(spec: SweepSpec, values: Mapping[str, Any], cell: TrialConfig, arrange
 
 
 def places_alike(planned: Plan, gpus: int, placement: str) -> list[str]:
-    """The file's placements that come to the same as this one on the plan's nodes, itself among them."""
+    """Return the file's placements that come to the same as this one on the plan's nodes, itself among them."""
     arranged = _arranging(planned.spec, planned.nodes)
     found = arranged(gpus, placement)
     points = planned.spec.axes["placement"].points()
@@ -239,7 +242,7 @@ def _cell(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> Tri
     form = nodes_by_ranks(values["placement"])
     if form and form[0] * form[1] != gpus:
         return "placement is for another number of gpus"
-    known = conditions.known(values)
+    known = conditions.referable(values)
     for constraint in spec.constraints:
         try:
             if not constraint.holds(known):
@@ -250,11 +253,22 @@ def _cell(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> Tri
 
 
 def ladders(spec: SweepSpec, nodes: Sequence[Node] = ()) -> list[list[TrialConfig]]:
-    """The cells that differ in nothing but batch_size, from the smallest to the largest."""
+    """Return the cells that differ in nothing but the axis of a frontier, which is batch_size where the file names no
+    other, from its smallest value to its largest."""
+    axis = spec.frontier_axis
     rows: dict[str, list[TrialConfig]] = {}
     for cell in grid(spec, nodes):
-        rows.setdefault(dataclasses.replace(cell, batch_size=0).cell, []).append(cell)
-    return [sorted(row, key=lambda cell: cell.batch_size) for row in rows.values()]
+        rows.setdefault(_but_for(cell, axis).cell, []).append(cell)
+    return [sorted(row, key=lambda cell: value(cell, axis)) for row in rows.values()]
+
+
+def _but_for(cell: TrialConfig, axis: str) -> TrialConfig:
+    """Return a cell without what it has of an axis: the items of a program's step go with it."""
+    if axis == "batch_size":
+        cell = dataclasses.replace(cell, batch_size=0)
+    else:
+        cell = dataclasses.replace(cell, own={name: at for name, at in cell.own.items() if f"{OWN}{name}" != axis})
+    return dataclasses.replace(cell, script=dataclasses.replace(cell.script, items=0)) if cell.script else cell
 
 
 def repeats_of(spec: SweepSpec, cell: TrialConfig) -> list[TrialConfig]:
@@ -263,7 +277,7 @@ def repeats_of(spec: SweepSpec, cell: TrialConfig) -> list[TrialConfig]:
 
 def summary(planned: Plan) -> str:
     """`16 cells × 3 repeats = 48 trials: batch_size 32, 128 × gpus 1, 2`; then what was left out."""
-    axes = " × ".join(f"{name} {axis}" for name, axis in planned.axes.items())
+    axes = " × ".join(f"{as_written(name)} {axis}" for name, axis in planned.axes.items())
     counted = f"{_counted(planned)}: {axes}" if axes else _counted(planned)
     return f"{counted}\n{left_out(planned)}" if planned.left_out else counted
 
@@ -276,8 +290,8 @@ def left_out(planned: Plan) -> str:
 def _counted(planned: Plan) -> str:
     search, repeats = planned.spec.search, planned.spec.repeats
     if search.method == "frontier":
-        rows = len(ladders(planned.spec, planned.nodes))
-        return f"the largest batch_size of {rows} by bisection, at most {planned.most} trials"
+        rows, axis = len(ladders(planned.spec, planned.nodes)), as_written(planned.spec.frontier_axis)
+        return f"the largest {axis} of {rows} by bisection, at most {planned.most} trials"
     cells = planned.most // repeats
     count = f"{cells} cells × {repeats} repeats = {planned.most} trials"
     if search.method == "tpe":
@@ -294,7 +308,7 @@ def _by_reason(left_out: Mapping[str, int]) -> str:
 def schedules_drawn(planned: Plan) -> list[str]:
     """Each learning-rate schedule over the run as a line of blocks, for every global batch that changes it."""
     epochs = planned.spec.epochs
-    if not epochs:
+    if not epochs or planned.spec.run:  # a program's own rate is its own affair
         return []
     drawn: dict[tuple[str, str], None] = {}
     for trial in planned.cells.values():
@@ -306,53 +320,67 @@ def schedules_drawn(planned: Plan) -> list[str]:
 
 
 def value(trial: TrialConfig, axis: str) -> Any:
-    """Where a trial stands on an axis."""
-    section, _, variable = axis.partition(".")
-    return trial.env.get(variable, "") if section == "env" else getattr(trial, axis)
+    """Return where a trial stands on an axis."""
+    section, _, name = axis.partition(".")
+    of = {"env": trial.env, "own": trial.own}.get(section)
+    return getattr(trial, axis) if of is None else of.get(name, "")
 
 
 def namer(spec: SweepSpec) -> Callable[[TrialConfig], str]:
-    """Gives trials short telling names: what every study looks at, and whatever else varies in this one."""
+    """Return what gives trials short telling names: what every study looks at, and whatever else varies in this one."""
     varied = [name for name, axis in spec.axes.items() if name not in NAMED and is_varied(axis)]
-    has_threads = any(data not in WITHOUT_JPEGS for data in spec.data.points())
-    return lambda trial: _name(trial, varied, has_threads)
+    has_threads = any(has_jpegs(data) for data in spec.data.points())
+    has_batch = not spec.run or spec.space.batch_size is not None or spec.space.global_batch is not None
+    return lambda trial: _name(trial, varied, has_threads, has_batch)
 
 
-def _name(trial: TrialConfig, varied: Sequence[str], has_threads: bool) -> str:
-    words = [f"b{trial.batch_size}", f"×{trial.gpus}", trial.precision]
+def _name(trial: TrialConfig, varied: Sequence[str], has_threads: bool, has_batch: bool) -> str:
+    words = [f"b{trial.batch_size}"] if has_batch else []
+    words.append(f"×{trial.gpus}")
+    if not trial.script:
+        words.append(trial.precision)
     if has_threads:
         words.append(f"t{trial.decode_threads}")
     for axis in varied:
         at = value(trial, axis)
-        words.append(f"{axis}={shown(at)}" if isinstance(at, (bool, int, float)) else str(at) or f"no {axis[4:]}")
+        is_own = axis.startswith(OWN) and at != ""
+        text = f"{as_written(axis)}={shown(at)}" if is_own or isinstance(at, (bool, int, float)) else str(at)
+        words.append(text or f"no {axis[4:]}")
     return " ".join(words)
 
 
 def _in_effect(spec: SweepSpec, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What would have no effect at a point is set as if nobody had asked for it."""
+    """Set what would have no effect at a point as if nobody had asked for it."""
     made = dict(values)
     for axis, needed in NEEDED_BY.items():
         if made["optimizer"] != needed:
             made[axis] = spec.default(axis)
-    if made["data"] in WITHOUT_JPEGS:
+    if not has_jpegs(made["data"]):
         made["decode_threads"], made["cache"] = "auto", "any"
     if made["gpus"] == 1 and made["placement"] in ("spread", "1x1"):
         made["placement"] = "pack"
     if made["gpus"] == 1:  # nothing is reduced
         made |= {axis: spec.default(axis) for axis in OF_REDUCTION}
+    if not (spec.run or messages.is_own(made["model"]) or messages.is_own(made["data"])):  # nobody is told of them
+        made |= {axis: None for axis in made if axis.startswith(OWN)}
     if made["xla"]:  # its one operation gives all gradients at once: there is nothing to reduce beside it
         made["reduction"] = spec.default("reduction")
     return made
 
 
-def _trial(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> TrialConfig:
-    plain = {name: at for name, at in values.items() if not name.startswith("env.")}
+def _trial(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> TrialConfig | str:
+    plain = {name: at for name, at in values.items() if not name.startswith(("env.", OWN))}
     if (global_batch := plain.pop("global_batch", None)) is not None:
         plain["batch_size"] = global_batch // plain["gpus"]
     variables = {name.removeprefix("env."): at for name, at in values.items() if name.startswith("env.")}
     is_converging = spec.protocol == "convergence"
     is_digits = plain["data"] == "digits"
-    smallest, published = IMAGE_SIZES[plain["model"]]
+    script = program.script(spec, values) if spec.run else None
+    if isinstance(script, str):
+        return script
+    if spec.run:
+        plain = {"batch_size": 1} | plain | {"model": program.name_of(spec.run)}
+    smallest, published = (0, 0) if script else IMAGE_SIZES.get(plain["model"], OF_OWN_NETWORK)
     image_size = max(smallest, DIGITS_SIZE) if is_digits else published
     classes = DIGITS_CLASSES if is_digits else imagenet.CLASSES
     return TrialConfig(
@@ -364,8 +392,8 @@ def _trial(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> Tr
         isolation=spec.isolation,
         emulate=spec.emulate,
         image_size=image_size if spec.image_size == "auto" else spec.image_size,
-        classes=classes if spec.classes == "auto" else spec.classes,
-        labels_from=1 if plain["data"] in WITHOUT_JPEGS else spec.labels_from,
+        classes=0 if script else classes if spec.classes == "auto" else spec.classes,
+        labels_from=spec.labels_from if has_jpegs(plain["data"]) else 1,
         cores_per_worker=spec.cores_per_worker,
         worker_memory_gib=spec.worker_memory_gib or 0.0,
         warmup_steps=0 if is_converging else spec.steps.warmup if spec.steps else FEWEST_WARMUP,
@@ -379,7 +407,10 @@ def _trial(spec: SweepSpec, values: Mapping[str, Any], arranged: Arranged) -> Tr
         checkpoint_every=spec.checkpoint_every,
         target_top1=spec.target.top1 or 0.0,
         target_top5=spec.target.top5 or 0.0,
+        targets=spec.targets,
         seed=spec.seed,
         deadlines=messages.Deadlines(**spec.deadlines.model_dump()),
         arrangement=arranged(plain["gpus"], plain["placement"]),
+        script=script,
+        own=program.own(values),
     )

@@ -18,7 +18,7 @@ RENAMED = {("deadlines", "nursery_s"): "fork_server_s"}  # keys of before, with 
 
 
 def read(path: Path, kind: str = "a sweep file") -> str:
-    """The text of a sweep file, or of another kind."""
+    """Return the text of a sweep file, or of another kind."""
     try:
         size = path.stat().st_size
         if size > LARGEST_FILE and path.is_file():
@@ -51,7 +51,7 @@ class _Loader(yaml.CSafeLoader):
 
 
 def mapping(text: str, place: str) -> dict[str, Any]:
-    """The keys and values of a file's text."""
+    """Return the keys and values of a file's text."""
     try:
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):  # aliases blow a small file up to gigabytes
             if isinstance(event, yaml.AliasEvent):
@@ -105,7 +105,7 @@ def mistakes(
 
 
 def without(content: Mapping[str, Any], wrong: Sequence[Mistake]) -> dict[str, Any]:
-    """What is left of a file when the keys with a mistake are taken out."""
+    """Return what is left of a file when the keys with a mistake are taken out."""
     keys = {mistake.key.split("[")[0] for mistake in wrong}
     return dict(_kept(content, "", keys))
 

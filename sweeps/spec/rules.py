@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sweeps.errors import Mistake
-from sweeps.spec import conditions
-from sweeps.spec.keys import SweepSpec
+from sweeps.spec import conditions, program
+from sweeps.spec.keys import OWN, SweepSpec, as_written
 from sweeps.spec.space import Uniform
 from workers.contract import schedules
-from workers.contract.messages import IMAGE_SIZES, UNREAD_VARIABLES, WITHOUT_JPEGS, nodes_by_ranks
+from workers.contract.messages import IMAGE_SIZES, UNREAD_VARIABLES, has_jpegs, nodes_by_ranks
+from workers.contract.spelling import did_you_mean
 
 PRESETS: dict[str, dict[str, Any]] = {
     "short-test": {"protocol": "throughput", "steps": {"warmup": 10, "measured": 100}},
@@ -44,6 +45,7 @@ REFUSED_VARIABLES = {
     **dict.fromkeys(UNREAD_VARIABLES, "has no effect: Horovod reads it only if built with MPI"),
     "HOROVOD_AUTOTUNE": "must be left out: Horovod would change fusion_mib and cycle_ms while steps are measured",
 }
+ASHA_CANNOT = ("images_per_s", "gpu_hours_per_epoch", "hours_to_target")
 NCCL_ALONE = "HOROVOD_TORUS_ALLREDUCE"
 
 
@@ -111,7 +113,7 @@ def _convergence(spec: SweepSpec) -> Iterator[Mistake]:
         return
     if spec.epochs is None:
         yield Mistake("epochs", "must be given with protocol: convergence", None)
-    for data in spec.data.points():
+    for data in () if spec.run else spec.data.points():
         if data == "synthetic":
             rule = "must be digits or a folder with protocol: convergence: random images can't be learned"
             yield Mistake("data", rule, data)
@@ -125,8 +127,8 @@ def _warmup(spec: SweepSpec) -> Iterator[Mistake]:
 
 
 def _image_size(spec: SweepSpec) -> Iterator[Mistake]:
-    for model in spec.model.points():
-        smallest = IMAGE_SIZES[model][0]
+    for model in spec.model.points() if "model" in spec.model_fields_set else ():
+        smallest = IMAGE_SIZES.get(model, (0, 0))[0]  # of the user's own nobody knows
         if spec.image_size != "auto" and spec.image_size < smallest:
             yield Mistake("image_size", f"must be at least {smallest} for {model}", spec.image_size)
 
@@ -137,7 +139,7 @@ def _classes(spec: SweepSpec) -> Iterator[Mistake]:
 
 
 def _without_effect(spec: SweepSpec) -> Iterator[Mistake]:
-    """An axis that is varied although nothing depends on it would give equal cells different names."""
+    """Yield the axes that are varied although nothing depends on them: they would give equal cells different names."""
     optimizers = spec.space.optimizer.points()
     for axis, optimizer in NEEDED_BY.items():
         if axis in spec.space.model_fields_set and optimizer not in optimizers:
@@ -146,7 +148,7 @@ def _without_effect(spec: SweepSpec) -> Iterator[Mistake]:
     if all(spec.space.xla.points()) and reductions != [spec.default("reduction")]:
         rule = "has no effect with xla: on alone, whose one operation gives all gradients at once"
         yield Mistake("space.reduction", rule, ", ".join(reductions))
-    if set(spec.data.points()) <= set(WITHOUT_JPEGS):
+    if not any(map(has_jpegs, spec.data.points())):
         given = ", ".join(spec.data.points())
         if len(spec.space.decode_threads.points()) > 1:
             rule = "has no effect where no JPEG is decoded: data must be a folder"
@@ -174,7 +176,7 @@ def _environment(spec: SweepSpec) -> Iterator[Mistake]:
 
 def _batch(spec: SweepSpec) -> Iterator[Mistake]:
     axes = spec.space
-    if axes.batch_size is None and axes.global_batch is None:
+    if axes.batch_size is None and axes.global_batch is None and not spec.run:
         yield Mistake("space.batch_size", "must be given", None)
     if axes.batch_size is not None and axes.global_batch is not None:
         yield Mistake(
@@ -199,9 +201,10 @@ def _search(spec: SweepSpec) -> Iterator[Mistake]:
     search, given = spec.search, spec.search.model_fields_set
     of = {
         "trials": ("random", "tpe", "asha"),
-        "goal": ("tpe",),
+        "goal": ("tpe", "asha"),
         "grace": ("asha",),
         "reduction": ("asha",),
+        "axis": ("frontier",),
     }
     for key, methods in of.items():
         if key in given and search.method not in methods:
@@ -224,33 +227,53 @@ def _asha(spec: SweepSpec) -> Iterator[Mistake]:
         yield Mistake("search", rule, spec.protocol)
     elif spec.epochs and spec.search.grace >= spec.epochs:
         yield Mistake("search.grace", f"must be fewer epochs than the run of {spec.epochs}", spec.search.grace)
+    if spec.protocol == "convergence" and (len(spec.goals) > 1 or spec.goals[0] in ASHA_CANNOT):
+        rule = "must be one figure that each epoch has: top1, or of `run` `min NAME` or `max NAME`"
+        yield Mistake("search.goal", rule, ", ".join(spec.goals))
 
 
 def _frontier(spec: SweepSpec) -> Iterator[Mistake]:
     if spec.search.method != "frontier":
         return
-    batch = spec.space.batch_size
-    if not batch or not batch.is_varied:
-        rule = "frontier must have several points of batch_size: it looks for the largest that fits"
-        yield Mistake("search", rule, batch or "none")
+    axis, name = spec.axes.get(spec.frontier_axis), spec.search.axis or "batch_size"
+    own = [one for one in map(as_written, spec.axes) if f"{OWN}{one}" in spec.axes]
+    if name != "batch_size" and not axis:
+        known = ["batch_size", *own]
+        yield Mistake("search.axis", f"must be batch_size, or an axis of your own{did_you_mean(name, known)}", name)
+    elif not axis or not axis.is_varied:
+        other = f"; or search.axis must name another ({', '.join(own)})" if own and not spec.search.axis else ""
+        rule = f"frontier must have several points of {name}: it looks for the largest that fits{other}"
+        yield Mistake("search", rule, axis or "none")
+    elif not isinstance(axis, Uniform) and (odd := [at for at in axis.points() if type(at) is not int]):
+        rule = f"must be an axis of whole numbers, of which a larger one takes more memory, but {name} has others"
+        yield Mistake("search.axis", rule, odd[0])
+    elif axis.when:
+        yield Mistake(f"{conditions.key(spec.frontier_axis)}.when", "must be left out of a frontier's axis", axis.when)
     if spec.repeats != 1:
         yield Mistake("repeats", "must be 1 with search: frontier: what does not fit once does not fit", spec.repeats)
 
 
 def _goal(spec: SweepSpec) -> Iterator[Mistake]:
     for goal in spec.search.goal or ():
-        if goal in ("top1", "hours_to_target") and spec.protocol != "convergence":
+        if spec.run and goal in ("top1", "gpu_hours_per_epoch"):
+            rule = "must be images_per_s, hours_to_target, or a figure that it reports: `min NAME`, `max NAME`"
+            yield Mistake("search.goal", rule, goal)
+        elif goal in ("top1", "hours_to_target") and spec.protocol != "convergence":
             yield Mistake("search.goal", f"{goal} must have protocol: convergence", spec.protocol)
-        elif goal == "hours_to_target" and not (spec.target.top1 or spec.target.top5):
+        elif goal == "hours_to_target" and not spec.has_target:
             yield Mistake("search.goal", "hours_to_target must have a target", "none")
 
 
 RULES = (
+    KeyRule(
+        ("model", "run", "space", "items", "measure", "search", "protocol", "epochs", "steps", "stop", "target"),
+        program.mistakes,
+    ),
     KeyRule(("space.batch_size", "space.global_batch", "space.gpus"), _batch),
     KeyRule(("space.placement", "space.gpus"), _placement),
     KeyRule(("search",), _search),
     KeyRule(("search", "protocol", "epochs"), _asha),
-    KeyRule(("search", "repeats", "space.batch_size"), _frontier),
+    KeyRule(("search", "repeats", "space"), _frontier),
     KeyRule(("search", "protocol", "target"), _goal),
     KeyRule(("space.env", "where"), conditions.unreadable),
     KeyRule((), conditions.untenable),

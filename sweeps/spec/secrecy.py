@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from sweeps.errors import Mistake
 from workers.contract import redact
 
 RULE = "must not hold a secret, since a sweep file is recorded as it is"
-COMMENTED = re.compile(r"""([A-Za-z_][\w.-]*)(\s*:\s+["']?)([^\s"',}\]]+)(?=["']?\s*([,}\]]|$))""")  # a line of YAML
 
 
 def mistakes(content: Mapping[str, Any], text: str, overrides: Sequence[str] = ()) -> list[Mistake]:
@@ -37,15 +35,9 @@ def masked(text: str) -> str:
 
 
 def _masked(line: str) -> str:
-    """Without secrets, also in what was commented out: of a word of prose that ends in a colon more can't be told."""
-
-    def given(found: re.Match[str]) -> str:
-        name, sign, value = found.groups()[:3]
-        is_variable = "_" in name or name.isupper()
-        return f"{name}{sign}{redact.HIDDEN}" if is_variable and redact.is_secret(name, value) else found[0]
-
+    """Return a line without secrets, also in what was commented out."""
     before, sign, comment = redact.masked(line).partition("#")
-    return before + sign + COMMENTED.sub(given, comment)
+    return before + sign + redact.masked_comment(comment)
 
 
 def _secrets(content: Mapping[Any, Any]) -> Iterator[str]:
@@ -54,6 +46,8 @@ def _secrets(content: Mapping[Any, Any]) -> Iterator[str]:
         yield from (leaf for leaf in _leaves(value) if redact.is_secret(str(name), leaf))
         if isinstance(value, Mapping):
             yield from _secrets(value)
+        elif isinstance(value, list):
+            yield from redact.secret_words(value)
 
 
 def _named(content: Mapping[str, Any], prefix: str) -> Iterator[Mistake]:
@@ -64,10 +58,13 @@ def _named(content: Mapping[str, Any], prefix: str) -> Iterator[Mistake]:
             yield Mistake(key, f"{RULE}: {cure}", redact.HIDDEN)
         elif isinstance(value, Mapping):
             yield from _named(value, f"{key}.")
+        elif isinstance(value, list) and redact.secret_words(value):
+            cure = "have a file or a variable of the nodes hold it (env_from)"
+            yield Mistake(key, f"{RULE}: {cure}", redact.HIDDEN)
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """What stands in a value, however deep, but nothing."""
+    """Yield what stands in a value, however deep, but nothing."""
     left = [value]
     while left:
         one = left.pop()

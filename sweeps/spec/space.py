@@ -31,7 +31,7 @@ class Axis(Protocol):
     def draw(self, drawn: random.Random) -> Any: ...
 
     def settled(self, value: Any) -> Any:
-        """The point that a value stands for."""
+        """Return the point that a value stands for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Log2:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """From `low` to `high`, both among them if the step allows."""
+    """The whole numbers from `low` to `high`, both among them if the step allows."""
 
     low: int
     high: int
@@ -122,7 +122,8 @@ class AxisError(ValueError):
 
 
 def axis(raw: Any, kind: Kind = "whole") -> Choice | Uniform | Log2 | Range:
-    """An axis as a sweep file writes it; see `WRITTEN`. Any of the forms may have `when: CONDITION` beside it."""
+    """Return an axis as a sweep file writes it; see `WRITTEN`. Any of the forms may have `when: CONDITION` beside
+    it."""
     if isinstance(raw, (Choice, Uniform, Log2, Range)):
         return raw
     if isinstance(raw, list):
@@ -186,7 +187,7 @@ def _drawn(name: str, bounds: Sequence[float], kind: Kind) -> Uniform:
 
 
 def shown(point: Any) -> str:
-    """A point as a sweep file writes it."""
+    """Return a point as a sweep file writes it."""
     return ("off", "on")[point] if isinstance(point, bool) else str(point)
 
 

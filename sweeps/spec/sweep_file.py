@@ -14,16 +14,17 @@ from sweeps.spec.keys import Space, SweepSpec
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
-    """The spec in a file, with `key=value` overrides; raises `InputError` with every mistake."""
+    """Return the spec in a file, with `key=value` overrides; raises `InputError` with every mistake."""
     return parse(reading.read(path), str(path), overrides)
 
 
 def parse(text: str, place: str, overrides: Sequence[str] = (), *, is_recorded: bool = False) -> SweepSpec:
-    """The spec in a text; raises `InputError` with every mistake. What is recorded already may hold secrets,
-    and keys that have another name since."""
+    """Return the spec in a text; raises `InputError` with every mistake. What is recorded already may hold secrets, and
+    keys that have another name since."""
     content = reading.mapping(text, place)
     for override in overrides:
-        reading.override(content, override, list(Space.model_fields))
+        own = content["space"] if isinstance(content.get("space"), dict) else ()
+        reading.override(content, override, [*Space.model_fields, *own])
     if is_recorded:
         reading.rename(content)
     if secrets := [] if is_recorded else secrecy.mistakes(content, text, overrides):
@@ -42,9 +43,9 @@ def parse(text: str, place: str, overrides: Sequence[str] = (), *, is_recorded: 
 
 
 def _further(content: dict[str, Any], wrong: set[str]) -> list[Mistake]:
-    """The mistakes between keys that are each right, where others are wrong."""
+    """Return the mistakes between keys that are each right, where others are wrong."""
     try:
-        stand_ins = {"name": "x", "model": "tiny", "device": "cpu"} | content
+        stand_ins = {"name": "x", **({} if "run" in content else {"model": "tiny"}), "device": "cpu"} | content
         axes = content.get("space", {})
         stand_ins["space"] = {"gpus": 1} | ({} if "global_batch" in axes else {"batch_size": 1}) | axes
         return rules.broken(SweepSpec.model_validate(stand_ins), wrong)
@@ -53,5 +54,5 @@ def _further(content: dict[str, Any], wrong: set[str]) -> list[Mistake]:
 
 
 def json_schema() -> dict[str, Any]:
-    """For editors: completion and checks while a sweep file is written."""
+    """Return the schema for editors: completion and checks while a sweep file is written."""
     return SweepSpec.model_json_schema()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def present(table: pa.Table, prefix: str) -> list[str]:
-    """The columns that begin so and hold something, as a frame calls them."""
+    """Return the columns that begin so and hold something, as a frame calls them."""
     import pyarrow.compute as pc
 
     names = [name for name in table.column_names if name.startswith(prefix)]
@@ -22,7 +22,7 @@ def present(table: pa.Table, prefix: str) -> list[str]:
 
 
 def _codes(table: pa.Table, column: str) -> tuple[Any, list[str]]:
-    """A column of texts as places in a list; −1 where there is none."""
+    """Return a column of texts as places in a list; −1 where there is none."""
     import numpy as np
     import pyarrow as pa
 
@@ -43,7 +43,7 @@ def texts(table: pa.Table, column: str) -> Any:
 
 
 def category(table: pa.Table, column: str, missing: str | None) -> pd.Categorical:
-    """As pandas makes one of the same texts: only those that occur, in order."""
+    """Return a column as pandas makes one of the same texts: only those that occur, in order."""
     import numpy as np
     import pandas as pd
 
@@ -57,7 +57,7 @@ def category(table: pa.Table, column: str, missing: str | None) -> pd.Categorica
 
 
 def typed(table: pa.Table, name: str) -> Any:
-    """A parameter as it was before MLflow made it a text; NaN where a run has none."""
+    """Return a parameter as it was before MLflow made it a text; NaN where a run has none."""
     import numpy as np
 
     codes, known = _codes(table, f"param:{name}")

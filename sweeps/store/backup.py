@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from sweeps import errors
 from sweeps.errors import InputError, Mistake, RefusedError
-from sweeps.store import database, tracking
+from sweeps.store import access, database
 from sweeps.text import caller
 from workers.contract.paths import written_whole
 
@@ -38,7 +38,9 @@ def write(file: Path, store: Path | None) -> int:
         raise InputError("backup", [Mistake("FILE", "must end with .tar.gz", file)])
     source = _database(store)
     if not source.is_file():
-        raise InputError(str(source), [Mistake("", f"must be a tracking store's database{_other(store)}", "no file")])
+        raise InputError(
+            str(source), [Mistake("", f"must be a tracking store's database{_elsewhere(store)}", "no file")]
+        )
     folders = [source.parent / name for name in ARTIFACTS]
     folders = [folder for folder in folders if folder.is_dir() and not folder.is_symlink()]
     if any(file.absolute().is_relative_to(folder) for folder in folders):
@@ -104,10 +106,10 @@ def restore(file: Path, store: Path | None) -> int:
 
 
 def _database(store: Path | None) -> Path:
-    """The file that is meant."""
+    """Return the file that is meant."""
     if store:
         return store.expanduser().absolute() / DATABASE
-    uri = tracking.store_name()
+    uri = access.store_name()
     if uri.startswith(database.SQLITE):
         return database.file_of(uri)
     kind = uri.split(":", 1)[0] if ":" in uri else "a folder"  # the rest may hold a password
@@ -123,12 +125,12 @@ def _database(store: Path | None) -> Path:
     )
 
 
-def _other(store: Path | None) -> str:
+def _elsewhere(store: Path | None) -> str:
     return "" if store else "; --store FOLDER or MLFLOW_TRACKING_URI means another"
 
 
 def _copied(source: Path, copy: Path) -> None:
-    """As it is at one moment, whoever writes to it."""
+    """Copy a database as it is at one moment, whoever writes to it."""
     with (
         contextlib.closing(sqlite3.connect(f"file:{quote(str(source))}?mode=ro", uri=True, timeout=20)) as ours,
         contextlib.closing(sqlite3.connect(copy)) as theirs,
@@ -197,7 +199,7 @@ def _check_absent(paths: list[Path]) -> None:
 
 
 def _moved(moves: dict[Path, Path]) -> None:
-    """The database last: where it is, the rest is too. What has been moved goes if something can't be."""
+    """Move the database last: where it is, the rest is too. What has been moved goes if something can't be."""
     done: list[Path] = []
     try:
         for source, target in moves.items():

@@ -57,14 +57,14 @@ class Marks(NamedTuple):
 
 class Database(Protocol):
     def rows(self, statement: Any) -> Iterator[Sequence[Any]]:
-        """What a statement of SQLAlchemy's selects."""
+        """Yield what a statement of SQLAlchemy's selects."""
 
     def token(self) -> str:
-        """The same as long as nothing was written; empty where that can't be told."""
+        """Return what stays the same as long as nothing was written; empty where that can't be told."""
 
     def marks(self) -> Marks | None: ...
     def grown(self, since: Marks) -> set[str] | None:
-        """The runs that got parameters or metrics since; None where that can't be told."""
+        """Return the runs that got parameters or metrics since; None where that can't be told."""
 
 
 class Sqlite:
@@ -85,13 +85,13 @@ class Sqlite:
         from sqlalchemy import func, select
 
         runs, params, metrics = table("runs"), table("params"), table("metrics")
-        last = self._one(select(runs.c.rowid, runs.c.run_uuid).order_by(runs.c.rowid.desc()).limit(1)) or (0, "")
+        last = self._first_row(select(runs.c.rowid, runs.c.run_uuid).order_by(runs.c.rowid.desc()).limit(1)) or (0, "")
         return Marks(
             schema=self._schema(),
-            runs=self._one(select(func.count()).select_from(runs))[0],
+            runs=self._first_row(select(func.count()).select_from(runs))[0],
             last_run=(last[0], last[1]),
-            params=self._one(select(func.max(params.c.rowid)))[0] or 0,
-            metrics=self._one(select(func.max(metrics.c.rowid)))[0] or 0,
+            params=self._first_row(select(func.max(params.c.rowid)))[0] or 0,
+            metrics=self._first_row(select(func.max(metrics.c.rowid)))[0] or 0,
         )
 
     def grown(self, since: Marks) -> set[str] | None:
@@ -100,7 +100,7 @@ class Sqlite:
         at, run = since.last_run
         runs = table("runs")
         last = func.max(case((runs.c.rowid == at, runs.c.run_uuid)))
-        there = self._one(select(func.count(), last).where(runs.c.rowid <= at))
+        there = self._first_row(select(func.count(), last).where(runs.c.rowid <= at))
         if self._schema() != since.schema or tuple(there) != (since.runs, run):
             return None  # rows were taken away for good: their numbers are given again
         found: set[str] = set()
@@ -111,13 +111,13 @@ class Sqlite:
     def _schema(self) -> int:
         return int(self._connection.exec_driver_sql("PRAGMA schema_version").scalar())
 
-    def _one(self, statement: Any) -> Any:
+    def _first_row(self, statement: Any) -> Any:
         return self._connection.execute(statement).first()
 
 
 def state(path: Path) -> str:
-    """Of an SQLite file and its write-ahead log; empty where it was written so lately that a clock can't tell two
-    writes apart.
+    """Return the state of an SQLite file and its write-ahead log; empty where it was written so lately that a clock
+    can't tell two writes apart.
 
     By their times and sizes alone. Never open these files beside SQLite: closing them takes the locks of the whole
     process away, and with them what keeps its writers from destroying the file.
@@ -144,7 +144,7 @@ class Server:
         return itertools.chain.from_iterable(result.partitions(FETCH))
 
     def token(self) -> str:
-        """What a PostgreSQL transaction sees follows from its snapshot; the others have no such thing."""
+        """Return what follows from the snapshot that a PostgreSQL transaction sees; the others have no such thing."""
         if self._connection.engine.dialect.name != "postgresql":
             return ""
         asked = "SELECT oid, txid_current_snapshot() FROM pg_database WHERE datname = current_database()"
@@ -163,7 +163,8 @@ def is_database(uri: str) -> bool:
 
 @contextlib.contextmanager
 def connected(uri: str) -> Iterator[Database]:
-    """Raises `UnlikeError` for whatever the database or its driver says, `ConnectionError` where no server is there."""
+    """Connect to it; raises `UnlikeError` for whatever the database or its driver says, `ConnectionError` where no
+    server is there."""
     try:
         if uri.startswith(SQLITE):
             with _engine(uri).connect() as connection:
@@ -182,7 +183,7 @@ def connected(uri: str) -> Iterator[Database]:
 
 
 def _reached(uri: str) -> Any:
-    """A server that does not answer says so at once; MLflow would try for two minutes."""
+    """Connect to a server, which says at once if it does not answer; MLflow would try for two minutes."""
     from sqlalchemy.exc import OperationalError
 
     engine = _engine(uri)
@@ -211,7 +212,7 @@ def file_of(uri: str) -> Path:
 
 @functools.cache
 def table(name: str) -> Any:
-    """A table of MLflow's, with those of its columns that are read."""
+    """Return a table of MLflow's, with those of its columns that are read."""
     import sqlalchemy
 
     flags = [sqlalchemy.column("is_nan", sqlalchemy.Boolean)] if name in ("metrics", "latest_metrics") else []
@@ -219,7 +220,7 @@ def table(name: str) -> Any:
 
 
 def runs(database: Database) -> list[Run]:
-    """Those of sweeps, that are not deleted."""
+    """Return the runs of sweeps that are not deleted."""
     from sqlalchemy import select
 
     run, experiment, tag = table("runs").c, table("experiments").c, table("tags").c
@@ -234,7 +235,7 @@ def runs(database: Database) -> list[Run]:
 
 
 def tags(database: Database, of: Sequence[Run]) -> pa.Table:
-    """The runs with their tags, as they are now: nothing in the store says when a tag changed."""
+    """Return the runs with their tags, as they are now: nothing in the store says when a tag changed."""
     from sqlalchemy import select
 
     tag = table("tags").c
@@ -244,17 +245,17 @@ def tags(database: Database, of: Sequence[Run]) -> pa.Table:
 
 
 def values(database: Database, of: Sequence[Run]) -> pa.Table:
-    """The runs with their parameters and figures."""
-    from sqlalchemy import func, select
+    """Return the runs with their parameters and figures."""
+    from sqlalchemy import func, or_, select
 
     columns = Columns(of)
     (total,) = next(database.rows(select(func.count()).select_from(table("runs"))))
     param, metric = table("params").c, table("latest_metrics").c
     texts = select(param.run_uuid, param["key"], param.value).where(
-        param["key"].in_(PARAMS) | _begins(param["key"], rows.VARIABLE)
+        param["key"].in_(PARAMS) | _begins(param["key"], rows.VARIABLE) | _begins(param["key"], rows.OWN)
     )
     figures = select(metric.run_uuid, metric["key"], _number(metric)).where(
-        metric["key"].in_(METRICS) | _begins(metric["key"], rows.SYSTEM)
+        or_(metric["key"].in_(METRICS), *(_begins(metric["key"], one) for one in (rows.SYSTEM, *rows.OF_SCRIPTS)))
     )
     if len(of) > MANY * total:
         columns.texts("param", database.rows(texts))
@@ -285,7 +286,7 @@ def metric_names(database: Database, run: str) -> list[str]:
 
 
 def _number(metric: Any) -> Any:
-    """Its value; none where it is not a number."""
+    """Return its value; none where it is not a number."""
     from sqlalchemy import case, null
 
     return case((metric.is_nan, null()), else_=metric.value)

@@ -22,12 +22,12 @@ from workers.contract.paths import results_root, written_whole
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VERSION = 1
+VERSION = 2
 KNOWS = hashlib.sha256(repr((VERSION, TAGS, PARAMS, METRICS)).encode()).hexdigest()[:16]  # what a copy holds
 
 
 def read(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The runs of sweeps in a database, as they are now; of these columns, if they are given.
+    """Return the runs of sweeps in a database, as they are now; of these columns, if they are given.
 
     Raises `database.UnlikeError` where it can't be read past MLflow.
     """
@@ -49,7 +49,7 @@ def read(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def forget(uri: str) -> None:
-    """The next reading starts from nothing."""
+    """Forget the copy: the next reading starts from nothing."""
     with contextlib.suppress(OSError):
         file_of(uri).unlink(missing_ok=True)
 
@@ -63,7 +63,7 @@ def file_of(uri: str) -> Path:
 
 
 def _updated(store: Database, path: Path) -> pa.Table:
-    """The store's runs, with what still holds of the copy."""
+    """Return the store's runs, with what still holds of the copy."""
     import pyarrow as pa
 
     runs = database.runs(store)
@@ -90,13 +90,13 @@ def _joined(tags: pa.Table, values: pa.Table) -> pa.Table:
 
 
 def _load(path: Path, token: str = "", columns: Sequence[str] | None = None) -> pa.Table | None:
-    """The copy; None where there is none, or not of this token."""
+    """Return the copy; None where there is none, or not of this token."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as file:
-            said = _said(file)
+            said = _header(file)
             if said.get("knows") != KNOWS or (token and said["token"] != token):
                 return None
             there = set(file.schema_arrow.names)
@@ -111,14 +111,14 @@ def _marks(path: Path) -> Marks | None:
 
     try:
         with pq.ParquetFile(path) as file:
-            said = _said(file)
+            said = _header(file)
             marks = said["marks"] if said["knows"] == KNOWS else None
             return Marks(**marks | {"last_run": tuple(marks["last_run"])}) if marks else None
     except (OSError, pa.ArrowException, KeyError, ValueError, TypeError):
         return None
 
 
-def _said(file: Any) -> dict[str, Any]:
+def _header(file: Any) -> dict[str, Any]:
     return dict(json.loads(file.schema_arrow.metadata[b"sweeps"]))
 
 

@@ -6,6 +6,7 @@ any other store is asked through MLflow (`remote`). Both give the same rows.
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections import Counter
@@ -13,32 +14,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeps import analysis
-from sweeps.analysis.frames import CATEGORIES, WORDS, categorised
+from sweeps.analysis.frames import CATEGORIES, categorised
 from sweeps.errors import InputError, Mistake
 from sweeps.record import ledger, rows
-from sweeps.spec import arrangements, expression
-from sweeps.spec.expression import ExpressionError
-from sweeps.store import arrays, database, mirror, remote, tracking
-from sweeps.store.tabular import TAGS
+from sweeps.spec import arrangements
+from sweeps.store import access, arrays, database, mirror, remote, selection, tracking
+from sweeps.store.selection import HELD, NEAREST, OWN, STORED_AS, WHERE, Condition
 from sweeps.text import caller
 from workers.contract.redact import masked
 from workers.contract.spelling import did_you_mean
 from workers.measure import usage
 
-HEADLINE = (
-    "images_per_s",
-    "step_ms_p50",
-    "step_ms_p95",
-    "top1",
-    "epochs_to_target",
-    "hours_to_target",
-    "launch_s",
-    "trial_s",
-)
-STORED_AS = {name: f"tag:sweep.{name}" for name in WORDS}
-WHERE: dict[str, str] = {name: f"tag:sweep.{name}" for name in rows.WHERE}
-NEAREST = 3  # of the names that users give: a few are often alike
-HELD = "param:batch_size"  # every trial's run has it, once its values have come
 NEEDED = {  # a run that lacks one is no trial of ours, or is not whole
     STORED_AS["cell"]: "tag sweep.cell",
     STORED_AS["outcome"]: "tag sweep.outcome",
@@ -46,7 +32,6 @@ NEEDED = {  # a run that lacks one is no trial of ours, or is not whole
 }
 ENDS = ("completed", "infeasible", "failed", "lost", "pruned", "cancelled")
 STATES = {"FINISHED": "complete", "KILLED": "stopped"}  # MLflow's words for a sweep's own run, and `sweep status`'
-OWN = ("run", "experiment", "status", "started_ms", "ended_ms", *(f"tag:{tag}" for tag in TAGS))
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,22 +52,22 @@ def trials(
     `where` is a condition such as `gpus >= 4 and precision == 'fp16'`; `columns` are those wanted. Rows of several
     sweeps or stores say which in columns of their own. `rebuild` throws the copy away first.
     """
-    names, stores = _several(name), _several(store) or [tracking.store_name()]
-    condition = _Condition(where)
+    names, stores = _several(name), _several(store) or [access.store_name()]
+    condition = Condition(where)
     wanted = [*columns, *condition.words] if columns else []
-    read = {uri: _read(uri, names, _stored(wanted) if wanted else None, rebuild) for uri in stores}
+    read = {uri: _read(uri, names, selection.stored(wanted) if wanted else None, rebuild) for uri in stores}
     _check_names(names, read)
     asked = [side for side, several in (("sweep", names), ("store", stores)) if len(several) > 1]
     found = []
     for uri, runs in read.items():
-        table = _whole(_of(names, runs))
+        table = _whole(_trials_of(names, runs))
         made = _frame(table, wanted)
         for side, value in (("store", masked(uri)), ("sweep", arrays.texts(table, "tag:sweep.name"))):
             if side in {*asked, *columns, *condition.words}:
                 made.insert(0, side, value)
         found.append(made)
     held = condition.held(_joined(found))
-    return chosen(held, columns or [name for name in held if name not in ("sweep", "store") or name in asked])
+    return selection.chosen(held, columns or [name for name in held if name not in ("sweep", "store") or name in asked])
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
@@ -102,20 +87,21 @@ def cells(of: Names | pd.DataFrame, where: str = "", *, store: Names = ()) -> pd
     import pandas as pd
 
     if isinstance(of, pd.DataFrame):
-        return analysis.cells(_Condition(where).held(of))
+        return analysis.cells(Condition(where).held(of))
     return analysis.cells(trials(of, where, store=store))
 
 
 def series(trial: str, metric: str, sweep: str = "", *, store: str = "") -> pd.DataFrame:
-    """A metric of a trial step by step, such as `steps/step_ms`: of the last trial of that id, or of a sweep's own."""
+    """Return a metric of a trial step by step, such as `steps/step_ms`: of the last trial of that id, or of a sweep's
+    own."""
     import pandas as pd
 
-    uri = store or tracking.store_name()
+    uri = store or access.store_name()
     run = _run_of(trial, sweep, uri)
-    name = rows.METRICS.get(metric, metric)
-    points = _asked(uri, lambda store: database.series(store, run, name), lambda: remote.series(uri, run, name))
+    name = rows.stored_as(metric)
+    points = _answer(uri, lambda store: database.series(store, run, name), lambda: remote.series(uri, run, name))
     if not points:
-        known = _asked(uri, lambda store: database.metric_names(store, run), lambda: remote.metric_names(uri, run))
+        known = _answer(uri, lambda store: database.metric_names(store, run), lambda: remote.metric_names(uri, run))
         hint = did_you_mean(metric, [*known, *rows.METRICS], "steps/step_ms", most=NEAREST)
         rule = f"must be a metric that the trial has{hint}"
         raise InputError(uri, [Mistake(trial, rule, metric)])
@@ -126,13 +112,14 @@ def series(trial: str, metric: str, sweep: str = "", *, store: str = "") -> pd.D
 
 def is_there() -> bool:
     """Say whether there is a tracking store to ask: MLflow would make one."""
-    return not _is_absent(tracking.store_name())
+    return not _is_absent(access.store_name())
 
 
 def sweep(name: str, *, store: str = "") -> dict[str, Any]:
-    """The latest sweep of that name as its own run tells it: id, study, status, started_ms, simulated, note, gpu_hours,
-    and the nodes that it was planned for: none where an earlier version wrote it."""
-    uri = store or tracking.store_name()
+    """Return the latest sweep of that name as its own run tells it: id, run, study, status, started_ms, simulated,
+    note, gpu_hours, and what it was planned from: the values set on the command line (None where an earlier version
+    wrote it) and the nodes (none likewise)."""
+    uri = store or access.store_name()
     table = _in_order(_read(uri, [name], OWN))
     is_it = (arrays.texts(table, "tag:sweep.name") == name) & (arrays.texts(table, "tag:sweep.trial") == "")
     table = table.filter(is_it & (arrays.texts(table, "tag:sweep.id") != ""))
@@ -143,10 +130,17 @@ def sweep(name: str, *, store: str = "") -> dict[str, Any]:
     try:
         tags = remote.tags(uri, found["run"])
     except Exception as error:
-        raise tracking.refused("answer", error) from None
-    return {"study": found["experiment"], "status": found["status"], "started_ms": found["started_ms"], **tag,
-            "note": tags.get(tracking.NOTE, ""), "gpu_hours": _number(tags.get(tracking.SPENT, "")),
+        raise access.refused("answer", error, uri) from None
+    return {"run": found["run"], "study": found["experiment"], "status": found["status"], "started_ms":
+            found["started_ms"], **tag, "note": tags.get(tracking.NOTE, ""),
+            "gpu_hours": _number(tags.get(tracking.SPENT, "")),
+            "overrides": json.loads(tags.get(tracking.OVERRIDES, "null")),
             "nodes": arrangements.read(tags.get(tracking.NODES, ""))}  # fmt: skip
+
+
+def sweep_file(run: str, *, store: str = "") -> str | None:
+    """Return the file of the sweep whose own run this is; None where its artifacts can't be read from here."""
+    return remote.artifact(store or access.store_name(), run, tracking.FILE)
 
 
 def _number(text: str) -> float | None:
@@ -164,7 +158,7 @@ def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
     import pandas as pd
 
     found = []
-    for uri in _several(store) or [tracking.store_name()]:
+    for uri in _several(store) or [access.store_name()]:
         if not _is_absent(uri):
             found += [row | {"store": masked(uri)} for row in _sweeps(_read(uri, (), OWN))]
     known = {row["sweep"] for row in found}
@@ -190,7 +184,7 @@ class SweepInStore(NamedTuple):
 
 def place(name: str) -> SweepInStore:
     """Return the last of several sweeps of a name."""
-    uri = tracking.store_name()
+    uri = access.store_name()
     table = _read(uri, [name], OWN)
     _check_names([name], {uri: table})
     last = _in_order(table.filter(arrays.texts(table, "tag:sweep.name") == name))
@@ -199,13 +193,13 @@ def place(name: str) -> SweepInStore:
     try:
         experiment, tags = remote.experiment(uri, last["experiment"][-1].as_py())
     except Exception as error:  # whatever the store's driver or HTTP library raises
-        raise tracking.refused("answer", error) from None
+        raise access.refused("answer", error, uri) from None
     return SweepInStore(experiment, sweep, own["run"][-1].as_py() if len(own) else "", tags)
 
 
 def stored_trials(names: Collection[str]) -> dict[str, set[str]]:
-    """The trials of these sweeps that the store holds whole, by the sweep's id; none where there is no store."""
-    uri = tracking.store_name()
+    """Return the trials of these sweeps that the store holds whole, by the sweep's id; none where there is no store."""
+    uri = access.store_name()
     found: dict[str, set[str]] = {}
     if not names or _is_absent(uri):
         return found
@@ -220,7 +214,7 @@ def stored_trials(names: Collection[str]) -> dict[str, set[str]]:
 def doubled(names: Collection[str]) -> Counter[str]:
     """Count the runs that a store holds beside one for each trial of these sweeps and one for the sweep itself, by the
     sweep's id: the server made them after whoever asked for them had given up and asked again."""
-    uri = tracking.store_name()
+    uri = access.store_name()
     if not names or _is_absent(uri):
         return Counter()
     table = _read(uri, [*names], OWN)
@@ -233,23 +227,29 @@ def doubled(names: Collection[str]) -> Counter[str]:
 
 
 def finished(wanted: Collection[str]) -> list[dict[str, Any]]:
-    """What the store holds of these cells: completed trials that were really measured, oldest first."""
+    """Return what the store holds of these cells: completed trials that were really measured, oldest first."""
     import numpy as np
 
-    uri = tracking.store_name()
+    uri = access.store_name()
     if _is_absent(uri):
         return []
     filters = [f"tags.`sweep.cell` = '{cell}' and tags.`sweep.outcome` = 'completed'" for cell in sorted(wanted)]
     table = _in_order(_ask(uri, None, filters))
-    tag = {name: arrays.texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "hardware", "name")}
+    tag = {name: arrays.texts(table, f"tag:sweep.{name}") for name in ("outcome", "kind", "cell", "simulated")}
     is_measured = (tag["outcome"] == "completed") & (tag["kind"] != "cached") & np.isin(tag["cell"], [*wanted])
-    is_real = np.array([not hardware.startswith(rows.SIMULATED) for hardware in tag["hardware"]], bool)
+    is_real = tag["simulated"] == ""
     has_all = arrays.texts(table, "status") == "FINISHED"  # the last that is written of a trial
     table = table.filter(is_measured & is_real & has_all)
-    found = _frame(table).to_dict("records")
+    texts = {name: arrays.texts(table, f"tag:sweep.{name}") for name in ("name", "estimators")}
     return [
-        {**row, "started_at": row["started_at"].timestamp(), "sweep": sweep, "figures": _figures(row)}
-        for row, sweep in zip(found, arrays.texts(table, "tag:sweep.name"), strict=True)
+        {
+            **row,
+            "started_at": row["started_at"].timestamp(),
+            "sweep": sweep,
+            "estimators": estimators,
+            "figures": _figures(row),
+        }
+        for row, sweep, estimators in zip(_frame(table).to_dict("records"), *texts.values(), strict=True)
     ]
 
 
@@ -259,86 +259,6 @@ def _figures(row: dict[str, Any]) -> dict[str, float]:
         for name, value in row.items()
         if (name in rows.METRICS or name.startswith(rows.SYSTEM)) and not math.isnan(value)
     }
-
-
-class _Condition:
-    """A `where`, read before anything else is, as far as that goes: a store may have columns of its own."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text.strip()
-        names = [*STORED_AS, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store", "global_batch"]
-        self._known = frozenset(names)
-        self.words = sorted(self._read(self._known | _alike(self._text)).names) if self._text else []
-
-    def _read(self, names: Collection[str]) -> expression.Expression:
-        try:
-            return expression.condition(self._text, names)
-        except ExpressionError as error:
-            raise _misread(error) from None
-
-    def held(self, table: pd.DataFrame) -> pd.DataFrame:
-        if not self._text:
-            return table
-        full = table
-        if "global_batch" in self.words and "global_batch" not in table:
-            full = table.assign(global_batch=table["batch_size"] * table["gpus"])
-        try:
-            return table[self._read([*full]).rows(full)].reset_index(drop=True)
-        except ExpressionError as error:
-            raise _misread(error) from None
-
-
-def _alike(text: str) -> set[str]:
-    """Columns that only some stores have: variables of the environment."""
-    import re
-
-    return set(re.findall(r"\benv\.\w+", text))
-
-
-def _misread(error: ExpressionError) -> InputError:
-    return InputError("where", [Mistake("", error.rule, error.got, error.pointer)])
-
-
-def _stored(wanted: Iterable[str]) -> list[str]:
-    """Columns of a table of runs, for these of a frame."""
-    found = [*OWN, HELD]
-    for name in wanted:
-        if name in rows.METRICS or name.startswith(rows.SYSTEM):
-            found.append(f"metric:{rows.METRICS.get(name, name)}")
-        elif name == "arrangement":
-            found += ["param:gpus", "param:placement", f"metric:{rows.METRICS['nodes']}"]
-        elif name == "global_batch":
-            found += ["param:batch_size", "param:gpus"]
-        else:
-            found.append(f"param:{name}")
-    return list(dict.fromkeys(found))
-
-
-def chosen(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return these columns, in this order; raises where there is none of a name."""
-    if unknown := [name for name in columns if name not in table]:
-        known = [*table, *STORED_AS, *rows.PARAMS, *WHERE, *rows.METRICS, "started_at", "sweep", "store"]
-        hints = {name: did_you_mean(name, known, "trial, gpus, images_per_s, …", most=NEAREST) for name in unknown}
-        raise InputError("columns", [Mistake("", f"must be a column{hint}", name) for name, hint in hints.items()])
-    return table if list(columns) == list(table) else table[[*columns]]
-
-
-def ordered(table: pd.DataFrame, text: str) -> pd.DataFrame:
-    """Sort by columns such as `gpus,images_per_s:desc`; rows without a value come last."""
-    if not text:
-        return table
-    parts = [part.strip().rpartition(":") if ":" in part else (part.strip(), "", "") for part in text.split(",")]
-    if wrong := [way for _, sign, way in parts if sign and way not in ("asc", "desc")]:
-        raise InputError("sort", [Mistake("", "must be asc or desc behind the colon", way) for way in wrong])
-    names = [name for name, _, _ in parts]
-    chosen(table, names)
-    rising = [way != "desc" for _, _, way in parts]
-    return table.sort_values(names, ascending=rising, kind="stable", na_position="last", ignore_index=True)
-
-
-def tells(column: pd.Series) -> bool:
-    """Say whether a column of a list of sweeps tells anything."""
-    return bool(column.map(lambda value: value not in ("", 0)).fillna(False).any()) and column.notna().any()
 
 
 def _several(names: Names) -> list[str]:
@@ -374,10 +294,10 @@ def _ask(uri: str, columns: Sequence[str] | None, filters: Sequence[str]) -> pa.
                 pass  # MLflow knows, or says what is wrong
         return remote.read(uri, filters)
     except Exception as error:  # MLflow raises whatever its database driver or HTTP library raises
-        raise tracking.refused("answer", error) from None
+        raise access.refused("answer", error, uri) from None
 
 
-def _asked(uri: str, of_database: Callable[[Any], Any], otherwise: Callable[[], Any]) -> Any:
+def _answer(uri: str, of_database: Callable[[Any], Any], otherwise: Callable[[], Any]) -> Any:
     try:
         if database.is_database(uri):
             try:
@@ -387,14 +307,18 @@ def _asked(uri: str, of_database: Callable[[Any], Any], otherwise: Callable[[], 
                 pass
         return otherwise()
     except Exception as error:
-        raise tracking.refused("answer", error) from None
+        raise access.refused("answer", error, uri) from None
 
 
 def _check_names(names: Sequence[str], read: Mapping[str, pa.Table]) -> None:
     """Check that each is in one of the stores."""
-    known = {name for table in read.values() for name in arrays.texts(table, "tag:sweep.name")} - {""}
-    if unknown := [name for name in names if name not in known]:
+    if unknown := [name for name in names if name not in _names(read.values())]:
+        known = _names(_read(uri, (), OWN) for uri in read)  # what was read may be of these names alone
         raise InputError(", ".join(read), [_unknown(name, known) for name in unknown])
+
+
+def _names(tables: Iterable[pa.Table]) -> set[str]:
+    return {name for table in tables for name in arrays.texts(table, "tag:sweep.name")} - {""}
 
 
 def _unknown(name: str, known: Collection[str]) -> Mistake:
@@ -406,8 +330,8 @@ def _unknown(name: str, known: Collection[str]) -> Mistake:
     return Mistake("", f"must hold a sweep of that name{hint}", name)
 
 
-def _of(names: Sequence[str], table: pa.Table) -> pa.Table:
-    """The trials of these sweeps, in the order they started."""
+def _trials_of(names: Sequence[str], table: pa.Table) -> pa.Table:
+    """Return the trials of these sweeps, in the order they started."""
     import numpy as np
 
     is_trial = arrays.texts(table, "tag:sweep.trial") != ""
@@ -439,7 +363,7 @@ def _having(table: pa.Table, is_whole: Any, lacking: Sequence[str]) -> pa.Table:
 
 
 def _run_of(trial: str, sweep: str, uri: str) -> str:
-    """The run of a trial."""
+    """Return the run of a trial."""
     if _is_absent(uri):
         raise _absent(uri)
     name = trial.replace("'", "_")
@@ -455,7 +379,7 @@ def _run_of(trial: str, sweep: str, uri: str) -> str:
 
 
 def _sweeps(table: pa.Table) -> list[dict[str, Any]]:
-    """A row for each sweep's own run."""
+    """Return a row for each sweep's own run."""
     from collections import Counter
 
     is_ours = arrays.texts(table, "tag:sweep.id") != ""
@@ -485,15 +409,18 @@ def _sweeps(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
-    """Runs as `frame` has them; of these columns, if they are given."""
+    """Return runs as `frame` has them; of these columns, if they are given."""
     import numpy as np
     import pandas as pd
 
     variables = arrays.present(table, f"param:{rows.VARIABLE}")
+    own = arrays.present(table, f"param:{rows.OWN}")
     system = arrays.present(table, f"metric:{rows.SYSTEM}")
+    told = (name for prefix in rows.OF_SCRIPTS for name in arrays.present(table, f"metric:{prefix}"))
+    of_scripts = sorted(map(rows.column_of, told))
     both = {"batch_size", "gpus"} if "global_batch" in wanted else set()
     made: dict[str, Any] = {}
-    for name in (*STORED_AS, *rows.PARAMS, *variables, *WHERE, *rows.METRICS, *system, "started_at"):
+    for name in (*STORED_AS, *rows.PARAMS, *own, *variables, *WHERE, *rows.METRICS, *of_scripts, *system, "started_at"):
         if wanted and name not in wanted and name not in both:
             continue
         stored = STORED_AS.get(name) or WHERE.get(name) or f"param:{name}"
@@ -503,12 +430,12 @@ def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
             made[name] = _arrangements(table)
         elif name in STORED_AS or name in WHERE or name in variables:
             made[name] = arrays.texts(table, stored)
-        elif name in rows.PARAMS:
+        elif name in rows.PARAMS or name in own:
             made[name] = arrays.typed(table, name)
         elif name == "started_at":
             made[name] = pd.to_datetime(table["started_ms"].to_numpy(), unit="ms", utc=True)
         else:
-            stored = f"metric:{rows.METRICS.get(name, name)}"
+            stored = f"metric:{rows.stored_as(name)}"
             there = stored in table.column_names
             made[name] = table[stored].to_numpy() if there else np.full(len(table), math.nan)
     return pd.DataFrame(made, copy=False)
@@ -529,7 +456,8 @@ def _arrangements(table: pa.Table) -> Any:
 
 
 def readings(name: str, step_s: float = 1.0) -> pd.DataFrame:
-    """What disks and networks carried over a sweep on each node whose readings lie here: for curves over time."""
+    """Return what disks and networks carried over a sweep on each node whose readings lie here: for curves over
+    time."""
     import pandas as pd
 
     found = []

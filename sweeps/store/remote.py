@@ -6,12 +6,15 @@ takes most of its time.
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeps.record import rows
-from sweeps.store import tracking
+from sweeps.store import access
 from sweeps.store.tabular import METRICS, PARAMS, TAGS, Columns, Run
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ SIDES = 2  # questions at a time
 
 
 def read(uri: str, wanted: Sequence[str]) -> pa.Table:
-    """The runs that answer to any of these filters of MLflow's."""
+    """Return the runs that answer to any of these filters of MLflow's."""
     experiments = _experiments(uri)
     search = _over_http if uri.startswith("http") else _through_client
     with ThreadPoolExecutor(SIDES) as pool:
@@ -33,14 +36,17 @@ def read(uri: str, wanted: Sequence[str]) -> pa.Table:
     columns = Columns(runs)
     for kind, into, known, prefix in (
         ("tags", "tag", TAGS, "sweep."),
-        ("params", "param", PARAMS, rows.VARIABLE),
+        ("params", "param", PARAMS, rows.NAMED),
     ):
         columns.texts(into, _values(found, kind, known, prefix))
-    columns.figures((run, key, float(value)) for run, key, value in _values(found, "metrics", METRICS, rows.SYSTEM))
+    figures = _values(found, "metrics", METRICS, (rows.SYSTEM, *rows.OF_SCRIPTS))
+    columns.figures((run, key, float(value)) for run, key, value in figures)
     return columns.table()
 
 
-def _values(found: dict[str, Any], kind: str, known: Sequence[str], prefix: str) -> Iterator[tuple[str, str, Any]]:
+def _values(
+    found: dict[str, Any], kind: str, known: Sequence[str], prefix: str | tuple[str, ...]
+) -> Iterator[tuple[str, str, Any]]:
     names = frozenset(known)
     for run, content in found.items():
         for one in content["data"].get(kind, ()):
@@ -56,13 +62,13 @@ def _run(info: dict[str, Any], experiments: dict[str, str]) -> Run:
 
 
 def experiment(uri: str, name: str) -> tuple[str, frozenset[str]]:
-    """The id of an experiment, and the names of its tags."""
-    found = tracking.client(uri).get_experiment_by_name(name)
+    """Return the id of an experiment, and the names of its tags."""
+    found = access.client(uri).get_experiment_by_name(name)
     return str(found.experiment_id), frozenset(found.tags)
 
 
 def _experiments(uri: str) -> dict[str, str]:
-    client, token = tracking.client(uri), None
+    client, token = access.client(uri), None
     found: dict[str, str] = {}
     while True:
         page = client.search_experiments(page_token=token)
@@ -89,7 +95,7 @@ def _over_http(uri: str, experiments: list[str], wanted: str) -> Iterator[dict[s
 
 
 def _through_client(uri: str, experiments: list[str], wanted: str) -> Iterator[dict[str, Any]]:
-    client, token = tracking.client(uri), None
+    client, token = access.client(uri), None
     while True:
         page = client.search_runs(experiments, wanted, page_token=token, max_results=PAGE)
         for run in page:
@@ -110,13 +116,20 @@ INFO = ("run_id", "experiment_id", "status", "start_time", "end_time")
 
 def series(uri: str, run: str, key: str) -> list[tuple[int, int, float]]:
     """Step, time in ms and value of one metric of a run."""
-    history = tracking.client(uri).get_metric_history(run, key)
+    history = access.client(uri).get_metric_history(run, key)
     return sorted((point.step, point.timestamp, point.value) for point in history)
 
 
 def tags(uri: str, run: str) -> dict[str, str]:
-    return dict(tracking.client(uri).get_run(run).data.tags)
+    return dict(access.client(uri).get_run(run).data.tags)
+
+
+def artifact(uri: str, run: str, name: str) -> str | None:
+    """Return a text among a run's artifacts; None where they can't be read from here."""
+    with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder:
+        return Path(access.client(uri).download_artifacts(run, name, folder)).read_text(encoding="utf-8")
+    return None
 
 
 def metric_names(uri: str, run: str) -> list[str]:
-    return [*tracking.client(uri).get_run(run).data.metrics]
+    return [*access.client(uri).get_run(run).data.metrics]

@@ -66,7 +66,7 @@ def views(facts: SweepFacts, trials: int) -> list[View]:
 
 
 def addresses(server: str, experiment: str, sweep: str, run: str, tags: Collection[str]) -> dict[str, str]:
-    """Where a sweep's pages are, by what they show; `sweep` is its id, `tags` are those of the experiment."""
+    """Return where a sweep's pages are, by what they show; `sweep` is its id, `tags` are those of the experiment."""
     runs = f"{server.rstrip('/')}/#/experiments/{experiment}/runs"
     kind = "workflowType=machine_learning"
     made = {}
@@ -108,7 +108,7 @@ def _state(spec: SweepSpec, trials: str) -> dict[str, Any]:
 
 
 def _axes(spec: SweepSpec) -> tuple[list[str], list[str]]:
-    """Those that vary: the ones that are numbers, which are logged as metrics too, and the others."""
+    """Return the axes that vary: those that are numbers, which are logged as metrics too, and the others."""
     varied = {name: axis.points() for name, axis in spec.axes.items() if is_varied(axis)}
     numbers = [
         name

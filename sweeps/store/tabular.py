@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeps.record import rows
+from workers.contract import messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,15 +25,20 @@ TAGS = (
     "sweep.outcome",
     "sweep.kind",
     "sweep.message",
+    "sweep.inferred_from",
     "sweep.limited_by",
     "sweep.why_withheld",
+    "sweep.measured_by",
     "sweep.pinned",
+    "sweep.why_not_pinned",
     "sweep.hardware",
     "sweep.software",
     "sweep.data_files",
     "sweep.arrangement",
+    "sweep.estimators",
     "sweep.simulated",
 )
+EARLIER_NOT_PINNED = "not: "  # an earlier version wrote why behind it, where the cores stand
 PARAMS, METRICS = tuple(rows.PARAMS), tuple(rows.METRICS.values())
 
 
@@ -56,15 +62,14 @@ class Columns:
     def texts(self, kind: str, values: Iterable[Sequence[Any]]) -> None:
         """Run, key, value."""
         by_key: dict[str, tuple[array[int], dict[str, int]]] = {}
-        at, count = self._at.get, len(self._runs)
+        at = self._at.get
         for run, key, value in values:
             n = at(run)
             if n is None or value is None:
                 continue
             column = by_key.get(key)
             if column is None:
-                name = f"{kind}:{key}"
-                column = by_key[key] = self._texts.setdefault(name, (array("i", [-1]) * count, {}))
+                column = by_key[key] = self._column(f"{kind}:{key}")
             codes, known = column
             codes[n] = known.setdefault(value, len(known))
 
@@ -80,10 +85,44 @@ class Columns:
                 column = figures[key] = array("d", [math.nan]) * count
             column[n] = value
 
+    def _split_inferences(self) -> None:
+        """Earlier versions wrote within a kind and a message what is a tag of its own now."""
+        import numpy as np
+
+        if "tag:sweep.kind" not in self._texts:  # nothing is said of how they ended
+            return
+        kinds, known = self._column("tag:sweep.kind")
+        said, texts = self._column("tag:sweep.message")
+        kind, message = list(known), [*texts, ""]
+        inferred = [code for text, code in known.items() if messages.inference(text, "")]
+        for n in np.flatnonzero(np.isin(kinds, inferred)):
+            for name, text in messages.inference(kind[kinds[n]], message[said[n]]).items():
+                codes, known = self._column(f"tag:sweep.{name}")
+                codes[n] = known.setdefault(text, len(known))
+
+    def _split_pins(self) -> None:
+        """Earlier versions wrote why ranks were not pinned where the cores of others stand."""
+        import numpy as np
+
+        if "tag:sweep.pinned" not in self._texts:
+            return
+        cores, known = self._column("tag:sweep.pinned")
+        whys, reasons = self._column("tag:sweep.why_not_pinned")
+        texts = list(known)
+        loose = [code for text, code in known.items() if text.startswith(EARLIER_NOT_PINNED)]
+        for n in np.flatnonzero(np.isin(cores, loose)):
+            whys[n] = reasons.setdefault(texts[cores[n]].removeprefix(EARLIER_NOT_PINNED), len(reasons))
+            cores[n] = -1
+
+    def _column(self, name: str) -> tuple[array[int], dict[str, int]]:
+        return self._texts.setdefault(name, (array("i", [-1]) * len(self._runs), {}))
+
     def table(self) -> pa.Table:
         import numpy as np
         import pyarrow as pa
 
+        self._split_inferences()
+        self._split_pins()
         own = zip(*self._runs, strict=True) if self._runs else [()] * len(Run._fields)
         kinds = {"started_ms": pa.int64(), "ended_ms": pa.int64()}
         made = {

@@ -10,61 +10,49 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
-import logging
+import math
 import os
-import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from sweeps.errors import RefusedError
 from sweeps.record import rows
 from sweeps.record.discarded import OpenRun
 from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
-from sweeps.spec import arrangements
+from sweeps.spec import arrangements, secrecy
 from sweeps.spec.keys import AXES, SweepSpec
 from sweeps.spec.plan import is_varied, namer
-from sweeps.store import description, saved_views
+from sweeps.store import access, database, description, saved_views
 from sweeps.store.bulk import Bulk, BulkError, Entry
 from sweeps.store.description import Conclusion
-from sweeps.text import caller
+from sweeps.store.late_runs import LateRuns
+from workers.contract.messages import EpochRecord, TrialOutcome
 from workers.contract.redact import masked
 
 RUN_STATUS = {"failed": "FAILED", "lost": "FAILED", "cancelled": "KILLED"}
 EPOCH_SERIES = ("loss", "rate", "train_s", "evaluate_s", "checkpoint_s", "top1", "top5")
+GATEWAYS = (502, 503, 504)  # HTTP's codes of who stands between
 NOTE = "mlflow.note.content"
 FINDINGS = "sweep.findings"
 NODES = "sweep.nodes"  # that the sweep was planned for: on them its cells are those that its trials have
 SPENT = "sweep.gpu_hours"  # by the whole sweep
+OVERRIDES = "sweep.overrides"  # of the file's values, as JSON: a version that did not write it kept no file either
+FILE = "sweep.yaml"  # among the artifacts of the sweep's own run
 # Tags that hold no longer after another attempt.
-OF_AN_END = ("sweep.kind", "sweep.message", "sweep.limited_by", "sweep.why_withheld", "sweep.pinned", NOTE)
+OF_AN_END = (
+    *("sweep.kind", "sweep.message", "sweep.inferred_from", "sweep.limited_by", "sweep.why_withheld"),
+    *("sweep.measured_by", "sweep.pinned", "sweep.why_not_pinned"),
+    *("sweep.estimators", NOTE),
+)
 DISCARDED = "DISCARDED"  # in place of a run's status: no trial of the sweep has ended, and its ledger goes
 AT_ONCE = 500  # trials in one transaction: a second's work at most, in which nobody else can write
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the pages show runs then, not traces of a language model
 ALWAYS = ("batch_size", "gpus")  # what charts are drawn over, across sweeps as well
-TIMEOUT_S = 20
-TIMEOUT, RETRIES = "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"  # MLflow's own, in the environment
-SQLITE = "sqlite:///"
 Result = TypeVar("Result")
 # MLflow's codes for what it will not have, however often it is asked
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
-UNLIKE = ("out-of-date database schema", "Can't locate revision")  # says MLflow of a store of another version
-
-
-def client(store: str | None = None) -> Any:
-    """MLflow's client; on the store of its own rules, MLFLOW_TRACKING_URI or its default here, unless one is named."""
-    # MLflow's own patience is eight minutes.
-    os.environ.setdefault(RETRIES, "1")
-    os.environ.setdefault(TIMEOUT, str(TIMEOUT_S))
-    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    from mlflow import MlflowClient
-
-    for chatty in ("mlflow", "alembic"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    return MlflowClient(store)
 
 
 class UnopenedError(Exception):
@@ -74,13 +62,14 @@ class UnopenedError(Exception):
 class Store:
     """One sweep in a tracking store."""
 
-    def __init__(self, facts: SweepFacts) -> None:
-        self._facts = facts
+    def __init__(self, facts: SweepFacts, has_trials: bool = True) -> None:
+        """`has_trials`: it is asked about the sweep's trials too, not only about the sweep's own run."""
+        self._facts, self._has_trials = facts, has_trials
         self._name = namer(facts.spec)
-        uri = store_name()
+        uri = access.store_name()
         self._experiment = self._opened(uri)
-        self._late_s = float(os.environ[TIMEOUT]) if uri.startswith("http") else 0.0
-        self._unheard_at: float | None = None  # when a run was last asked for without an answer; it may come yet
+        self._late_s = float(os.environ[access.TIMEOUT]) if uri.startswith("http") else 0.0
+        self._late = LateRuns(self._late_s)
         self._is_unsure = False  # the last trials' writing did not wholly succeed
         self._described: set[str] = set()
         self._common = {
@@ -95,8 +84,10 @@ class Store:
         self._parent = ""
         self.is_new = False  # nobody has brought the sweep here before
         self._parent = once_more(self._own_run)
+        if self.is_new:
+            self._keep_file()
         if self.status == "RUNNING" and not self.is_new:  # a driver was killed: it may just have asked for a run
-            self._unheard_at = time.monotonic()
+            self._late.unheard()
         self._bulk = self._opened_for_bulk(uri)
 
     def go_on(self) -> None:
@@ -111,7 +102,8 @@ class Store:
         Return what the store says of each trial that it will not have, ever. Nothing of such a one stays there, and it
         holds up none of the others.
         """
-        if self._is_unsure:  # the store may have made their runs, and another writer may have deleted one
+        # The store may have made their runs, or others late; and another writer may have deleted one.
+        if self._is_unsure or self._late.is_due:
             self._runs = self._existing_runs()
         self._is_unsure = True
         entries = {record.config.trial: self.entry(record) for record in records}  # the last of each
@@ -126,12 +118,17 @@ class Store:
 
     def has(self, record: TrialRecord) -> bool:
         """Return whether a trial was here, whole, when the store was opened."""
-        return self._ends.get(record.config.trial, ())[1:] == (_ms(record.ended_at),)
+        return self._ends.get(record.config.trial, ())[1:] == (in_ms(record.ended_at),)
 
     @property
     def status(self) -> str:
-        """Of the sweep's own run, when the store was opened."""
+        """The status of the sweep's own run, when the store was opened."""
         return self._ends[""][0]
+
+    @property
+    def may_come(self) -> int:
+        """Calls for a run that the server has not answered, and of which none has come."""
+        return self._late.missing
 
     @property
     def at_once(self) -> int:
@@ -175,7 +172,7 @@ class Store:
             except MlflowException as error:
                 if error.error_code not in REFUSALS or not self._takes_any():
                     raise
-                said = first_line(error)
+                said = access.first_line(error)
             self._runs = self._existing_runs()
             if entry.trial in self._runs:
                 self._delete(entry.trial)
@@ -186,11 +183,13 @@ class Store:
         return bool(self._client.get_experiment(self._experiment).lifecycle_stage == "active")
 
     def _send(self, entry: Entry) -> None:
-        """In three calls of MLflow's client."""
+        """Send a trial in three calls of MLflow's client."""
         from mlflow.entities import Metric, Param, RunTag
 
         is_known = entry.trial in self._runs  # what was told of an earlier attempt holds no longer
-        run = self._runs[entry.trial] if is_known else self._made(entry.trial, entry.name, entry.started_ms, entry.tags)
+        run = (
+            self._runs[entry.trial] if is_known else self._begin(entry.trial, entry.name, entry.started_ms, entry.tags)
+        )
         metrics = [Metric(name, value, entry.ended_ms, step) for name, value, step in entry.metrics]
         params = [Param(*param) for param in entry.params.items()]
         tags = {name: text for name, text in entry.tags.items() if name not in self._common}
@@ -209,15 +208,21 @@ class Store:
             "sweep.repeat": str(config.repeat),
             "sweep.outcome": outcome.status,
         }
-        why = f"**{outcome.status}**: {outcome.kind}. {outcome.message}" if outcome.message else ""
-        texts = {"sweep.kind": outcome.kind, "sweep.message": outcome.message, NOTE: why}
-        texts |= {
+        texts = {
+            "sweep.kind": outcome.kind,
+            "sweep.message": outcome.message,
+            "sweep.inferred_from": outcome.inferred_from,
+            NOTE: _note(outcome),
             "sweep.limited_by": rows.limited_by(record),
             "sweep.why_withheld": rows.why_withheld(record),
+            "sweep.measured_by": rows.measured_by(record),
             "sweep.pinned": rows.pinned(record),
+            "sweep.why_not_pinned": rows.why_not_pinned(record),
         }
         tags |= {name: text[: description.LONGEST] for name, text in texts.items() if text}
         tags |= {f"sweep.{name}": where for name, where in rows.where(record).items() if where}
+        if outcome.measurement or outcome.cached:
+            tags["sweep.estimators"] = rows.ESTIMATORS
         if outcome.measurement:
             first = outcome.measurement.ranks[0]
             tags |= {f"{rows.VARIABLE}{name}": value for name, value in first.in_force.items()}
@@ -225,9 +230,9 @@ class Store:
         return Entry(
             trial=config.trial,
             name=f"{self._name(config)} #{config.repeat}",
-            status=RUN_STATUS.get(outcome.status, "FINISHED"),
-            started_ms=_ms(record.started_at),
-            ended_ms=_ms(record.ended_at),
+            status=run_status(outcome),
+            started_ms=in_ms(record.started_at),
+            ended_ms=in_ms(record.ended_at),
             tags=self._common | tags,
             params={name: str(value) for name, value in rows.params(config).items()},
             metrics=tuple(self._metrics(record)),
@@ -237,12 +242,16 @@ class Store:
         """Yield name, value and step of each figure, in the order of a page."""
         known = rows.metrics(record)
         yield from ((stored, known[name], 0) for name, stored in rows.METRICS.items() if name in known)
+        yield from ((rows.stored_as(name), known[name], 0) for name in known if rows.is_unit_rate(name))
         for name in self._axes:  # parameters are text in MLflow; as metrics the axes can be axes of a chart
             if type(value := getattr(record.config, name)) in (int, float):
                 yield f"axis/{name}", value, 0
         yield from ((name, value, 0) for name, value in rows.system(record).items())
         if measured := record.outcome.measurement:
             yield from (("steps/step_ms", ms, n) for n, ms in enumerate(rows.step_ms(measured)))
+            if record.config.script:
+                yield from _reported(measured.epochs)
+                return
             yield from (("steps/loss", step.loss, step.step) for step in measured.ranks[0].steps)
             for epoch in measured.epochs:
                 for name in EPOCH_SERIES:
@@ -250,7 +259,7 @@ class Store:
                         yield f"epochs/{name}", value, epoch.epoch
 
     def describe(self, node: Mapping[str, Any]) -> None:
-        """What a node is made of, at the sweep's own run, under its fingerprints."""
+        """Tell what a node is made of, at the sweep's own run, under its fingerprints."""
         from mlflow.entities import RunTag
 
         facts = {f"sweep.{side}.{node[side]['digest']}": node[side] for side in rows.SIDES}
@@ -264,11 +273,12 @@ class Store:
 
     def conclude(self, found: Conclusion) -> None:
         """Say what was found at the sweep's own run, as its note and as JSON, and what it has spent."""
-        tags = {NOTE: description.write(self._facts, found.markdown), FINDINGS: found.findings, **self._nodes()}
+        tags = {NOTE: description.write(self._facts, found.markdown), FINDINGS: found.findings, **self._planned()}
         if found.gpu_hours is not None:
             tags[SPENT] = repr(found.gpu_hours)
         for name, text in tags.items():
             self._client.set_tag(self._parent, name, text)
+        self._keep_file()
 
     def show(self) -> None:
         """Write the sweep's saved views. They are for the eye alone: no trial waits for them or is lost with them."""
@@ -282,9 +292,9 @@ class Store:
         is discarded it goes."""
         if status != DISCARDED:
             self._client.set_terminated(self._parent, status)
-        if self._unheard_at is not None:
-            time.sleep(max(0.0, self._unheard_at + self._late_s - time.monotonic()))
-        if self._unheard_at is not None or (self._late_s and not self.is_new):  # a driver may have been killed unheard
+        if (wait_s := self._late.wait_s) is not None:
+            time.sleep(wait_s)
+        if wait_s is not None or (self._late_s and not self.is_new):  # a driver may have been killed unheard
             self._existing_runs()
         if status == DISCARDED:
             for run in self._existing_runs().values():
@@ -292,17 +302,24 @@ class Store:
         else:
             self.show()
 
-    def _nodes(self) -> dict[str, str]:
-        """What the sweep was planned for, if its ledger tells and a tag can hold it."""
-        written = arrangements.written(self._facts.nodes) if self._facts.nodes else ""
-        return {NODES: written} if written and len(written) <= description.LONGEST else {}
+    def _planned(self) -> dict[str, str]:
+        """Return what the sweep's trials were planned from, beside its file: the values set on the command line, and
+        the nodes, if its ledger tells. What no tag can hold is left out."""
+        nodes = arrangements.written(self._facts.nodes) if self._facts.nodes else ""
+        told = {OVERRIDES: json.dumps([secrecy.masked(one) for one in self._facts.overrides]), NODES: nodes}
+        return {name: text for name, text in told.items() if text and len(text) <= description.LONGEST}
+
+    def _keep_file(self) -> None:
+        """Keep the sweep file, whole. Where artifacts can't be written, the report's end says so."""
+        with contextlib.suppress(Exception):
+            self._client.log_text(self._parent, secrecy.masked(self._facts.file), FILE)
 
     def _opened(self, uri: str) -> str:
         """Return the experiment."""
         try:
-            prepare(uri)
-            os.environ[RETRIES] = "0"
-            self._client = client(uri)
+            access.prepare(uri)
+            os.environ[access.RETRIES] = "0"
+            self._client = access.client(uri)
             return once_more(self._experiment_id)
         except Exception as error:  # whatever MLflow's HTTP library or database driver raises
             raise UnopenedError(str(error) or type(error).__name__) from error
@@ -321,17 +338,18 @@ class Store:
     def _own_run(self) -> str:
         self._runs = self._existing_runs()
         facts = self._facts
-        tags = {**self._common, NOTE: description.write(facts), **self._nodes()}
+        tags = {**self._common, NOTE: description.write(facts), **self._planned()}
         self.is_new |= "" not in self._runs
-        return self._runs.get("") or self._made("", facts.name, _ms(facts.created_at), tags)
+        return self._runs.get("") or self._begin("", facts.name, in_ms(facts.created_at), tags)
 
     def _existing_runs(self) -> dict[str, str]:
         """Trial ('' for the sweep itself) to run, of this sweep. Runs that were made twice are deleted, all but one."""
         runs = self._all_runs()
+        self._late.seen(run.info.run_id for run in runs)
         parents = {run.data.tags.get("mlflow.parentRunId") for run in runs}
 
         def rank(run: Any) -> tuple[bool, bool, bool, str]:
-            """The first of a trial's runs is the one to keep."""
+            """Rank a trial's runs: the first is the one to keep."""
             known = run.info.run_id
             return known != self._parent, known not in parents, run.info.status == "RUNNING", known
 
@@ -347,29 +365,45 @@ class Store:
         return found
 
     def _all_runs(self) -> list[Any]:
+        if not self._has_trials:  # of hundreds the own one is looked up by a tag that it alone has
+            own = _runs(self._client, [self._experiment], self._facts.id, f" and tags.`{OVERRIDES}` LIKE '%'")
+            if len(own) == 1:
+                return own
         return _runs(self._client, [self._experiment], self._facts.id)
 
     def _opened_for_bulk(self, uri: str) -> Bulk | None:
-        if not uri.startswith(SQLITE):
+        if not uri.startswith(database.SQLITE):
             return None
         parent = self._client.get_run(self._parent).info.artifact_uri
         return Bulk(uri, self._experiment, lambda run: parent.replace(self._parent, run))
 
-    def _made(self, trial: str, name: str, started_ms: int, tags: dict[str, str]) -> str:
-        """A new run."""
+    def _begin(self, trial: str, name: str, started_ms: int, tags: dict[str, str]) -> str:
+        """Make a new run; return its id."""
         try:
             run = self._client.create_run(self._experiment, start_time=started_ms, run_name=name, tags=tags)
-        except Exception:  # whatever MLflow's HTTP library or database driver raises
-            self._unheard_at = time.monotonic()
+        except Exception as error:  # whatever MLflow's HTTP library or database driver raises
+            self._late.unheard(error, is_answered=_is_answered(error))
             raise
+        self._late.heard(str(run.info.run_id))
         self._runs[trial] = str(run.info.run_id)
         self._ends[trial] = "RUNNING", None
         return self._runs[trial]
 
 
-def _runs(mlflow: Any, experiments: Sequence[str], sweep: str) -> list[Any]:
-    """All of a sweep, by its id."""
-    wanted = f"tags.`sweep.id` = '{sweep}'"
+def _is_answered(error: Exception) -> bool:
+    """Say whether it is the tracking server's own answer, and no gateway's before it, which may have given up on a call
+    that the server carries out. MLflow keeps no HTTP status, but its server names one of its codes."""
+    from mlflow.exceptions import RestException
+    from mlflow.protos.databricks_pb2 import ErrorCode
+
+    if not isinstance(error, RestException) or error.json.get("error_code") not in {*ErrorCode.keys()}:
+        return False
+    return error.get_http_status_code() not in GATEWAYS
+
+
+def _runs(mlflow: Any, experiments: Sequence[str], sweep: str, which: str = "") -> list[Any]:
+    """All of a sweep, by its id, or those of them that a condition holds for."""
+    wanted = f"tags.`sweep.id` = '{sweep}'{which}"
     return _all_pages(lambda token: mlflow.search_runs(experiments, wanted, page_token=token, max_results=1000))
 
 
@@ -384,32 +418,55 @@ def _all_pages(ask: Callable[[str | None], Any]) -> list[Any]:
             return found
 
 
-def _ms(at: float) -> int:
+def _reported(epochs: Sequence[EpochRecord]) -> Iterator[tuple[str, float, int]]:
+    """Yield what a script has reported: by the names of the built-in training's series, and by its own."""
+    for epoch in epochs:
+        for column, value in {**epoch.figures, "train_s": epoch.train_s}.items():
+            stored = rows.stored_as(column) if column.startswith(rows.REPORTED) else f"epochs/{column}"
+            yield stored, value if math.isfinite(value) else math.nan, epoch.epoch
+
+
+def _note(outcome: TrialOutcome) -> str:
+    """Return the note of a trial that did not complete: why, and what a user's program said last."""
+    if not outcome.message:
+        return ""
+    lines = "".join(f"\n    {line}" for line in outcome.last_lines)
+    return f"**{outcome.status}**: {outcome.why}" + (f"\n\n{lines}" if lines else "")
+
+
+def run_status(outcome: TrialOutcome) -> str:
+    """Return the status that MLflow has of a trial that ended so."""
+    return RUN_STATUS.get(outcome.status, "FINISHED")
+
+
+def in_ms(at: float) -> int:
+    """Return a time as MLflow has it."""
     return int(at * 1000)
 
 
 def _axes(spec: SweepSpec) -> list[str]:
-    """Those that are logged as numbers."""
+    """Return the axes that are logged as numbers."""
     return [name for name in AXES if name in ALWAYS or (name in spec.axes and is_varied(spec.axes[name]))]
 
 
 def once_more(write: Callable[..., Result], *given: Any) -> Result:
-    """Write, and where that fails write again: the connection may have broken."""
-    try:
+    """Write, and where that fails write again: the connection may have broken. What the second try raises says nothing
+    of the first."""
+    with contextlib.suppress(Exception):
         return write(*given)
-    except Exception:
-        return write(*given)
+    return write(*given)
 
 
-def sync(record: SweepRecord, found: Conclusion | None = None, *, only_missing: bool = False) -> None:
+def sync(record: SweepRecord, found: Conclusion | None = None, *, only_missing: bool = False) -> int:
     """Bring a whole ledger to the store, and what was found; what stands there is written again, not doubled. Or only
-    what a driver that was killed has left to do: trials that are missing, runs that are open."""
+    what a driver that was killed has left to do: trials that are missing, runs that are open. Return how many runs may
+    come late."""
     try:
         store = Store(record.facts)
         trials = [trial for trial in record.trials if not (only_missing and store.has(trial))]
         status = "FINISHED" if record.is_complete else "KILLED"
         if only_missing and not trials and store.status == status:
-            return
+            return store.may_come
         for node in record.nodes:
             once_more(store.describe, node)
         unwanted: dict[str, str] = {}
@@ -419,124 +476,56 @@ def sync(record: SweepRecord, found: Conclusion | None = None, *, only_missing: 
             once_more(store.conclude, found)
         once_more(store.close, status)
     except Exception as error:
-        raise refused("be writable", error) from None
+        raise access.refused("be writable", error) from None
     if unwanted:
         some = f"{len(unwanted)} of {len({trial.config.trial for trial in record.trials})}"
-        raise refused(f"take every trial; it has all others, but not {some}", next(iter(unwanted.values())))
+        raise access.refused(f"take every trial; it has all others, but not {some}", next(iter(unwanted.values())))
+    return store.may_come
 
 
-def leave_one_each(facts: SweepFacts) -> None:
-    """Delete the runs of a sweep that were made twice."""
+def leave_one_each(facts: SweepFacts) -> int:
+    """Delete the runs of a sweep that were made twice; return how many runs may come late."""
     try:
-        Store(facts)
+        store = Store(facts)
+        _close_new(store)
+        return store.may_come
     except Exception as error:
-        raise refused("be writable", error) from None
+        raise access.refused("be writable", error) from None
 
 
 def forget(run: OpenRun, name: str) -> None:
     """Delete all runs of a sweep that was discarded while the store did not answer: by its id, so that nobody else's
     go. One that was asked for at the very end may come yet: that is waited for."""
-    uri = store_name()
+    uri = access.store_name()
     try:
-        mlflow = client(uri)
+        mlflow = access.client(uri)
         if uri.startswith("http"):
-            time.sleep(max(0.0, run.at + float(os.environ[TIMEOUT]) - time.time()))
+            time.sleep(max(0.0, run.at + float(os.environ[access.TIMEOUT]) - time.time()))
         experiments = _all_pages(lambda token: mlflow.search_experiments(page_token=token))
         for one in _runs(mlflow, [experiment.experiment_id for experiment in experiments], run.sweep):
             mlflow.delete_run(one.info.run_id)
     except Exception as error:
         raise RefusedError(
             f"the run of {name}, which was discarded, must go from the tracking store, but that says:"
-            f" {first_line(error)}\n  {masked(uri)}\n  do this again once it answers"
+            f" {access.first_line(error)}\n  {masked(uri)}\n  do this again once it answers"
         ) from None
 
 
-def attach(facts: SweepFacts, file: Path, found: Conclusion) -> None:
-    """Log a report to a sweep's own run, in place of what had its name there, and what it says first."""
+def attach(facts: SweepFacts, file: Path, found: Conclusion) -> int:
+    """Log a report to a sweep's own run, in place of what had its name there, and what it says first; return how many
+    runs may come late."""
     try:
-        store = Store(facts)
+        store = Store(facts, has_trials=False)
         once_more(store.conclude, found)
         once_more(store.attach, file)
-        if store.is_new:  # there is no tracker that would end its run, and no trial in it until `sync` brings them
-            once_more(store.close, "KILLED")
+        _close_new(store)
+        return store.may_come
     except Exception as error:
-        raise refused("take the report", error) from None
+        raise access.refused("take the report", error) from None
 
 
-def refused(must: str, error: Exception | str) -> RefusedError:
-    another = caller.elsewhere("MLFLOW_TRACKING_URI", "choose another one with MLFLOW_TRACKING_URI")
-    if any(said in str(error) for said in UNLIKE):
-        return RefusedError(
-            f"the tracking store must be of this MLflow's version, but it says: {first_line(error).split('. ')[0]}\n"
-            f"  {store_name()}\n  an older store: back it up, then `mlflow db upgrade` and its address;"
-            f" a newer one: install the MLflow that wrote it\n  {another}"
-        )
-    return RefusedError(
-        f"the tracking store must {must}, but it says: {first_line(error)}\n  {store_name()}\n  {another}"
-    )
-
-
-def store_address() -> str:
-    """The store's name as it means the same in every folder."""
-    uri = store_name()
-    if not uri.startswith(SQLITE):
-        return uri
-    from sweeps.store import database
-
-    return f"{SQLITE}{database.file_of(uri)}"
-
-
-def store_name() -> str:
-    """The store by MLflow's own rules; says so without loading MLflow, which takes seconds, where they are plain."""
-    if "mlflow" not in sys.modules:
-        if uri := os.environ.get("MLFLOW_TRACKING_URI"):
-            return uri
-        default = Path("mlflow.db").absolute()
-        if default.exists() and not any(Path("mlruns").glob("*/meta.yaml")):
-            return f"sqlite:///{quote(str(default))}"
-    import mlflow
-
-    return str(mlflow.get_tracking_uri())
-
-
-def first_line(error: Exception | str) -> str:
-    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    began = line.rsplit("Caused by", 1)[-1].strip("() ")  # of a chain of HTTP errors
-    return masked(began)[:300]
-
-
-def prepare(uri: str) -> None:
-    """Have a database of our own ready for many readers and writers; any other store is left as it is."""
-    _made_whole(uri)
-    _never_locked(uri)
-
-
-def _made_whole(uri: str) -> None:
-    """An SQLite store that is new appears at once or not at all: MLflow takes no step with one that it had half made
-    when it was killed."""
-    from sweeps.store import database
-
-    path = database.file_of(uri)
-    if not uri.startswith(SQLITE) or path.exists():
-        return
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.touch()  # what can't be written says so at once; MLflow would try for two minutes
-    try:
-        client(f"{SQLITE}{quote(str(partial))}").search_experiments(max_results=1)
-        with contextlib.suppress(FileExistsError):  # another sweep has just made it
-            os.link(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _never_locked(uri: str) -> None:
-    """A write-ahead log lets readers and writers of an SQLite store work at once; it stays with the file.
-
-    A file that can't be written says so here, at once; MLflow would try for two minutes.
-    """
-    from sweeps.store import database
-
-    if uri.startswith(SQLITE):
-        with contextlib.closing(sqlite3.connect(database.file_of(uri), timeout=20)) as store:
-            store.execute("PRAGMA journal_mode=WAL")
-            store.execute("BEGIN IMMEDIATE")
+def _close_new(store: Store) -> None:
+    """End a sweep's own run that has just been made: there is no tracker that would, and no trial in it until `sync`
+    brings them."""
+    if store.is_new:
+        once_more(store.close, "KILLED")

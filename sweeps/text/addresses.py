@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from sweeps.errors import InputError, Mistake
 
@@ -19,8 +20,10 @@ RAY = "RAY_ADDRESS"
 LOCAL = "local"
 LAUNCHER_FILE = (".yaml", ".yml")
 URL = ("http://", "https://")
+OF_THIS_MACHINE = re.compile(r"localhost|127(\.\d+){3}|::1")
 HEADS_PORT = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
-JOBS_PORT = ":8265"
+DASHBOARD_PORT = 8265  # a head's, which takes jobs
+JOBS_PORT = f":{DASHBOARD_PORT}"
 
 Kind = Literal["here", "ray", "ssh", "http"]
 AFAR: tuple[Kind, ...] = ("ssh", "http")  # a cluster that this machine is no part of
@@ -40,9 +43,9 @@ def choose(
     elsewhere: str = "",
     default: str = "",
 ) -> Place:
-    """Where a command happens that `may` happen in such places: as `--address` says, else the environment's variables.
-    Raises where it can't happen there; `elsewhere` is what to call instead, for a cluster that this machine is no part
-    of."""
+    """Return where a command happens that `may` happen in such places: as `--address` says, else the environment's
+    variables. Raises where it can't happen there; `elsewhere` is what to call instead, for a cluster that this machine
+    is no part of."""
     name, text = next(
         ((name, text) for name, text in _stated(given, environment, may) if text),
         ("--address", default),
@@ -51,7 +54,7 @@ def choose(
     if found.kind not in may:
         raise InputError(name, [Mistake("", _rule(found.kind, may, name, me, elsewhere), text or None)])
     if found.kind == "http" and not text.startswith(URL):
-        rule = f"must begin with http:// where its port is {JOBS_PORT[1:]}, which takes jobs: http://HEAD{JOBS_PORT}"
+        rule = f"must begin with http:// where its port is {DASHBOARD_PORT}, which takes jobs: http://HEAD{JOBS_PORT}"
         raise InputError(name, [Mistake("", rule, text)])
     return found
 
@@ -61,9 +64,14 @@ def leads(environment: Mapping[str, str]) -> bool:
     return any(environment.get(name, "") not in ("", LOCAL) for name in (JOB_SERVER, RAY))
 
 
+def is_loopback(url: str) -> bool:
+    """Say whether a URL leads to this machine itself: to a server here, or into a tunnel."""
+    return bool(OF_THIS_MACHINE.fullmatch(urlsplit(url).hostname or ""))
+
+
 def _stated(given: str | None, environment: Mapping[str, str], may: Collection[Kind]) -> list[tuple[str, str]]:
-    """By whom, and what; the first that says anything counts. On its head a cluster's Ray is no address for a command
-    that only asks for results: these lie there."""
+    """Return by whom an address is stated, and which; the first that says anything counts. On its head a cluster's Ray
+    is no address for a command that only asks for results: these lie there."""
     of_ray = environment.get(RAY, "")
     is_of_use = "ray" in may or of_ray.startswith(URL) or of_ray.endswith(LAUNCHER_FILE)
     return [
@@ -84,14 +92,14 @@ def _kind(text: str, name: str) -> Kind:
     if text == "auto" or is_port:
         return "ray"
     rule = (
-        "must be cluster.yaml (a cluster elsewhere, through SSH), http://HEAD:8265 (the same without SSH), HOST:6379 or"
-        " auto (the one this machine is in), or local"
+        f"must be cluster.yaml (a cluster elsewhere, through SSH), http://HEAD{JOBS_PORT} (the same without SSH),"
+        " HOST:6379 or auto (the one this machine is in), or local"
     )
     raise InputError(name, [Mistake("", rule, text)])
 
 
 def _rule(kind: Kind, may: Collection[Kind], name: str, me: str, elsewhere: str) -> str:
-    """Of a command that can't happen in a place of this kind."""
+    """Return the rule for a command that can't happen in a place of this kind."""
     back = "" if name == "--address" else "; --address local is this machine, whatever the environment says"
     if kind == "http" and "ssh" in may:
         return f"must be cluster.yaml: what is shown is reached through SSH alone, not at http://HEAD{JOBS_PORT}{back}"

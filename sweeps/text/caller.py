@@ -21,8 +21,10 @@ from workers.contract.redact import masked
 
 CALLED = "SWEEP_CALLED"
 IN_RAY = frozenset({"run", "plan", "resume", "retry", "reproduce", "doctor"})  # take HOST:6379 and auto
-NOT_AFAR = frozenset({"run", "reproduce", "backup", "restore", "data", "schema"})  # but `reproduce --measured`
-NEVER = frozenset({"data", "schema"})  # take no address
+NOT_AFAR = frozenset(
+    {"run", "reproduce", "backup", "restore", "data", "schema", "completion"}
+)  # but `reproduce --measured`
+NEVER = frozenset({"data", "schema", "completion"})  # take no address
 OF_CLUSTER = {"SWEEP_RESULTS": "SWEEP_SHARED", "MLFLOW_TRACKING_URI": "MLFLOW_STORE"}
 FILE = "FILE"  # where nobody has said which: another cluster's would end its sweeps
 
@@ -46,8 +48,8 @@ class Caller:
         return f"ray up {shlex.quote(file)}" if file else f"ray up {FILE} (the cluster's launcher file)"
 
     def command(self, *words: str, is_submitted: bool = False) -> str:
-        """A command of ours for the same user. On the head itself one that drives a sweep which was submitted needs
-        the address of Ray there."""
+        """Return a command of ours for the same user. On the head itself one that drives a sweep which was submitted
+        needs the address of Ray there."""
         return " ".join(map(_quoted, [self.me, *words, *self._where(words, is_submitted)]))
 
     def _where(self, words: tuple[str, ...], is_submitted: bool) -> list[str]:
@@ -66,7 +68,7 @@ class Caller:
 
 
 def _quoted(word: str) -> str:
-    """For a shell; in double quotes where that reads better."""
+    """Quote for a shell; in double quotes where that reads better."""
     return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word)
 
 
@@ -74,7 +76,7 @@ _known: list[Caller] = []
 
 
 @contextlib.contextmanager
-def known(address: str, kind: addresses.Kind, place: str = "", sweep: str = "") -> Iterator[None]:
+def introduce(address: str, kind: addresses.Kind, place: str = "", sweep: str = "") -> Iterator[None]:
     """Within the block, `current` is who called this process, with what they said on the command line. `place` is the
     address that counts, whoever has named it."""
     _known.append(Caller(program(), kind, address, place if kind == "ssh" else "", sweep))
@@ -95,7 +97,7 @@ def current() -> Caller:
 
 
 def as_json() -> str:
-    """The same as text, for the environment of a command on the head."""
+    """Return the same as text, for the environment of a command on the head."""
     hidden = {"address": masked(current().address), "sweep": masked(current().sweep)}
     return json.dumps(dataclasses.asdict(current()) | hidden)
 
@@ -105,13 +107,13 @@ def command(*words: str, is_submitted: bool = False) -> str:
 
 
 def named(file: Path) -> str:
-    """A sweep file as its user named it: one that was sent along has another place here."""
+    """Return a sweep file as its user named it: one that was sent along has another place here."""
     asked = current()
     return asked.sweep if asked.is_afar and asked.sweep else str(file)
 
 
 def is_kept(file: Path) -> bool:
-    """Whether the same file can be named once more: what came through a pipe, or as standard input, can't."""
+    """Say whether the same file can be named once more: what came through a pipe, or as standard input, can't."""
     return file.is_file() and not str(file).startswith(("/dev/", "/proc/"))
 
 

@@ -65,7 +65,7 @@ def gantt(bars: Sequence[Bar], slots: Mapping[str, int], width: int = 100) -> li
 def _rows(
     bars: Sequence[Bar], slots: Mapping[str, int], begin: float, column_s: float, columns: int, has_slots: bool
 ) -> list[Row]:
-    """What runs in the middle of each column; on slots of their own, each gang in the first that are free."""
+    """Return what runs in the middle of each column; on slots of their own, each gang in the first that are free."""
     rows: dict[str, list[Row]] = {
         name: [[[] for _ in range(columns)] for _ in range(count if has_slots else 1)] for name, count in slots.items()
     }

@@ -9,12 +9,12 @@ from rich.text import Text
 
 
 def beside() -> Console:
-    """What is said while something runs: on stderr, in lines that are not folded."""
+    """Return the console for what is said while something runs: on stderr, in lines that are not folded."""
     return Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 
 def answers(width: int = 200) -> Console:
-    """What was asked for: on stdout, this wide where no terminal says how wide."""
+    """Return the console for what was asked for: on stdout, this wide where no terminal says how wide."""
     return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else width)
 
 

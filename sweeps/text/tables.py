@@ -39,7 +39,7 @@ def show(frame: pd.DataFrame, form: Format, title: str = "") -> None:
 
 
 def show_rows(rows: list[dict[str, Any]], form: Format, title: str = "") -> None:
-    """The same for rows that are no frame; loads no pandas for a table or JSON."""
+    """Print rows that are no frame in the same way; loads no pandas for a table or JSON."""
     if form == "json":
         print(json.dumps(rows, indent=2))
         return
@@ -94,7 +94,7 @@ def within(value: float, half_width: float) -> str:
 
 
 def plus_minus(value: float, half_width: float) -> str:
-    """A figure with its interval: `1,234 ± 56`."""
+    """Return a figure with its interval: `1,234 ± 56`."""
     if math.isnan(value):
         return "–"
     if math.isnan(half_width):

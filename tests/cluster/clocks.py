@@ -30,13 +30,13 @@ def build(library: Path) -> None:
 
 
 def move(shift: Path, by_s: float) -> None:
-    """Of every process that has the file: off by so much from now on."""
+    """Put the clock of every process that has the file off by so much from now on."""
     with shift.open("r+b" if shift.exists() else "wb") as file:
         file.write(struct.pack("q", round(by_s * 1e9)))
 
 
 class Clock:
-    """Of a host, for all that Ray starts there: as a site gives variables to trials (docs/cluster.md)."""
+    """The clock of a host, for all that Ray starts there: as a site gives variables to trials (docs/cluster.md)."""
 
     def __init__(self, host: Host) -> None:
         """Before Ray is started there."""

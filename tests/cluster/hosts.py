@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -106,7 +106,7 @@ class Host:
             self._init = None
 
     def processes(self) -> list[psutil.Process]:
-        """Of it, as this machine sees them."""
+        """Return its processes, as this machine sees them."""
         init = self._init  # another thread may kill it
         with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(init.pid).children(recursive=True) if init else []
@@ -141,17 +141,24 @@ class Host:
             _ip(f"link set {self._link} up")
 
     @contextlib.contextmanager
-    def throttled(self, mbit: int) -> Iterator[None]:
-        """What it receives and what it sends, each at such a rate."""
+    def throttled(self, mbit: int) -> Iterator[Callable[[int], None]]:
+        """What it receives and what it sends, each at such a rate; what is given sets another one, and drops nothing
+        that is under way."""
         inside = self._link.replace("-v", "-i")
         links = ([], self._link), (["ip", "netns", "exec", self.space], inside)
-        for where, link in links:
-            _run([*where, *f"tc qdisc add dev {link} root tbf rate {mbit}mbit burst 64kb latency 500ms".split()])
-        try:
-            yield
-        finally:
+
+        def tc(what: str, limit: str = "") -> None:
             for where, link in links:
-                _run([*where, *f"tc qdisc del dev {link} root".split()])
+                _run([*where, *f"tc qdisc {what} dev {link} root {limit}".split()])
+
+        def limit(mbit: int) -> str:
+            return f"tbf rate {mbit}mbit burst 64kb latency 500ms"
+
+        tc("add", limit(mbit))
+        try:
+            yield lambda mbit: tc("change", limit(mbit))
+        finally:
+            tc("del")
 
     def unmake(self) -> None:
         self.kill()

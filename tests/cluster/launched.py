@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 import unittest.mock
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeps.record import ledger
 from sweeps.run import status
 from tests.cluster import hosts
 from tests.cluster.hosts import ROOT, Host
@@ -31,6 +32,8 @@ SITE = {  # lines of the shipped file as they stand there
     "    MLFLOW_STORE= ": "store",
 }
 ANSWER = "answer: "
+PLANTED = "pl4nted"  # in every value that is a secret
+VALUES = ("of-a-node", "unasked", "of-the-laptop", "password", "beside-the-script", "in-a-file")  # behind it and a dash
 
 
 class Laptop:
@@ -42,8 +45,15 @@ class Laptop:
         self.home.mkdir()
         self.results = folder / "shared/results"
         self.head, *self.workers = hosts
+        for host in hosts:  # as docs/cluster.md has it
+            (host.home / ".ray-sweeps").mkdir(exist_ok=True)
+            (host.home / ".ray-sweeps/environment").write_text(
+                f"HF_TOKEN={PLANTED}-of-a-node\nAWS_SECRET_ACCESS_KEY={PLANTED}-unasked\n"
+            )
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SWEEP_", "MLFLOW_"))}
         self.environment = kept | {
+            "HF_TOKEN": f"{PLANTED}-of-the-laptop",
+            "MLFLOW_TRACKING_PASSWORD": f"{PLANTED}-password",
             "HOME": str(self.home),
             "RAY_TMPDIR": str(self.home),
             "PYTHONPATH": str(ROOT),
@@ -97,11 +107,11 @@ class Laptop:
         self.call(BIN / "ray", "down", "-y", self._file, timeout_s=120)
         self._is_up = False
 
-    def call(self, *command: object, timeout_s: float = 120, code: int = 0) -> str:
+    def call(self, *command: object, timeout_s: float = 120, code: int = 0, folder: Path = ROOT) -> str:
         """What a command says on its stdout, run in the project's folder as the docs have it."""
         ran = subprocess.run(
             [str(part) for part in command],
-            cwd=ROOT,
+            cwd=folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -112,14 +122,21 @@ class Laptop:
         assert ran.returncode == code, f"{' '.join(map(str, command))}: {ran.returncode}\n{ran.stdout}{ran.stderr}"
         return ran.stdout if code == 0 else ran.stdout + ran.stderr
 
-    def sweep(self, *arguments: object, timeout_s: float = 120, code: int = 0) -> str:
-        return self.call(BIN / "sweep", *arguments, timeout_s=timeout_s, code=code)
+    def sweep(self, *arguments: object, timeout_s: float = 120, code: int = 0, folder: Path = ROOT) -> str:
+        return self.call(BIN / "sweep", *arguments, timeout_s=timeout_s, code=code, folder=folder)
 
     def swept(self, text: str, within_s: float = 1200) -> list[dict[str, Any]]:
         """The trials of a sweep file's text, once the cluster has run them all."""
+        return self.ended(self.submitted(text), within_s)
+
+    def submitted(self, text: str) -> str:
+        """The name of a sweep file's text, as a sweep of the cluster."""
         planned = self.home / "swept.yaml"
         planned.write_text(text)
-        name = self.sweep("submit", planned, "--fresh").strip()
+        return self.sweep("submit", planned, "--fresh").strip()
+
+    def ended(self, name: str, within_s: float = 1200) -> list[dict[str, Any]]:
+        """The trials of a sweep, once all have completed."""
         give_up = time.monotonic() + within_s
         while (told := json.loads(self.sweep("status", name, "--format", "json")))["state"] != "complete":
             assert time.monotonic() < give_up, f"{told}\n{self.logs()}"
@@ -133,6 +150,11 @@ class Laptop:
         time from the ranks."""
         with unittest.mock.patch.dict(os.environ, SWEEP_RESULTS=str(self.results)):
             return status.look(name)
+
+    def record(self, name: str) -> ledger.SweepRecord:
+        """What a sweep has in its ledger."""
+        with unittest.mock.patch.dict(os.environ, SWEEP_RESULTS=str(self.results)):
+            return ledger.read(name)
 
     @contextlib.contextmanager
     def started(self, *arguments: object) -> Iterator[subprocess.Popen[str]]:
@@ -168,6 +190,11 @@ class Laptop:
             self.ask(f"[{{'id': job.submission_id, 'status': job.status}} for job in {jobs} if job.submission_id]")
         )
 
+    def job_list(self) -> list[str]:
+        """All that the head tells of each job to whoever has the token: its command, environment and end."""
+        jobs = "ray.job_submission.JobSubmissionClient('http://127.0.0.1:8265').list_jobs()"
+        return list(self.ask(f"[str(job) for job in {jobs}]"))
+
     def ask(self, question: str) -> Any:
         """What `question`, in Python and of Ray, comes to on the head; a JSON value."""
         begin = "import json, ray, ray.job_submission; ray.init('auto', logging_level='ERROR')"
@@ -175,6 +202,14 @@ class Laptop:
         told = self.head.run(f"cd ~/ray-sweeps && RAY_AUTH_MODE=token .venv/bin/python -c {shlex.quote(script)}")
         (answer,) = (line for line in told.splitlines() if line.startswith(ANSWER))
         return json.loads(answer.removeprefix(ANSWER))
+
+
+def look_for_planted(places: Sequence[str], apart_from: Path, since: Path) -> str:
+    """Return a command that names the files there which hold a planted value, written after a file was. Others than the
+    hosts write there too, so the values are looked for in full."""
+    values = " ".join(f"-e {PLANTED}-{value}" for value in VALUES)
+    found = f"find {' '.join(places)} -path {apart_from} -prune -o -type f -newer {since} -print0 2>/dev/null"
+    return f"{found} | xargs -0 -r grep -lsF --binary-files=text {values} || true"
 
 
 @contextlib.contextmanager

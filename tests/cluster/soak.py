@@ -27,14 +27,15 @@ import psutil
 
 from sweeps.cli import gc
 from sweeps.errors import SweepError
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership, rows
+from sweeps.store import tracking
 from tests.cluster import clocks, database, hosts, verdicts
 from tests.cluster.clocks import Clock
 from tests.cluster.database import Postgres
 from tests.cluster.hosts import Host
 from tests.cluster.launched import Laptop
 from tests.cluster.schedule import ENDS_THE_DRIVER, KINDS, SHORTEST_MIN, Fault, Kind, schedule
-from tests.cluster.verdicts import Line, Reading, Run, Seen, Stray, Swept
+from tests.cluster.verdicts import FILES, MEMORY, Content, Line, Reading, Run, Seen, Stray, Swept
 
 SWEEP = """
 name: soak
@@ -54,7 +55,7 @@ CELLS = 50
 TRIAL_S = 4.8  # five hundred in forty minutes, until it is known how long one takes here
 DISK_MIB = 512  # of the results
 OFF_BY_S = 30.0  # a clock
-READ_EVERY_S = 10.0  # memory
+READ_EVERY_S = 10.0  # memory and open files
 LOOK_EVERY_S = 1.0
 PASSING_S = 10.0  # between two looks; what is in one of them only passes through
 BACK_WITHIN_S = 180.0  # a host, in Ray
@@ -62,9 +63,13 @@ GONE_WITHIN_S = 180.0  # all of a sweep, after its end
 COMPLETE_WITHIN_S = 1800.0  # the last sweep, after the last fault
 TRIES = 5  # to submit or to resume
 FAILURES = (AssertionError, OSError, ValueError, subprocess.SubprocessError, SweepError)  # of what is called here
-JUDGED = {  # by their command line, whose memory must not grow
+JUDGED = {  # by their command line, whose memory and open files must not grow
     "driver": r"^\S*python\S* -m sweeps\.cli (run|resume)",
     "tracker": r"^\S*python\S* -m sweeps\.run\.tracker",
+    "fork server": r"\bworkers\.launch\.fork_server\b",  # and its ranks, which live too short to be judged
+    "telemetry": r"^\S*python\S* -m workers\.node\.telemetry",
+    "NodeActor": r"^ray::NodeActor\b",
+    "LeaseActor": r"^ray::LeaseActor\b",
     "Ray's raylet": r"/raylet/raylet ",
     "Ray's dashboard agent": r"^ray::DashboardAgent|dashboard/agent\.py",
     "Ray's runtime environment agent": r"^ray::RuntimeEnvAgent|runtime_env/agent/main\.py",
@@ -105,7 +110,9 @@ while True:
     told = ask('runs/search', {'experiment_ids': ids, 'max_results': 200, 'run_view_type': 'ACTIVE_ONLY', **page})
     for run in told.get('runs', []):
         tags = {tag['key']: tag['value'] for tag in run['data'].get('tags', [])}
-        found.append([tags.get('sweep.name', ''), tags.get('sweep.trial', ''), run['info']['status']])
+        figures = {one['key']: one['value'] for one in run['data'].get('metrics', [])}
+        content = run['info']['status'], run['info'].get('end_time'), figures.get('images_per_s')
+        found.append([tags.get('sweep.name', ''), tags.get('sweep.trial', ''), content])
     if not told.get('next_page_token'):
         break
     page = {'page_token': told['next_page_token']}
@@ -134,7 +141,7 @@ class Soak:
         self._coming: Fault | None = None
         self._is_accounted = True  # the last end of a driver
         self._is_over = threading.Event()
-        self._reader = threading.Thread(target=self._read_memory, daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self.sweeps: list[str] = []
         self.ended_by: list[str] = []  # each driver that was resumed
         self.happened: list[Fault] = []
@@ -184,7 +191,7 @@ class Soak:
     def _keep_driven(self) -> bool:
         """Resume the sweep whose driver has ended; submit another while there is time, or a fault to come. Is there
         one?"""
-        if self.sweeps and ledger.is_driven(self.sweeps[-1]):
+        if self.sweeps and ownership.is_driven(self.sweeps[-1]):
             return True
         if self.sweeps and not ledger.read(self.sweeps[-1]).is_complete:
             return self._resume(self.sweeps[-1])
@@ -233,15 +240,15 @@ class Soak:
             self.late += absent
             self.say(f"not back within {BACK_WITHIN_S:.0f} s: {', '.join(absent)}")
 
-    def _read_memory(self) -> None:
+    def _read(self) -> None:
         while not self._is_over.wait(READ_EVERY_S):
             for host in self._hosts:
                 for process in host.processes():
                     with contextlib.suppress(psutil.Error):
                         if named := role(" ".join(process.cmdline())):
                             has = process.memory_info()
-                            mib = (has.rss - has.shared) / 2**20
-                            self.readings.append(Reading(self.passed_s, named, host.name, process.pid, mib))
+                            mib, files = (has.rss - has.shared) / 2**20, process.num_fds()
+                            self.readings.append(Reading(self.passed_s, named, host.name, process.pid, mib, files))
 
     # ── Faults ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -313,7 +320,7 @@ class Soak:
         return f"that of {host.name} was {OFF_BY_S:.0f} s ahead for {fault.lasts_s:.0f} s, in {count} processes"
 
     def _kill_driver(self, _: Fault) -> str:
-        driver = ledger.holder(self.sweeps[-1])
+        driver = ownership.holder(self.sweeps[-1])
         assert driver, "none had signed"
         self._laptop.head.run(f"kill -9 {driver['pid']}")
         return f"process {driver['pid']} of node0"
@@ -321,17 +328,22 @@ class Soak:
     # ── Before and after ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def before(self) -> Before:
+        """Look at a cluster that has been asked something: with its first job Ray's agent on the head becomes a client
+        of Ray's too, and listens on one port more from then on."""
+        self._laptop.sweep("list")
         return Before(self._settled(), frozenset(self._files()))
 
     def lines(self, planned: Sequence[Fault], before: Before) -> Iterator[Line]:
         """One for each thing that must hold. What can't be asked does not hold."""
-        of_memory = [*((named, True) for named in JUDGED), *((named, False) for named in TOLD)]
+        watched = [(named, named in JUDGED, what) for what in (MEMORY, FILES) for named in JUDGED | TOLD]
         looks: dict[str, Callable[[], Iterable[Line]]] = {
             "the ledgers": lambda: verdicts.of_ledgers(self._swept()),
             "MLflow": lambda: verdicts.of_mlflow(self._swept(), self._runs()),
             "what is left in Ray and on the hosts": lambda: self._cleared(before),
             "files": lambda: [verdicts.of_files([*self._strays(before)], self.power_cuts)],
-            "memory": lambda: [verdicts.of_memory(named, self.readings, judged) for named, judged in of_memory],
+            "memory and open files": lambda: [
+                verdicts.of_growth(named, self.readings, is_judged, what) for named, is_judged, what in watched
+            ],
             "faults": lambda: [verdicts.of_faults(planned, self.happened), verdicts.of_drivers(self.ended_by)],
             "hosts": lambda: [verdicts.none_of("every host comes back", [*self.late, *self._absent()], "in time")],
         }
@@ -355,7 +367,8 @@ class Soak:
         return [swept(name) for name in self.sweeps]
 
     def _runs(self) -> list[Run]:
-        return [Run(*run) for run in json.loads(self._laptop.head.run(python(RUNS), timeout_s=300))]
+        told = json.loads(self._laptop.head.run(python(RUNS), timeout_s=300))
+        return [Run(sweep, trial, told_by(*content)) for sweep, trial, content in told]
 
     def _cleared(self, before: Before) -> list[Line]:
         """Once what is under way has had its time to go."""
@@ -399,14 +412,19 @@ class Soak:
 
 
 def repeats(left_s: float, trial_s: float) -> int:
-    """Of every cell, for as long as there is time."""
+    """Return the repeats of every cell, for as long as there is time."""
     return max(1, round(left_s / trial_s / CELLS))
 
 
 def strays(results: Path) -> Iterator[Path]:
-    """What does not belong into the folders of sweeps that are over: parts of files, a driver's bulletin, others'."""
+    """What does not belong there once all sweeps are over: what is no sweep's folder and no store's copy, and in the
+    folder of a sweep parts of files, a driver's bulletin, empty folders, others' things."""
     known = (*gc.PARTS, "ledger.jsonl", "report.html")
-    for folder in (path.parent for path in results.glob("*/ledger.jsonl")):
+    folders = [path.parent for path in results.glob("*/ledger.jsonl")]
+    yield from (path for path in results.iterdir() if path not in folders and path.name != ".stores")
+    for folder in folders:
+        empty = (path for path in folder.glob("*/**") if path.is_dir() and not any(path.iterdir()))
+        yield from (path for path in empty if path.relative_to(folder).parts[0] != "tune")  # Tune makes one a trial
         yield from (path for path in folder.iterdir() if path.name not in known)
         own = (part for part in known if part != "tune")  # Tune keeps hidden files of its own
         yield from (path for part in own for path in (folder / part).rglob(".*"))
@@ -417,11 +435,23 @@ def swept(name: str) -> Swept:
     lines = ledger.paths(name).ledger.read_text().rpartition("\n")[0].splitlines()  # the last may be torn
     ended = [json.loads(line) for line in lines if line.startswith('{"kind":"trial"')]
     ends = [(entry["trial"], entry["outcome"]["status"]) for entry in ended]
-    return Swept(name, [config.trial for config in facts.trials], ends)
+    contents = {one.config.trial: due(one) for one in ledger.read(name).trials}
+    return Swept(name, [config.trial for config in facts.trials], ends, contents)
+
+
+def due(record: ledger.TrialRecord) -> Content:
+    """Return what the run of a trial must say."""
+    status = tracking.run_status(record.outcome)
+    return Content(status, tracking.in_ms(record.ended_at), rows.metrics(record).get("images_per_s"))
+
+
+def told_by(status: str, ended_ms: str | int | None, images_per_s: float | None) -> Content:
+    """Return what a run says, as MLflow answers it: a long number is a text in JSON."""
+    return Content(status, int(ended_ms) if ended_ms else None, images_per_s)
 
 
 def role(command: str) -> str:
-    """Of those whose memory is watched; empty of all others."""
+    """Return the role of those whose memory and open files are watched; empty of all others."""
     return next((named for named, like in (JUDGED | TOLD).items() if re.search(like, command)), "")
 
 

@@ -26,7 +26,7 @@ import link
 from sweeps import errors
 from tests.cluster import strangers
 from tests.cluster.hosts import ROOT, Host
-from tests.cluster.launched import Laptop
+from tests.cluster.launched import PLANTED, Laptop, look_for_planted
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -83,7 +83,7 @@ def ended(told: dict[str, Any]) -> int:
 
 
 def entries(laptop: Laptop, name: str, kind: str) -> list[dict[str, Any]]:
-    """Of a sweep's ledger in the shared folder, where its driver may be writing the last line."""
+    """Return the entries of a sweep's ledger in the shared folder, where its driver may be writing the last line."""
     whole, _, _ = (laptop.results / name / "ledger.jsonl").read_text().rpartition("\n")
     return [entry for line in whole.splitlines() if (entry := json.loads(line))["kind"] == kind]
 
@@ -202,7 +202,7 @@ def test_a_sweep_is_submitted_and_its_results_are_read_from_afar(laptop: Laptop,
 
 
 def test_what_listens_while_gangs_join_does_so_on_the_gangs_addresses(laptop: Laptop, first: First) -> None:
-    """Of what keeps a trial, the rendezvous; of ranks, Gloo: for seconds each. What a Ray worker listens on from its
+    """What keeps a trial is the rendezvous; of ranks, Gloo: for seconds each. What a Ray worker listens on from its
     start is Ray's, which strangers try below."""
     assert any(first.heard.values())
     for host in (laptop.head, *laptop.workers):
@@ -349,6 +349,64 @@ def test_a_slower_link_costs_efficiency_and_shows_as_communication(laptop: Lapto
     assert link.attributed(slow, free) == pytest.approx(link.removed(slow, free), abs=0.1), (share, speed)
 
 
+SCRIPT = f"""
+import os, time
+import sweeps
+
+assert os.environ["HF_TOKEN"] == "{PLANTED[:-1]}" + "{PLANTED[-1:]}-of-a-node"
+for _ in sweeps.steps([None] * 200, items=8):
+    time.sleep(0.02)
+"""
+OF_SCRIPT = """
+name: secretive
+run: python train.py --width {width}
+device: cpu
+unit: images
+space: {gpus: 2, placement: [spread], width: [1]}
+repeats: 1
+env_from: [HF_TOKEN]
+steps: {warmup: 5, measured: 150}
+probe_every_min: 0
+"""
+
+
+def test_a_secret_of_a_node_reaches_a_script_there_and_nothing_that_is_written_logged_or_listed(laptop: Laptop) -> None:
+    """Whatever else the tests of this file have written on the hosts is looked through too."""
+    folder = laptop.home / "own"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / ".env").write_text(f"KEY={PLANTED}-beside-the-script\n")
+    (folder / "hf_token.txt").write_text(f"{PLANTED}-in-a-file\n")
+    (folder / "secretive.yaml").write_text(OF_SCRIPT)
+    hosts = (laptop.head, *laptop.workers)
+    name = laptop.sweep("submit", "secretive.yaml", "--fresh", folder=folder).strip()
+    shown: list[str] = []
+
+    def is_over(told: dict[str, Any]) -> bool:
+        shown.extend(host.run(f"ps -ww -eo args= | grep -- {PLANTED}- | grep -v grep || true") for host in hosts)
+        return is_complete(told)
+
+    assert until(laptop, name, is_over)["ended"] == {"completed": 1}
+    assert not [line for line in shown if line]
+    assert len(shown) > len(hosts), "nothing was looked at while it ran"
+    (ran,) = entries(laptop, name, "trial")
+    assert {place["node"] for place in ran["outcome"]["granted"]} == {"node1", "node2"}
+    told = [laptop.sweep(*command, name) for command in (("trials", "--format", "json"), ("logs",), ("status",))]
+    laptop.sweep("report", name, "--out", folder / "page.html")
+    assert PLANTED not in "".join([*told, (folder / "page.html").read_text()])
+    for host in hosts:
+        places = f"{laptop.results.parent} /tmp/ray ~/.ray-sweeps ~/ray-sweeps"
+        options = "-rls --exclude-dir=.venv --binary-files=text"
+        found = host.run(f"grep {options} -- {PLANTED}- {places} || true", timeout_s=120).split()
+        assert [Path(path).name for path in found] == ["environment"], f"{host.name}: {found}"
+        of_hosts = laptop.home.parent  # its files were looked through just now, or are the user's own
+        look = look_for_planted(["/tmp", "/dev/shm"], of_hosts, of_hosts / "key")
+        assert not host.run(look, timeout_s=300).split(), host.name
+    jobs = laptop.job_list()
+    assert any("sweeps.cli" in job for job in jobs), jobs
+    assert PLANTED not in "".join(jobs)
+
+
 def test_mlflow_is_seen_through_a_tunnel(laptop: Laptop) -> None:
     with laptop.started("ui", "--address", laptop.home / "cluster.yaml", "--port", 5577) as ui:
         assert ui.stdout
@@ -481,7 +539,8 @@ def test_the_next_ray_up_has_the_earlier_sweeps_and_takes_a_node_that_is_smaller
     until(laptop, after, is_complete)
     take_down(laptop)
     late.kill()
-    (late.home / ".ray-sweeps/environment").write_text(ONE_CORE)
+    with (late.home / ".ray-sweeps/environment").open("a") as environment:
+        environment.write(ONE_CORE)
     head.run("~/ray-sweeps/scripts/node stop; mv ~/.ray-sweeps/mlflow ~/mlflow-before")
     head.run("cd ~/ray-sweeps && .venv/bin/python -m sweeps.cli restore ~/old.tgz --store ~/.ray-sweeps/mlflow")
     with laptop.cluster():

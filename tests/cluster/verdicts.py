@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ WARM_S = 120.0  # after a process was first seen: it still loads what it needs
 APART_S = 300.0  # two readings that say something of growth
 WATCHED_S = 600.0  # in all, before a growth can be trusted
 FLAT_MIB_PER_H = 30.0  # a choice, not a measurement: 20 MiB in forty minutes
+FLAT_FILES_PER_H = 15.0  # a choice likewise: 10 in forty minutes, where one of each trial would be five hundred
 POWER_CUT_S = 60.0  # what was made in the shared /tmp so shortly before a host's end may be of its ranks
 
 
@@ -37,12 +39,22 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True)
+class Content:
+    """What a trial's run says of it, and what its ledger's last line of it comes to."""
+
+    status: str
+    ended_ms: int | None = None
+    images_per_s: float | None = None  # if it measured any
+
+
+@dataclasses.dataclass(frozen=True)
 class Swept:
     """A sweep as its ledger has it."""
 
     name: str
     planned: Collection[str]
     ended: Sequence[tuple[str, str]]  # every trial that stands there with how it ended, in their order
+    contents: Mapping[str, Content]  # of each trial, by its last end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +63,7 @@ class Run:
 
     sweep: str
     trial: str  # empty for a sweep's own
-    status: str
+    content: Content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,20 +85,35 @@ class Stray:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How much memory a process has for itself."""
+    """How much memory a process has for itself, and how many files it has open."""
 
     at_s: float
     role: str
     host: str
     pid: int
     mib: float
+    files: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    mib_per_h: float
+    per_h: float
     watched_s: float
-    mib: float  # in the end
+    last: float  # in the end
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched:
+    """What of a process must not grow."""
+
+    name: str
+    unit: str
+    of: Callable[[Reading], float]
+    most_per_h: float
+
+
+MEMORY = Watched("memory", "MiB", lambda one: one.mib, FLAT_MIB_PER_H)
+FILES = Watched("open files", "files", lambda one: one.files, FLAT_FILES_PER_H)
 
 
 def has_failed(lines: Iterable[Line]) -> bool:
@@ -130,8 +157,27 @@ def of_mlflow(sweeps: Sequence[Swept], runs: Sequence[Run]) -> Iterator[Line]:
     wrong += [f"{_of(one)} {count} times" for one, count in sorted(there.items()) if one in planned and count > 1]
     wrong += [f"{_of(one)} of no sweep" for one in sorted(there.keys() - planned)]
     yield none_of("every trial once in MLflow", wrong, f"{len(runs)} runs, of them {len(sweeps)} of the sweeps' own")
-    still = [f"{_of((run.sweep, run.trial))} {run.status}" for run in runs if run.status in OPEN]
+    still = [f"{_of((run.sweep, run.trial))} {run.content.status}" for run in runs if run.content.status in OPEN]
     yield none_of("no run is left open", still, "none")
+    wanted = {(sweep.name, trial): content for sweep in sweeps for trial, content in sweep.contents.items()}
+    pairs = [(run, wanted[run.sweep, run.trial]) for run in runs if (run.sweep, run.trial) in wanted]
+    unlike = [difference for run, content in pairs for difference in _differences(run, content)]
+    if not pairs:
+        unlike.append("there is no run of a trial that ended")
+    yield none_of("every run says what the ledger says", unlike, f"{len(pairs)} in status, end and images_per_s")
+
+
+def _differences(run: Run, wanted: Content) -> Iterator[str]:
+    for field in dataclasses.fields(Content):
+        there, due = getattr(run.content, field.name), getattr(wanted, field.name)
+        is_same = there == due or (None not in (there, due) and field.name == "images_per_s" and _is_close(there, due))
+        if not is_same:
+            yield f"{_of((run.sweep, run.trial))} {field.name} {there} in MLflow, {due} in the ledger"
+
+
+def _is_close(one: float, other: float) -> bool:
+    """But for the last digits, which a database may write otherwise."""
+    return math.isclose(one, other, rel_tol=1e-12)
 
 
 def _of(run: tuple[str, str]) -> str:
@@ -198,9 +244,9 @@ def of_files(strays: Sequence[Stray], power_cuts: Sequence[float]) -> Line:
     return none_of("no file is left", left, f"none, but for {len(cut)} of hosts whose power went" if cut else "none")
 
 
-def growth(readings: Iterable[Reading]) -> Growth | None:
-    """Return how the memory of a role on a host grows: the median over all pairs of readings of one process that are
-    far enough apart. So neither the start of a process nor another that comes after it counts as growth, and a single
+def growth(readings: Iterable[Reading], what: Watched = MEMORY) -> Growth | None:
+    """Return how what a role has on a host grows: the median over all pairs of readings of one process that are far
+    enough apart. So neither the start of a process nor another that comes after it counts as growth, and a single
     reading that is off moves nothing. None if no process lived long enough."""
     lives: dict[int, list[Reading]] = defaultdict(list)
     for one in sorted(readings, key=lambda reading: reading.at_s):
@@ -211,31 +257,32 @@ def growth(readings: Iterable[Reading]) -> Growth | None:
         warm = [one for one in life if one.at_s - life[0].at_s >= WARM_S]
         pairs = [(a, b) for a, b in itertools.combinations(warm, 2) if b.at_s - a.at_s >= APART_S]
         if pairs:
-            slopes += [(b.mib - a.mib) / (b.at_s - a.at_s) * 3600 for a, b in pairs]
+            slopes += [(what.of(b) - what.of(a)) / (b.at_s - a.at_s) * 3600 for a, b in pairs]
             watched_s += warm[-1].at_s - warm[0].at_s
-            last = warm[-1].mib
+            last = what.of(warm[-1])
     return Growth(statistics.median(slopes), watched_s, last) if slopes else None
 
 
-def of_memory(role: str, readings: Iterable[Reading], is_judged: bool) -> Line:
+def of_growth(role: str, readings: Iterable[Reading], is_judged: bool, what: Watched = MEMORY) -> Line:
     """By the host on which it grows most. What keeps a history by its nature is told, and not judged."""
     hosts: dict[str, list[Reading]] = defaultdict(list)
     for one in readings:
         if one.role == role:
             hosts[one.host].append(one)
-    found = {host: grown for host, those in sorted(hosts.items()) if (grown := growth(those))}
-    what = f"memory of {role} is flat"
+    found = {host: grown for host, those in sorted(hosts.items()) if (grown := growth(those, what))}
+    title = f"{what.name} of {role} {'is' if what is MEMORY else 'are'} flat"
     known = {host: grown for host, grown in found.items() if grown.watched_s >= WATCHED_S}
     if not known:
         longest_s = max((grown.watched_s for grown in found.values()), default=0.0)
         rule = f"must be watched for {WATCHED_S / 60:.0f} minutes beyond its start"
-        return Line(what, "not judged", f"{rule}, but was for {longest_s / 60:.1f}")
-    host, grown = max(known.items(), key=lambda one: one[1].mib_per_h)
-    told = f"{grown.mib_per_h:+.1f} MiB/h on {host}, at {grown.mib:.0f} MiB after {grown.watched_s / 60:.0f} min"
+        return Line(title, "not judged", f"{rule}, but was for {longest_s / 60:.1f}")
+    host, grown = max(known.items(), key=lambda one: one[1].per_h)
+    after = f"at {grown.last:.0f} {what.unit} after {grown.watched_s / 60:.0f} min"
+    told = f"{grown.per_h:+.1f} {what.unit}/h on {host}, {after}"
     if not is_judged:
-        return Line(what, "not judged", f"{told}; it keeps a history")
-    is_flat = grown.mib_per_h <= FLAT_MIB_PER_H
-    return Line(what, "pass" if is_flat else "fail", f"{told}; at most {FLAT_MIB_PER_H:.0f}")
+        return Line(title, "not judged", f"{told}; it keeps a history")
+    is_flat = grown.per_h <= what.most_per_h
+    return Line(title, "pass" if is_flat else "fail", f"{told}; at most {what.most_per_h:.0f}")
 
 
 def of_faults(planned: Sequence[Fault], happened: Sequence[Fault]) -> Line:

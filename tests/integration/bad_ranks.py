@@ -8,7 +8,8 @@ import time
 
 from workers.contract import messages
 from workers.contract.ranks import Seat, Voice
-from workers.strategies.ring import joined
+from workers.frameworks.tensorflow import body
+from workers.strategies.horovod import joined
 from workers.workloads.images import train
 
 RAISES, KILLED, STOPPED, NEVER_JOINS, EXITS, NO_MEMORY = 901, 902, 903, 904, 905, 906
@@ -18,7 +19,7 @@ BAD_RANK = 1
 def run(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     if config.batch_size < RAISES:
         return train.run(config, seat, voice)
-    train.place(config)
+    body.place(config)
     is_bad = seat.rank == BAD_RANK
     if is_bad and config.batch_size == NEVER_JOINS:
         time.sleep(600)

@@ -20,7 +20,7 @@ from workers.frameworks.tensorflow import learner
 from workers.inputs import opening
 from workers.inputs.source import Batch, Source
 from workers.measure import steady
-from workers.strategies import ring
+from workers.strategies import horovod
 from workers.workloads.images import train
 
 INPUT_S, COMM_S, COMPUTE_S = "HOROVOD_PLANTED_INPUT_S", "HOROVOD_PLANTED_COMM_S", "HOROVOD_PLANTED_COMPUTE_S"
@@ -110,12 +110,16 @@ def after_a_while(seconds: float, tensors: Sequence[Any]) -> list[Any]:
 
 
 def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
-    open_source, average, differentiate = opening.open_source, ring.Horovod.average, learner.Learner._differentiate
+    open_source, average, differentiate = (
+        opening.open_source,
+        horovod.Horovod.average,
+        learner.KerasLearner._differentiate,
+    )
 
-    def slow_average(self: ring.Horovod, tensors: Sequence[Any]) -> list[Any]:
+    def slow_average(self: horovod.Horovod, tensors: Sequence[Any]) -> list[Any]:
         return after_a_while(planted(COMM_S), average(self, tensors))
 
-    def slow_differentiate(self: learner.Learner, *batch: Any) -> Any:
+    def slow_differentiate(self: learner.KerasLearner, *batch: Any) -> Any:
         gradients, told = differentiate(self, *batch)
         return after_a_while(planted(COMPUTE_S), gradients), told
 
@@ -124,6 +128,6 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
         steady.decide = lambda trace, *_: stop if len(trace) >= enough else go_on
     source = PacedSource if planted(DECODE_S) else SlowSource
     opening.open_source = lambda *asked, **named: source(open_source(*asked, **named))  # type: ignore[assignment]
-    ring.Horovod.average = slow_average  # type: ignore[method-assign]
-    learner.Learner._differentiate = slow_differentiate  # type: ignore[method-assign]
+    horovod.Horovod.average = slow_average  # type: ignore[method-assign]
+    learner.KerasLearner._differentiate = slow_differentiate  # type: ignore[method-assign]
     train.run(config, seat, Stopwatch(voice, seat))

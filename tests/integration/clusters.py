@@ -76,7 +76,7 @@ class Cluster:
         self._start("head", self._cpus, "--head", dashboard, *place, *self._options)
 
     def logs(self) -> list[Path]:
-        """Of Ray's own, those that there are."""
+        """Return those of Ray's own that there are."""
         return [*self._folder.glob("*/session_latest/logs/*")]
 
     def join(self, name: str, cpus: int) -> None:

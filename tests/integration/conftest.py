@@ -9,14 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 from unittest import mock
 
 import pytest
 
-from sweeps.store import tracking
+from sweeps.store import access
 from tests.integration.clusters import Cluster
 from tests.integration.gangs import KEY
-from tests.integration.input_sets import Elsewhere
+from tests.integration.input_sets import Elsewhere, Kind, Sources
 from workers.contract.paths import fork_server_address
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tracking store without a run: MLflow takes seconds to make one."""
     folder = tmp_path_factory.mktemp("blank")
     with contextlib.chdir(folder), mock.patch.dict(os.environ):  # MLflow's patience is set there
-        tracking.client("sqlite:///mlflow.db").search_experiments()
+        access.client("sqlite:///mlflow.db").search_experiments()
     return folder / "mlflow.db"
 
 
@@ -37,6 +38,14 @@ def workplace(workplace: Path, blank: Path) -> Path:
     deletes it."""
     shutil.copy(blank, workplace)
     return workplace
+
+
+@pytest.fixture
+def store(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of an empty tracking store in the current folder, which is the one in use."""
+    uri = f"sqlite:///{workplace / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    return uri
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +65,12 @@ def elsewhere() -> Iterator[Elsewhere]:
     process = Elsewhere()
     yield process
     process.close()
+
+
+@pytest.fixture(scope="session", params=get_args(Kind))
+def sources(request: pytest.FixtureRequest, elsewhere: Elsewhere) -> Sources:
+    """What ranks of each framework are given."""
+    return Sources(elsewhere, request.param)
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.unit.records import config
 from workers.contract import messages
-from workers.contract.paths import history_of
+from workers.contract.paths import fork_server_address, history_of
 from workers.contract.ranks import Seat
 from workers.launch.supervisor import Order, RankEnd, supervise
 from workers.strategies.rendezvous import Rendezvous
@@ -25,6 +26,19 @@ BAD_RANKS = "tests.integration.bad_ranks:run"
 IMPATIENT = messages.Deadlines(
     fork_server_s=60, ring_s=3, build_s=60, step_s=2
 )  # with those that are meant to stand still
+
+
+@contextlib.contextmanager
+def fork_server() -> Iterator[None]:
+    """That forks the ranks, for who has no fixture of pytest's."""
+    command = [sys.executable, "-m", "workers.launch.fork_server", fork_server_address(KEY)[1:]]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        assert process.stdin
+        process.stdin.close()
+        process.wait(10)
 
 
 def end_of(order: Order, fork_server: str, is_called_off: Callable[[], bool] = lambda: False) -> RankEnd:
@@ -40,7 +54,9 @@ def history(log: Path) -> Path:
     return history_of(log / "history.json", software, "")
 
 
-def gang(size: int, log: Path, entry: str = BAD_RANKS, fork_server: str = KEY, **fields: object) -> list[RankEnd]:
+def gang(
+    size: int, log: Path, entry: str = BAD_RANKS, fork_server: str = KEY, folder: str = "", **fields: object
+) -> list[RankEnd]:
     """How each rank of a gang ended. All are given up as soon as one has ended badly.
 
     `fields` are of the trial's config; by default it is a throughput trial of five steps of a tiny network.
@@ -61,6 +77,7 @@ def gang(size: int, log: Path, entry: str = BAD_RANKS, fork_server: str = KEY, *
             interface="lo",
             checkpoint=str(log / "checkpoint.npz"),
             history=str(log / "history.json"),
+            folder=folder,
         )
         for r in range(size)
     ]

@@ -13,7 +13,7 @@ import psutil
 from workers.contract import messages
 from workers.contract.ranks import Seat, Voice
 from workers.strategies import rendezvous
-from workers.strategies.ring import joined
+from workers.strategies.horovod import joined
 
 LATE_S = 2.0
 CLOSED_WITHIN_S = 5.0

@@ -1,4 +1,5 @@
-"""Ranks whose decode threads are held up for a while at each image, if the trial's environment says so.
+"""Ranks whose decode threads are held up for a while at each image, if the trial's environment says so; or that run a
+script, which may hold itself up.
 
 Like those of `turns`, they leave beside their logs how far they have come.
 """
@@ -14,11 +15,22 @@ from workers.contract.messages import TrialConfig
 from workers.contract.ranks import Seat, Voice
 from workers.inputs import images
 from workers.workloads.images import train
+from workers.workloads.script import run as script_run
 
 DELAY_S = "HOROVOD_DELAY_AN_IMAGE_S"  # a name that a trial's environment may have
 
 
 def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
+    seen = Seen(voice, seat)
+    if config.script:
+        script_run.run(config, seat, seen)
+    else:
+        hold_up()
+        train.run(config, seat, seen)
+
+
+def hold_up() -> None:
+    """From now on, each image for as long as the environment says."""
     import tensorflow as tf
 
     delay_s, for_training = float(os.environ.get(DELAY_S, 0)), images.for_training
@@ -31,4 +43,3 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
 
     if delay_s:
         images.for_training = late
-    train.run(config, seat, Seen(voice, seat))

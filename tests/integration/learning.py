@@ -14,9 +14,9 @@ import numpy as np
 from workers.contract import messages
 from workers.contract.messages import EpochRecord, TrialConfig
 from workers.contract.ranks import Seat, Voice
-from workers.frameworks.tensorflow import models
+from workers.frameworks.tensorflow import body, models
 from workers.inputs import opening
-from workers.strategies.ring import joined
+from workers.strategies.horovod import joined
 from workers.workloads.images import checkpoint, train
 from workers.workloads.images.work import Work
 
@@ -27,7 +27,7 @@ SLOWLY_S = 0.7
 
 def loss_curve(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells the loss of every global batch of two epochs."""
-    train.place(config)
+    body.place(config)
     with joined(seat, config.compression, config.reduction) as ring:
         work = Work(config, ring, voice, opening.cores_here(config, 1))
         work.learner.set_rate(float(config.lr_schedule))
@@ -38,7 +38,7 @@ def loss_curve(config: TrialConfig, seat: Seat, voice: Voice) -> None:
 
 def what_xla_compiles(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells whether a part of the step is handed to XLA, as its graph has it."""
-    train.place(config)
+    body.place(config)
     with joined(seat, config.compression, config.reduction) as ring:
         work = Work(config, ring, voice, opening.cores_here(config, 1))
         graph = work.learner._step.get_concrete_function(*next(work.source.stream())).graph.as_graph_def()
@@ -47,7 +47,7 @@ def what_xla_compiles(config: TrialConfig, seat: Seat, voice: Voice) -> None:
 
 def weights_after_a_step(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     """Tells the first kernel and bias before a step and after it, and the gradients in between."""
-    train.place(config)
+    body.place(config)
     with joined(seat, config.compression, config.reduction) as ring:
         work = Work(config, ring, voice, opening.cores_here(config, 1))
         learner = work.learner

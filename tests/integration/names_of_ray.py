@@ -44,6 +44,12 @@ OF_RAY = (
         f"{_SDK}:SubmissionClient._server_ray_version",
         "no command to http://HEAD:8265 can say that the cluster has another version of Ray",
     ),
+    Name(
+        f"{_SDK}:SubmissionClient._do_request",
+        "a question to a cluster waits for ever where the link to it is gone",
+        takes="self, method, endpoint, …",
+    ),
+    Name(f"{_SDK}:SubmissionClient._headers", "a sweep's log can't be followed where the cluster asks for a token"),
 )
 
 _LOOP, _TRIAL = "ray.tune.execution.tune_controller:TuneController", "ray.tune.experiment:Trial"
@@ -56,6 +62,7 @@ _MEMORY = "the driver keeps every trial that has ended: memory grows, and each l
 _ASKS = "Ray is asked for the class, and the actor for what it shows, at every trial"
 _LATE = "the driver looks ten times a second whether anything has happened, beside the ranks that it measures"
 _HOURS = "hours count from when ranks start: what a gang holds while it is brought together counts for nobody"
+_WAITS = "what a gang holds between two trials, and before it is gone, counts for nobody"
 _SECRETS = "AWS keys of the driver stand in a runtime environment, which Ray logs"
 _NODES = "trials don't get the nodes that the engine chose"
 _PRINTS = "Tune prints each trial's progress amid our tables, and keeps all trials"
@@ -92,7 +99,11 @@ OF_TUNE = (
     Name(f"{_MANAGER}.next", _LATE, takes="self, timeout"),
     Name(f"{_MANAGER}.num_total_actors", _LATE),
     Name(f"{_MANAGER}._enqueue_cached_actor_tasks", _HOURS, takes="self, tracked_actor"),
+    Name(f"{_MANAGER}._live_actors_to_ray_actors_resources", _WAITS),
+    Name(f"{_MANAGER}._cleanup_actor", _WAITS, takes="self, tracked_actor"),
+    Name(f"{_MANAGER}.cleanup", _WAITS, takes="self"),
     Name(f"{_LOOP}._actor_to_trial", _HOURS),
+    Name(f"{_LOOP}._trial_to_actor", _WAITS),
     Name(f"{_CACHE}:ENV_VARS_TO_PROPAGATE", _SECRETS, asked_in=f"{_CACHE}:_ActorClassCache.get"),
     Name("ray.tune.experiment:Experiment.spec", _FIRST),
     Name(
@@ -163,6 +174,8 @@ READ = {
     f"{_MANAGER}.next": "2845ef1758a0",
     f"{_MANAGER}._try_start_actors": "c5d348f41efb",
     f"{_MANAGER}._enqueue_cached_actor_tasks": "50f0c1ea2e7b",
+    f"{_MANAGER}._cleanup_actor": "0919e37bbcdc",
+    f"{_MANAGER}.cleanup": "231765ef7f07",
     "ray.tune.experiment.config_parser:_create_trial_from_spec": "c3e1e8fd5627",
     "ray.tune.trainable:Trainable.train": "22ae4fe44d9f",
 }

@@ -105,7 +105,7 @@ def test_a_retry_of_a_large_trial_brings_its_stopped_base_back(unstored: Path) -
     assert {one.outcome.status for one in record.trials} == {"completed"}
     assert record.is_complete
     assert hopeless.by_part(record)[1, hopeless.LOW].attempts == 2
-    assert "it is the one-GPU base of" in ran.stderr
+    assert "it is the base on one rank of" in ran.stderr
 
 
 def test_a_trial_that_is_tried_again_is_judged_by_those_of_before_and_one_that_was_stopped_comes_to_its_end(

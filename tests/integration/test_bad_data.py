@@ -11,15 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.integration.input_sets import (
-    Elsewhere,
-    Ring,
-    jpeg,
-    labels_and_weights,
-    open_source,
-    refusal,
-    write,
-)
+from tests.integration.input_sets import Sources, open_source
+from tests.unit.planted_sets import Ring, jpeg, labels_and_weights, refusal, write
 from workers.contract.ranks import Fault, Infeasible
 from workers.inputs import shards
 
@@ -44,21 +37,21 @@ def skipping(folder: Path, images: int, change: dict[int, Any]) -> tuple[Any, An
     return labels, weights, source.skipped, None
 
 
-def test_one_corrupt_jpeg_of_a_thousand_is_left_out_and_counted(elsewhere: Elsewhere, tmp_path: Path) -> None:
+def test_one_corrupt_jpeg_of_a_thousand_is_left_out_and_counted(sources: Sources, tmp_path: Path) -> None:
     change = {700: (NOT_JPEGS["cut in the middle"], 701)}
-    labels, weights, skipped, said = elsewhere(skipping, tmp_path / "set", 1000, change)
+    labels, weights, skipped, said = sources(skipping, tmp_path / "set", 1000, change)
     assert (skipped, said) == (1, None)
     assert sorted(labels[weights > 0]) == [n for n in range(1000) if n != 700]
     assert labels.shape == (63, 16)
     np.testing.assert_allclose(weights[:-1].sum(axis=1), 1, rtol=1e-6)
 
 
-def test_more_than_a_thousandth_fails_and_names_the_first(elsewhere: Elsewhere, tmp_path: Path) -> None:
+def test_more_than_a_thousandth_fails_and_names_the_first(sources: Sources, tmp_path: Path) -> None:
     change: dict[int, Any] = {
         n: (bad, n + 1) for n, bad in zip((40, 41, 250, 310, 499), NOT_JPEGS.values(), strict=True)
     }
     change[123] = (b"no example at all", None)
-    labels, weights, skipped, said = elsewhere(skipping, tmp_path / "set", 500, change)
+    labels, weights, skipped, said = sources(skipping, tmp_path / "set", 500, change)
     assert skipped == 6
     assert sorted(labels[weights > 0]) == [n for n in range(500) if n not in change]
     kind, message = said
@@ -74,10 +67,8 @@ def hopeless(folder: Path) -> Any:
     return [refusal(Fault, lambda: next(source.stream())), refusal(Fault, lambda: next(source.epoch(0)))]
 
 
-def test_a_set_without_one_sound_image_fails_instead_of_being_read_forever(
-    elsewhere: Elsewhere, tmp_path: Path
-) -> None:
-    for kind, message in elsewhere(hopeless, tmp_path / "set"):
+def test_a_set_without_one_sound_image_fails_instead_of_being_read_forever(sources: Sources, tmp_path: Path) -> None:
+    for kind, message in sources(hopeless, tmp_path / "set"):
         assert kind == "corrupt images"
         assert "train-00000-of-00001, record " in message
 
@@ -93,9 +84,9 @@ def mislabelled(folder: Path, label: int) -> Any:
 
 
 @pytest.mark.parametrize("label", [0, 61, -5, 1 << 40])
-def test_a_label_outside_the_classes_is_not_learnt_and_fails(elsewhere: Elsewhere, tmp_path: Path, label: int) -> None:
+def test_a_label_outside_the_classes_is_not_learnt_and_fails(sources: Sources, tmp_path: Path, label: int) -> None:
     rule = "image/class/label must be from 1 to 60 (labels_from: 1, classes: 60)"
-    kind, message = elsewhere(mislabelled, tmp_path / "set", label)
+    kind, message = sources(mislabelled, tmp_path / "set", label)
     assert kind == "label out of range"
     assert message.startswith(f"train-00001-of-00002, record 3: {rule}, but got {label}: ")
     assert message.endswith("set labels_from: 0") == (label == 0)
@@ -142,10 +133,10 @@ def damaged(folder: Path, how: str) -> Any:
     ],
 )
 def test_a_damaged_shard_fails_with_its_name_and_record(
-    elsewhere: Elsewhere, tmp_path: Path, how: str, record: int, what: str
+    sources: Sources, tmp_path: Path, how: str, record: int, what: str
 ) -> None:
     expected = ("damaged data", f"train-00002-of-00004, record {record}: {what}")
-    assert elsewhere(damaged, tmp_path / "set", how) == (expected, expected)
+    assert sources(damaged, tmp_path / "set", how) == (expected, expected)
 
 
 def cut_at_the_start(folder: Path) -> Any:
@@ -155,9 +146,9 @@ def cut_at_the_start(folder: Path) -> Any:
     return refusal(Fault, lambda: source.epoch(0)), refusal(Fault, source.stream)
 
 
-def test_a_shard_cut_at_its_start_fails_before_anything_is_read(elsewhere: Elsewhere, tmp_path: Path) -> None:
+def test_a_shard_cut_at_its_start_fails_before_anything_is_read(sources: Sources, tmp_path: Path) -> None:
     expected = ("damaged data", "train-00000-of-00001, record 0: must be whole, but got 5 bytes")
-    assert elsewhere(cut_at_the_start, tmp_path / "set") == (expected, expected)
+    assert sources(cut_at_the_start, tmp_path / "set") == (expected, expected)
 
 
 def cut_in_mid_run(folder: Path) -> Any:
@@ -170,8 +161,8 @@ def cut_in_mid_run(folder: Path) -> Any:
     return refusal(Fault, lambda: [next(batches) for _ in range(1000)])
 
 
-def test_a_shard_cut_in_mid_run_fails_with_its_name_and_record(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    kind, message = elsewhere(cut_in_mid_run, tmp_path / "set")
+def test_a_shard_cut_in_mid_run_fails_with_its_name_and_record(sources: Sources, tmp_path: Path) -> None:
+    kind, message = sources(cut_in_mid_run, tmp_path / "set")
     assert kind == "damaged data"
     assert message in [f"train-0000{n}-of-00002, record 2000: must be whole, but got 50 bytes" for n in (0, 1)]
 
@@ -184,8 +175,8 @@ def vanished(folder: Path) -> Any:
     return refusal(Fault, lambda: list(batches))
 
 
-def test_a_set_that_goes_away_fails_with_what_is_missing(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    kind, message = elsewhere(vanished, tmp_path / "set")
+def test_a_set_that_goes_away_fails_with_what_is_missing(sources: Sources, tmp_path: Path) -> None:
+    kind, message = sources(vanished, tmp_path / "set")
     assert kind == "unreadable data"
     assert "train-0000" in message
 
@@ -197,9 +188,9 @@ def without_files(folder: Path) -> Any:
     return empty, refusal(Fault, lambda: open_source(folder, protocol="convergence"))
 
 
-def test_a_folder_without_the_files_that_are_needed_is_refused(elsewhere: Elsewhere, tmp_path: Path) -> None:
+def test_a_folder_without_the_files_that_are_needed_is_refused(sources: Sources, tmp_path: Path) -> None:
     folder = tmp_path / "set"
-    empty, no_validation = elsewhere(without_files, folder)
+    empty, no_validation = sources(without_files, folder)
     assert empty == ("no data", f"data must be a folder with files as train-00000-of-00008, but got {folder}")
     needed = f"convergence needs files as validation-00000-of-00008, but got none in {folder}"
     cure = f"sweep data make {folder} --split validation … makes them"
@@ -216,10 +207,10 @@ def too_few(folder: Path) -> Any:
     return refusal(Infeasible, source.stream), refusal(Infeasible, lambda: source.epoch(0))
 
 
-def test_a_rank_without_a_full_batch_is_infeasible(elsewhere: Elsewhere, tmp_path: Path) -> None:
+def test_a_rank_without_a_full_batch_is_infeasible(sources: Sources, tmp_path: Path) -> None:
     folder = tmp_path / "set"
     expected = ("batch larger than the data", f"rank 0 has 5 images of {folder} for a batch of 6")
-    assert elsewhere(too_few, folder) == (expected, expected)
+    assert sources(too_few, folder) == (expected, expected)
 
 
 def test_a_stream_looks_at_no_more_files_than_it_must(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.input_sets import Elsewhere, config
+from tests.integration.input_sets import Sources, open_source
 from workers.inputs.source import Cores
 
 pytestmark = pytest.mark.alone
@@ -18,15 +18,11 @@ pytestmark = pytest.mark.alone
 def busy_threads(folder: Path, decode_threads: int, kept: frozenset[int]) -> Any:
     """The threads that do the work of a stream, each with its cores; the decoders' cores as they tell them, and those
     of this thread."""
-    from workers.inputs.records import Records
-    from workers.strategies.ring import Solo
-
     if not folder.exists():
         from workers.inputs import dataset
 
         dataset.make(folder, dataset.Recipe(images=64, shards=2, width_px=500, height_px=375, classes=10, seed=0))
-    asked = config(folder, image_size=224, batch_size=16, classes=10)
-    source = Records(asked, Solo(), Cores(decode_threads, kept), lambda phase, n: None)
+    source = open_source(folder, cores=Cores(decode_threads, kept), image_size=224, batch_size=16, classes=10)
     batches = source.stream()
     for _ in range(3):
         next(batches)
@@ -50,10 +46,10 @@ def cpu_s() -> dict[int, float]:
 
 @pytest.mark.parametrize("decode_threads", [1, 2, 3])
 def test_a_pipeline_has_the_decode_threads_that_were_asked_for(
-    elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory, decode_threads: int
+    sources: Sources, tmp_path_factory: pytest.TempPathFactory, decode_threads: int
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "photographs"
-    cores, decoding, told, own = elsewhere(busy_threads, folder, decode_threads, frozenset())
+    cores, decoding, told, own = sources(busy_threads, folder, decode_threads, frozenset())
     assert cores == [own] * decode_threads
     assert told == own == os.sched_getaffinity(0)
     assert decoding > 0.8
@@ -62,11 +58,11 @@ def test_a_pipeline_has_the_decode_threads_that_were_asked_for(
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 @pytest.mark.parametrize("decode_threads", [1, 3])
 def test_decode_threads_run_on_the_cores_that_are_kept_for_them_and_nobody_else_does(
-    elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory, decode_threads: int
+    sources: Sources, tmp_path_factory: pytest.TempPathFactory, decode_threads: int
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "photographs"
     kept = frozenset([max(os.sched_getaffinity(0))])
-    cores, decoding, told, own = elsewhere(busy_threads, folder, decode_threads, kept)
+    cores, decoding, told, own = sources(busy_threads, folder, decode_threads, kept)
     assert cores == [kept] * decode_threads
     assert told == kept
     assert own == os.sched_getaffinity(0)

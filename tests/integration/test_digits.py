@@ -9,19 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.integration.input_sets import (
-    Elsewhere,
-    Ring,
-    open_source,
-    refusal,
-)
+from tests.integration.input_sets import Sources, open_source
+from tests.unit.planted_sets import Ring, refusal
 from workers.contract.ranks import Fault, Infeasible
 from workers.inputs.source import Source
 
 
 def digits() -> dict[str, Any]:
     def passed(batches: Any) -> list[Any]:
-        return [[values.numpy() for values in batch] for batch in batches]
+        return [[np.asarray(values) for values in batch] for batch in batches]
 
     def source(rank: int, ranks: int, batch: int, **fields: Any) -> Source:
         ring = Ring(rank, ranks)
@@ -41,8 +37,8 @@ def digits() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def of_digits(elsewhere: Elsewhere) -> dict[str, Any]:
-    return elsewhere(digits)
+def of_digits(sources: Sources) -> dict[str, Any]:
+    return sources(digits)
 
 
 def test_ranks_share_the_very_global_batches_of_one_rank(of_digits: dict[str, Any]) -> None:
@@ -104,11 +100,11 @@ def synthetic() -> Any:
     assert all(a is b for a, b in zip(first, second, strict=True))
     other = next(open_source("synthetic", Ring(0, 2), classes=10).stream())
     refusals = refusal(Fault, lambda: source.epoch(0)), refusal(Fault, source.validation)
-    return [values.numpy() for values in first], other[0].numpy(), refusals
+    return [np.asarray(values) for values in first], np.asarray(other[0]), refusals
 
 
-def test_synthetic_data_is_one_random_batch_and_cannot_be_learnt(elsewhere: Elsewhere) -> None:
-    (images, labels, weights), other, refusals = elsewhere(synthetic)
+def test_synthetic_data_is_one_random_batch_and_cannot_be_learnt(sources: Sources) -> None:
+    (images, labels, weights), other, refusals = sources(synthetic)
     assert (images.shape, images.dtype, labels.dtype) == ((4, 8, 8, 3), np.uint8, np.int32)
     assert images.max() - images.min() > 200
     assert not np.array_equal(images, other)

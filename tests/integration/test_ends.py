@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from sweeps.cli import main
 from sweeps.cluster.site import Simulated
 from sweeps.errors import RefusedError
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership
 from sweeps.record.ledger import SweepFacts
 from sweeps.run import driver, executor, terms, tracker
 from sweeps.run.terms import Terms
@@ -42,7 +42,7 @@ def file(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def site(asked: Terms, *_: object) -> Iterator[Simulated]:
         yield Simulated(asked.machine.nodes if asked.machine else [Node("here", 8, 0)])
 
-    monkeypatch.setattr(terms, "at", site)
+    monkeypatch.setattr(terms, "open_site", site)
     (workplace / "small.yaml").write_text(TEXT)
     return workplace / "small.yaml"
 
@@ -61,7 +61,7 @@ def runs() -> Counter[str]:
 
 
 def test_a_sweep_that_was_stopped_and_then_killed_at_its_very_end_is_finished_in_mlflow() -> None:
-    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
+    book = ownership.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
     ended = [record(config, 100.0) for config in book.facts.trials]
     for one in ended:
         book.write(one)
@@ -75,7 +75,7 @@ def test_a_sweep_that_was_stopped_and_then_killed_at_its_very_end_is_finished_in
 
 @pytest.mark.parametrize("has_said_so", [True, False])
 def test_what_a_driver_that_was_killed_had_not_brought_to_mlflow_comes_with_the_next_one(has_said_so: bool) -> None:
-    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
+    book = ownership.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
     first, *others = [record(config, 100.0) for config in book.facts.trials]
     for one in (first, *others):
         book.write(one)
@@ -184,7 +184,6 @@ def test_a_sweep_has_its_name_though_the_store_takes_its_time(
         return []
 
     monkeypatch.setattr(driver, "SOON_S", 0.1)
-    monkeypatch.setattr(driver, "STORE_ANSWERS_WITHIN_S", 0.3)
     monkeypatch.setattr(query, "finished", finished)
     with pytest.raises(RefusedError, match="the tracking store must answer"):
         driver.drive(file, (), Terms(), told.append)
@@ -205,7 +204,7 @@ def test_nodes_that_did_not_come_in_time_are_wanted_no_more(
     def site(*_: object) -> Iterator[Simulated]:
         yield Growing([Node("here", 2, 0)])
 
-    monkeypatch.setattr(terms, "at", site)
+    monkeypatch.setattr(terms, "open_site", site)
     monkeypatch.setattr(executor, "carry_out", lambda *_, **__: True)
     file.write_text(TEXT.replace("gpus: 1", "gpus: [1, 2, 16]").replace("repeats", "wait_for_nodes_min: 0.01, repeats"))
     assert driver.drive(file, (), Terms(skips_impossible=True)) == 0
@@ -241,7 +240,7 @@ def test_a_retry_leaves_a_sweep_unfinished_that_others_of_its_trials_have_not_ru
 def test_a_sweep_that_goes_on_runs_in_mlflow_until_it_has_ended_again(
     ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
+    book = ownership.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
     first, *others = [record(config, 100.0) for config in book.facts.trials]
     book.write(first)
     book.close()
@@ -281,7 +280,7 @@ def test_a_report_is_logged_before_another_driver_can_begin(
     logged: list[str] = []
 
     def attach(facts: SweepFacts, *what: object) -> None:
-        with pytest.raises(RefusedError, match="a sweep has one driver at a time"):
+        with pytest.raises(RefusedError, match="a sweep is one command's at a time"):
             driver.resume(facts.name, Terms())
         logged.append(facts.name)
 
@@ -289,13 +288,13 @@ def test_a_report_is_logged_before_another_driver_can_begin(
     monkeypatch.setattr(tracking, "attach", attach)
     driver.drive(file, (), Terms())
     assert logged == [NAME]
-    assert not ledger.is_driven(NAME)
+    assert not ownership.is_driven(NAME)
 
 
 def test_a_report_that_is_asked_for_while_a_driver_has_the_sweep_is_left_to_that_to_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    book = ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
+    book = ownership.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
     for config in book.facts.trials:
         book.write(record(config, 100.0))
     logged: list[str] = []

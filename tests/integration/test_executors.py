@@ -1,6 +1,6 @@
 """What carries out trials, one contract for both: Ray Tune, and the loop in this process. The same sweeps on the same
-simulated clusters must come to the same ledger, whoever carried them out. (Of Tune's part with real ranks test_sweep,
-test_asha, test_faults and their like.)"""
+simulated clusters must come to the same ledger, whoever carried them out. Tune's part with real ranks is in test_sweep,
+test_asha, test_faults and their like."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from sweeps.cluster import ray_cluster
+from sweeps.cluster import interrupt, ray_cluster
 from sweeps.cluster.site import Simulated
 from sweeps.errors import RefusedError
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership
 from sweeps.record.ledger import Ledger, SweepRecord, TrialRecord
 from sweeps.run import driver, executor, forecast
 from sweeps.run.executor import Executor
@@ -96,11 +96,12 @@ def begun(text: str, shape: str, budget: float = 1e9) -> tuple[Engine, Ledger]:
         rungs=driver._rungs(spec),
         bases=driver._bases(spec),
     )
-    return engine, ledger.create(planned, text, simulated=shape)
+    return engine, ownership.create(planned, text, simulated=shape)
 
 
 def came_to(record: SweepRecord) -> dict[str, Any]:
-    """Of a sweep's ledger, what must not depend on who carried it out: all but the clock and the order of lines."""
+    """Return what of a sweep's ledger must not depend on who carried it out: all but the clock and the order of
+    lines."""
     since = min(one.started_at for one in record.trials if one.outcome.measurement)
 
     def after(at: float | None) -> float | None:
@@ -168,7 +169,7 @@ class Interrupts(Observer):
 def test_a_signal_ends_a_sweep_with_what_runs_cancelled_and_the_rest_left(number: signal.Signals, kind: str) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     engine, book = begun(GRID, "nodes=2,gpus=4,gpu=v100")
-    with executor.terminate_as_interrupt():  # as a driver does
+    with interrupt.terminate_as_interrupt():  # as a driver does
         assert not executor.carry_out(engine, book, executor_of(kind, book), [Interrupts(number)])
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     record = ledger.read("grid-simulated")

@@ -51,7 +51,7 @@ def cluster(node: Cluster, workplace: Path) -> Iterator[Cluster]:
 
 
 def entries(kind: str, sweep: str = "small") -> list[dict[str, object]]:
-    """Of a sweep's ledger."""
+    """Return the entries of a sweep's ledger."""
     lines = Path(f"results/{sweep}/ledger.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, lines) if line["kind"] == kind]
 

@@ -29,11 +29,11 @@ LISTENS_S = 4
 DRIVES = "drives_x.py"
 DRIVER = f"""
 import json, time
-from sweeps.record import ledger
+from sweeps.record import ownership
 from sweeps.spec import plan, sweep_file
 
 text = "name: x\\nmodel: tiny\\ndevice: cpu\\nspace: {{batch_size: [8, 16], gpus: [1, 2]}}\\n"
-book = ledger.create(plan.plan(sweep_file.parse(text, "x"), "x"), text)
+book = ownership.create(plan.plan(sweep_file.parse(text, "x"), "x"), text)
 node = {{"cpus": 64, "gpus": 8, "kind": "A100", "ranks": 8, "others_until": None}}
 run = {{"stage": "step 20/100", "images_per_s": 1234.5, "since_s": 61.0, "ends_at": time.time() + 30}}
 for n in range(10**9):
@@ -47,17 +47,17 @@ for n in range(10**9):
 """
 SUBMITS = """
 import sys
-from sweeps.cluster import ray_jobs
+from sweeps.cluster import connection, ray_jobs
 
-with ray_jobs._client(sys.argv[1]) as client:
+with connection.client(sys.argv[1]) as client:
     ray_jobs._start(client, "drives-x", ["python", sys.argv[2]], {})
 """
 FETCHES_ALL = """
 import sys
-from sweeps.cluster import ray_jobs
+from sweeps.cluster import connection, job_log
 
-with ray_jobs._client(sys.argv[1]) as client:
-    for line in ray_jobs._lines(client, "drives-x"):
+with connection.client(sys.argv[1]) as client:
+    for line in job_log.lines(client, "drives-x"):
         print(line, flush=True)
 """
 FOLLOWS = """

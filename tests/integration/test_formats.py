@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.integration.input_sets import Elsewhere, jpeg, labels_and_weights, open_source, refusal, write
+from tests.integration.input_sets import Sources, open_source
+from tests.unit.planted_sets import jpeg, labels_and_weights, refusal, write
 from workers.contract.ranks import Fault
 
 WIDTH, HEIGHT, SIDE = 60, 44, 24
@@ -85,22 +86,22 @@ def decoded(folder: Path) -> tuple[Any, Any]:
     fields = {"protocol": "convergence", "image_size": SIDE, "classes": len(FORMATS), "batch_size": len(FORMATS)}
     source = open_source(folder, **fields)
     ((judged, labels, weights),) = source.validation()
-    assert labels.numpy().tolist() == list(range(len(FORMATS)))
-    assert weights.numpy().tolist() == [1] * len(FORMATS)
+    assert np.asarray(labels).tolist() == list(range(len(FORMATS)))
+    assert np.asarray(weights).tolist() == [1] * len(FORMATS)
     learnt: list[Any] = [None] * len(FORMATS)
     for epoch in range(3):
         ((pictures, labels, weights),) = source.epoch(epoch)
-        assert weights.numpy().min() > 0
-        for picture, label in zip(pictures.numpy(), labels.numpy(), strict=True):
+        assert np.asarray(weights).min() > 0
+        for picture, label in zip(np.asarray(pictures), np.asarray(labels), strict=True):
             learnt[label] = [*(learnt[label] or []), picture]
     assert source.skipped == 0
     source.check()
-    return judged.numpy(), np.array(learnt)
+    return np.asarray(judged), np.array(learnt)
 
 
 @pytest.fixture(scope="module")
-def all_decoded(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    judged, learnt = elsewhere(decoded, tmp_path_factory.mktemp("formats") / "set")
+def all_decoded(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    judged, learnt = sources(decoded, tmp_path_factory.mktemp("formats") / "set")
     return judged, learnt
 
 
@@ -111,7 +112,7 @@ def test_validation_sees_the_middle_of_the_image_that_pillow_sees(all_decoded: t
     top, left = (HEIGHT - high) // 2, (WIDTH - wide) // 2
     whole = in_rgb(name)
     middle = whole.crop((left, top, left + wide, top + high))
-    # without Pillow's smoothing, which TensorFlow's resizing has not
+    # without Pillow's smoothing, which neither TensorFlow's resizing has nor OpenCV's
     at = [((np.arange(SIDE) + 0.5) * side / SIDE - 0.5).clip(0, side - 1) for side in (high, wide)]
     low, part = zip(*((np.floor(a).astype(int), a % 1) for a in at), strict=True)
     pixels = np.asarray(middle).astype(float)
@@ -148,8 +149,8 @@ def as_imagenet(folder: Path) -> tuple[Any, int]:
     return labels[weights > 0], source.skipped
 
 
-def test_imagenets_png_and_its_cmyk_images_are_learnt_from(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    labels, skipped = elsewhere(as_imagenet, tmp_path / "set")
+def test_imagenets_png_and_its_cmyk_images_are_learnt_from(sources: Sources, tmp_path: Path) -> None:
+    labels, skipped = sources(as_imagenet, tmp_path / "set")
     assert skipped == 0
     assert sorted(labels) == list(range(500))
 
@@ -165,8 +166,8 @@ def damaged_pngs(folder: Path) -> tuple[str, str]:
     return refusal(Fault, source.check)
 
 
-def test_a_png_that_is_damaged_is_left_out_and_named(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    kind, message = elsewhere(damaged_pngs, tmp_path / "set")
+def test_a_png_that_is_damaged_is_left_out_and_named(sources: Sources, tmp_path: Path) -> None:
+    kind, message = sources(damaged_pngs, tmp_path / "set")
     assert kind == "corrupt images"
     assert message.split("the first ")[1] in [f"train-00000-of-00001, record {n}" for n in (20, 30, 40)]
 
@@ -192,8 +193,8 @@ def from_zero(folder: Path) -> Any:
     return said
 
 
-def test_labels_count_from_0_where_the_sweep_file_says_so(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    as_imagenets, too_far = elsewhere(from_zero, tmp_path / "set")
+def test_labels_count_from_0_where_the_sweep_file_says_so(sources: Sources, tmp_path: Path) -> None:
+    as_imagenets, too_far = sources(from_zero, tmp_path / "set")
     assert as_imagenets == (
         "train-00000-of-00001, record 0: image/class/label must be from 1 to 60 (labels_from: 1, classes: 60), "
         "but got 0: if the labels count from 0, set labels_from: 0"

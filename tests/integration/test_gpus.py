@@ -16,7 +16,7 @@ from workers.checks import gpu_self_test, self_test
 from workers.contract import messages
 from workers.contract.ranks import Seat
 from workers.launch import verdict
-from workers.strategies.ring import environment
+from workers.strategies.horovod import environment
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import signal
 import time
@@ -163,3 +164,20 @@ def test_a_killed_node_actor_comes_back_with_a_fork_server(group: Group, logs: S
 
 def test_a_fork_server_s_log_lies_with_the_ranks_(logs: SweepPaths) -> None:
     assert list(Path(logs.logs).glob("fork-server-*.log"))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed: make setup TORCH=1")
+def test_a_node_starts_the_fork_server_of_torch_when_a_trial_first_wants_it_and_keeps_it(
+    group: Group, logs: SweepPaths
+) -> None:
+    of_torch = "-torch torch"
+    assert not processes(of_torch)
+    kept = []
+    for batch_size in (8, 16):
+        group.start(trial(batch_size, framework="torch", measured_steps=5), logs)
+        assert ended(group).status == "completed"
+        kept.append([process.pid for process in processes(of_torch)])
+    assert len(kept[0]) == 1
+    assert kept[0] == kept[1]
+    group.start(trial(8, measured_steps=5), logs)
+    assert ended(group).status == "completed", "beside it the other framework's goes on"

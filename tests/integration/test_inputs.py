@@ -1,7 +1,7 @@
 """What a rank is given to learn from: its part of the images, how they are weighed, and what is said of bad data.
 
-TensorFlow runs in one other process, for other tests fork this one. There, ranks are simulated one after the
-other: a stand-in for the ring knows what the others would have said.
+The same of the sources of either framework's ranks. TensorFlow runs in one other process, for other tests fork this
+one. There, ranks are simulated one after the other: a stand-in for the ring knows what the others would have said.
 """
 
 from __future__ import annotations
@@ -21,21 +21,13 @@ import pytest
 from PIL import Image
 
 from tests.integration.gangs import gang
-from tests.integration.input_sets import (
-    CLASSES,
-    Elsewhere,
-    Ring,
-    counts,
-    jpeg,
-    labels_and_weights,
-    open_source,
-    write,
-)
+from tests.integration.input_sets import Sources, open_source
+from tests.unit.planted_sets import CLASSES, Ring, counts, jpeg, labels_and_weights, write
 from workers.contract import messages
 from workers.contract.ranks import Seat, Voice
 from workers.inputs import opening, padding, shards, storage
 from workers.inputs.source import Source
-from workers.strategies.ring import joined
+from workers.strategies.horovod import joined
 from workers.workloads.images import train
 
 LAYOUTS = [  # ranks, batch, records in each file, records in each validation file
@@ -68,9 +60,9 @@ def passes(folder: Path, ranks: int, batch: int, train: Sequence[int], validatio
 
 @pytest.mark.parametrize(("ranks", "batch", "train", "validation"), LAYOUTS)
 def test_every_image_comes_once_at_one_rank_in_as_many_batches(
-    elsewhere: Elsewhere, tmp_path: Path, ranks: int, batch: int, train: list[int], validation: list[int]
+    sources: Sources, tmp_path: Path, ranks: int, batch: int, train: list[int], validation: list[int]
 ) -> None:
-    epoch, judged = elsewhere(passes, tmp_path / "set", ranks, batch, train, validation)
+    epoch, judged = sources(passes, tmp_path / "set", ranks, batch, train, validation)
     for (labels, weights), images in ((epoch, sum(train)), (judged, sum(validation))):
         assert labels.shape == weights.shape == (ranks, labels.shape[1], batch)  # so as many at every rank
         assert sorted(labels[weights > 0]) == list(range(images))
@@ -112,7 +104,7 @@ def orders(folder: Path) -> dict[str, Any]:
     dataset.make(folder, recipe)
 
     def images_of(batches: Any) -> Any:
-        return np.concatenate([images.numpy() for images, _, _ in batches])
+        return np.concatenate([np.asarray(images) for images, _, _ in batches])
 
     def ordered(**fields: Any) -> Source:
         return open_source(folder, classes=60, batch_size=10, **fields)
@@ -130,17 +122,17 @@ def orders(folder: Path) -> dict[str, Any]:
         "labels 2": labels_and_weights(one.epoch(2))[0],
         "another seed": images_of(ordered(seed=9).epoch(1)),
         "another repeat": images_of(ordered(repeat=1).epoch(1)),
-        "stream": [(images.numpy(), labels.numpy(), weights.numpy()) for images, labels, weights in stream],
-        "stream again": next(again.stream())[0].numpy(),
-        "streams of ranks": [next(rank.stream())[1].numpy() for rank in (rank0, rank1)],
+        "stream": [(np.asarray(images), np.asarray(labels), np.asarray(weights)) for images, labels, weights in stream],
+        "stream again": np.asarray(next(again.stream())[0]),
+        "streams of ranks": [np.asarray(next(rank.stream())[1]) for rank in (rank0, rank1)],
     }
     found["left behind"] = set(os.listdir(tempfile.gettempdir())) - before
     return found
 
 
 @pytest.fixture(scope="module")
-def ordered(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return elsewhere(orders, tmp_path_factory.mktemp("ordered") / "set")
+def ordered(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return sources(orders, tmp_path_factory.mktemp("ordered") / "set")
 
 
 def test_an_epoch_is_the_same_whenever_it_is_read(ordered: dict[str, Any]) -> None:
@@ -184,14 +176,14 @@ def transformed(folder: Path) -> tuple[Any, Any]:
     write(folder, [400])
     write(folder, [1], "validation")
     source = open_source(folder, image_size=16, batch_size=100, protocol="convergence")
-    train = np.concatenate([images.numpy() for images, _, _ in source.epoch(0)])
-    return train, next(source.validation())[0].numpy()[0]
+    train = np.concatenate([np.asarray(images) for images, _, _ in source.epoch(0)])
+    return train, np.asarray(next(source.validation())[0])[0]
 
 
 def test_training_sees_random_crops_half_of_them_turned_and_validation_the_middle(
-    elsewhere: Elsewhere, tmp_path: Path
+    sources: Sources, tmp_path: Path
 ) -> None:
-    train, judged = elsewhere(transformed, tmp_path / "set")
+    train, judged = sources(transformed, tmp_path / "set")
     rises = (train[:, :, 8:].mean(axis=(1, 2, 3)) > train[:, :, :8].mean(axis=(1, 2, 3))).mean()
     assert 0.4 < rises < 0.6
     spans = np.abs(train[:, :, -1].mean(axis=(1, 2)) - train[:, :, 0].mean(axis=(1, 2)))
@@ -222,8 +214,8 @@ def two_splits(folder: Path) -> None:
     write(folder, [4, 5], "validation")
 
 
-def test_two_real_ranks_share_a_set(elsewhere: Elsewhere, fork_server: Any, tmp_path: Path) -> None:
-    elsewhere(two_splits, tmp_path / "set")
+def test_two_real_ranks_share_a_set(fork_server: Any, tmp_path: Path) -> None:
+    two_splits(tmp_path / "set")
     fields = {"data": str(tmp_path / "set"), "batch_size": 3, "classes": CLASSES, "protocol": "convergence"}
     ends = gang(2, tmp_path, entry="tests.integration.test_inputs:check_two_ranks", **fields)
     assert [(end.kind, end.message) for end in ends] == [("checked", "all holds")] * 2
@@ -262,10 +254,8 @@ def many_files(folder: Path) -> None:
     write(folder, [4, 5], "validation")
 
 
-def test_counting_for_longer_than_a_deadline_is_no_stall_and_is_done_once(
-    elsewhere: Elsewhere, fork_server: Any, tmp_path: Path
-) -> None:
-    elsewhere(many_files, tmp_path / "set")
+def test_counting_for_longer_than_a_deadline_is_no_stall_and_is_done_once(fork_server: Any, tmp_path: Path) -> None:
+    many_files(tmp_path / "set")
     fields = {"data": str(tmp_path / "set"), "batch_size": 3, "classes": CLASSES, "protocol": "convergence"}
     entry = "tests.integration.test_inputs:counts_on_slow_storage"
     began = time.perf_counter()
@@ -314,9 +304,9 @@ def two_thousand(folder: Path) -> None:
 
 
 def test_a_trial_trains_where_every_read_takes_a_millisecond_and_the_next_counts_nothing(
-    elsewhere: Elsewhere, fork_server: Any, tmp_path: Path
+    fork_server: Any, tmp_path: Path
 ) -> None:
-    elsewhere(two_thousand, tmp_path / "set")
+    two_thousand(tmp_path / "set")
     fields = {"data": str(tmp_path / "set"), "batch_size": 250, "classes": CLASSES, "protocol": "convergence"}
     fields |= {"epochs": 1, "evaluate_every": 1, "warmup_steps": 0, "measured_steps": 0, "cache": "cold"}
     notes = []

@@ -20,6 +20,7 @@ class Ray:
 
     def __init__(self) -> None:
         self.request: list[dict[str, float]] = []
+        self.requests = 0
         self.ended: set[str] = set()
         self.now = 1000.0
         self.is_back = False
@@ -35,6 +36,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ray]:
 
     def request_resources(bundles: list[dict[str, float]]) -> None:
         made.request = bundles
+        made.requests += 1
 
     def context() -> Any:
         return types.SimpleNamespace(was_current_actor_reconstructed=made.is_back)
@@ -53,7 +55,7 @@ def asked(of: lease_actor.LeaseActor, job: str) -> None:
 
 
 def test_a_request_of_somebody_who_has_gone_does_not_outlive_the_next_sweep_s_first_seconds(ray: Ray) -> None:
-    """Of a driver of an earlier version, say, or of one whose lease actor went with it: its nodes cost."""
+    """Such as a driver of an earlier version, or one whose lease actor went with it: its nodes cost."""
     ray.request = TWO
     made = ray.lease_actor()
     asked(made, "a")
@@ -90,6 +92,27 @@ def test_one_that_was_lost_leaves_the_request_as_it_is_until_the_living_have_tol
     ray.ended = {"a"}
     assert not back.review()
     assert ray.request == []
+
+
+def test_a_request_is_made_once_for_each_change_however_often_it_is_looked_at(ray: Ray) -> None:
+    made = ray.lease_actor()
+    for _ in range(3):
+        made.want("a", ONE)
+        assert made.review()
+    assert (ray.request, ray.requests) == (ONE, 1)
+    made.want("a", TWO)
+    assert (ray.request, ray.requests) == (TWO, 2)
+
+
+def test_after_a_head_s_restart_which_forgets_the_request_is_made_anew(ray: Ray) -> None:
+    """The actor's end comes with the head's: Ray starts another, or the drivers of the next head do."""
+    ray.lease_actor().want("a", ONE)
+    for is_back in (False, True):
+        ray.request = []
+        made = ray.lease_actor(is_back)
+        ray.now += lease_actor.REPORTED_WITHIN_S
+        made.want("a", ONE)
+        assert ray.request == ONE
 
 
 def test_a_request_that_the_head_did_not_take_is_made_again(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def waits_with_nothing(one: tuple[TrialRecord, ...], other: tuple[TrialRecord, .
 
 @pytest.mark.long  # tests/cluster/test_hosts.py has two sweeps at once on hosts
 def test_two_sweeps_at_once_share_the_nodes_and_never_one_of_them(cluster: Cluster) -> None:
-    """Of trials on a node each, and of gangs of both: for those a sweep waits with nothing of its own running."""
+    """They have trials on a node each, and gangs of both: for those a sweep waits with nothing of its own running."""
     drivers = [started(cluster, name, 100, [1, 2, 3], [1, 2]) for name in ("mine", "yours")]
     assert [driver.wait(400) for driver in drivers] == [0, 0], said()
     mine, yours = ledger.read("mine").trials, ledger.read("yours").trials

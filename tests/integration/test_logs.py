@@ -20,15 +20,15 @@ AT_BYTES, KEPT = 4096, 2
 LINES = 1000  # ten times as many bytes
 READS = """
 import json, sys
-from sweeps.cluster import private_ray, ray_jobs
+from sweeps.cluster import connection, job_log, job_traces, private_ray, ray_jobs
 from tests.integration.clusters import eventually
 
 url, script = sys.argv[1:]
-with ray_jobs._client(url) as client:
+with connection.client(url) as client:
     ray_jobs._start(client, "talks", ["python", "-c", script], {})
-    assert eventually(lambda: client.get_job_status("talks") in ray_jobs.ENDED)
+    assert eventually(lambda: client.get_job_status("talks") in job_traces.ENDED)
     fetched = private_ray.OWN_LINES.sub("", client.get_job_logs("talks")).splitlines()
-    print(json.dumps([fetched, [*ray_jobs._tailed(client, "talks")]]))
+    print(json.dumps([fetched, [*job_log.follow(client, "talks")]]))
 """
 SCRIPT = f"for n in range({LINES}): print('line', n, 'of what a driver says')"
 

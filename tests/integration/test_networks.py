@@ -1,14 +1,11 @@
 """Every network: published size and cost, and one training step at its smallest image size.
 
-TensorFlow runs in one child process (`main`), for the tests beside this fork: they need a parent without it. It is
-asked for a part of what there is to find of a network, and finds no more.
+TensorFlow runs in one child process (`main`), which is asked for a part of what there is to find of a network.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +15,8 @@ from typing import Any, get_args
 import pytest
 
 from sweeps.simulator import gradients, model
+from tests.integration import child
+from tests.integration.child import Child
 from workers.contract.messages import IMAGE_SIZES, Model
 
 ROOT = Path(__file__).parents[2]
@@ -40,32 +39,9 @@ TRAINED = [pytest.param(name, marks=pytest.mark.long if name in DEEPER else ()) 
 
 
 def main() -> None:
-    """In the child: answers each line, a part and a network, by what the tests assert on."""
     import keras
 
-    for line in sys.stdin:
-        part, name = line.split()
-        print(json.dumps(PARTS[part](name)), flush=True)  # type: ignore[arg-type]
-        keras.backend.clear_session()
-
-
-class Child:
-    """What the child finds of a network: each part of it is asked for once, by the first test that wants it."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        self._found: dict[tuple[str, str], Any] = {}
-
-    def __call__(self, part: str, name: str) -> Any:
-        if (part, name) not in self._found:
-            assert self._process.stdin
-            assert self._process.stdout
-            self._process.stdin.write(f"{part} {name}\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-            assert line, f"the child ended with exit code {self._process.wait()}"
-            self._found[part, name] = json.loads(line)
-        return self._found[part, name]
+    child.answer(PARTS, after=keras.backend.clear_session)
 
 
 def flops_by_hand(_: str) -> dict[str, int]:
@@ -117,7 +93,7 @@ def at_published_size(name: Model) -> dict[str, Any]:
 
 
 def appeared(network: Any) -> list[tuple[float, float]]:
-    """Of FLOPs, and of parameters, from the last layer on: after each layer, as the backward pass goes."""
+    """Return FLOPs and parameters from the last layer on: after each layer, as the backward pass goes."""
     from keras import Model, layers
 
     from workers.frameworks.tensorflow import models
@@ -197,12 +173,8 @@ PARTS = {
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[Child]:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-m", __name__]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
-        yield Child(process)
-        process.kill()
+    with child.started(__name__) as process:
+        yield process
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

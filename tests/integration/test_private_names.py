@@ -13,11 +13,13 @@ import hashlib
 import importlib
 import inspect
 import os
+import platform
 import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -114,6 +116,13 @@ def digest(function: Any) -> str:
     if ast.get_docstring(tree) is not None:
         tree.body = tree.body[1:]
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
+
+
+def test_the_ray_that_is_pinned_is_the_one_that_was_read() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (pinned,) = [pin.partition("==")[2] for pin in project["dependencies"] if pin.startswith("ray[")]
+    assert pinned == KNOWN, f"another Ray than {KNOWN} is pinned: {pinned}; once all here passes with it, it is KNOWN"
+    assert f"pyproject.toml pins, {KNOWN}," in str(private_ray.__doc__), "what stands there tells of another Ray"
 
 
 @pytest.mark.parametrize(("file", "name"), NAMES, ids=[name.at for _, name in NAMES])
@@ -307,6 +316,20 @@ def test_a_head_that_is_starting_refuses_jobs_in_the_words_it_did() -> None:
     )
 
 
+def test_a_driver_of_another_python_is_refused_in_the_words_it_was() -> None:
+    from ray._private import utils
+
+    theirs = {"ray_version": ray.__version__, "python_version": "3.9.1"}
+    with pytest.raises(RuntimeError) as refused:
+        utils.check_version_info(theirs, "node 10.0.0.1")
+    found = private_ray.OTHER_VERSION.match(str(refused.value))
+    assert found, (
+        f"Ray {KNOWN} named both versions of Ray and Python as it refused a driver; this Ray, {ray.__version__}, says "
+        f"otherwise: a driver of another Python is shown a traceback. Look in sweeps/cluster/private_ray.py: {refused}"
+    )
+    assert found.groups() == (ray.__version__, "3.9.1", ray.__version__, platform.python_version())
+
+
 def test_a_job_that_there_is_not_is_denied_in_the_words_it_was() -> None:
     assert says(RAY / "dashboard/modules/job/job_head.py", private_ray.NO_SUCH_JOB), (
         f"Ray {KNOWN}'s head said that a job “{private_ray.NO_SUCH_JOB}”; that of this Ray, {ray.__version__}, says "
@@ -398,7 +421,7 @@ def test_our_loop_waits_as_ours_does(our_own: None, monkeypatch: pytest.MonkeyPa
     from sweeps.run import private_tune
 
     monkeypatch.setattr(private_tune, "IDLE_S", 0.0)
-    loop = private_tune.Loop(search_alg=MagicMock(), storage=MagicMock())
+    loop = private_tune.Loop(search_alg=MagicMock(searcher=None), storage=MagicMock())
     assert isinstance(loop._actor_manager, private_tune.Patient)
     assert loop._actor_manager._resource_manager
     assert not loop._actor_manager.next(timeout=60)  # there is nobody to wait for
@@ -417,6 +440,7 @@ def test_a_gang_holds_nothing_until_its_placement_group_is_there(our_own: None) 
     told: list[str] = []
     manager = private_tune.Patient(PlacementGroupResourceManager())
     manager.tell_placed = lambda _: told.append("held")
+    manager.tell_freed = lambda _: told.append("freed")
     cpus = ray.cluster_resources()["CPU"]
     other = ray.remote(Nobody).options(num_cpus=cpus).remote()
     ray.get(other.__ray_ready__.remote())
@@ -431,13 +455,15 @@ def test_a_gang_holds_nothing_until_its_placement_group_is_there(our_own: None) 
     ray.kill(other)
     eventually(lambda: manager.next(timeout=1.0))
     assert told == ["held", "stands"]
+    manager.cleanup()
+    assert told == ["held", "stands", "freed"]
 
 
 @pytest.mark.parametrize("is_judged", [True, False])
 def test_our_loop_says_which_trial_holds_its_gpus(is_judged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from sweeps.run import private_tune
 
-    search = MagicMock(is_judged=is_judged)
+    search = MagicMock(is_judged=is_judged, searcher=None)
     loop = private_tune.Loop(search_alg=search, storage=MagicMock())
     trial, actor = MagicMock(), MagicMock()
     loop._actor_to_trial[actor] = trial
@@ -449,6 +475,54 @@ def test_our_loop_says_which_trial_holds_its_gpus(is_judged: bool, monkeypatch: 
     monkeypatch.setattr(private_tune.TuneController, "_schedule_trial_reset", lambda *_: None)
     loop._schedule_trial_reset(following := MagicMock(), {}, "")
     search.held.assert_called_with(following)
+
+
+def ended(loop: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[MagicMock, MagicMock]:
+    """A trial, and its gang: it has ended there, and Tune may do with the gang what it likes."""
+    from sweeps.run import private_tune
+
+    monkeypatch.setattr(private_tune.TuneController, "stop_trial", lambda *_: None)
+    trial, gang = MagicMock(), MagicMock()
+    loop._trial_to_actor[trial] = gang
+    loop._actor_manager._live_actors_to_ray_actors_resources[gang] = MagicMock(), MagicMock()
+    loop.stop_trial(trial)
+    return trial, gang
+
+
+@pytest.mark.parametrize("then", ["the next trial", "its end", "the end of all"])
+def test_our_loop_says_how_long_a_gang_held_its_gpus_for_no_trial(then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeps.run import private_tune
+
+    search = MagicMock(is_judged=False, searcher=None)
+    loop: Any = private_tune.Loop(search_alg=search, storage=MagicMock())
+    monkeypatch.setattr(private_tune.time, "time", lambda: 1000.0)
+    monkeypatch.setattr(ray, "kill", lambda _: None)
+    monkeypatch.setattr(loop._actor_manager, "_resource_manager", MagicMock())
+    trial, gang = ended(loop, monkeypatch)
+    search.waited.assert_not_called()
+    for _ in range(2):  # the second time nothing of it is left
+        if then == "the next trial":
+            loop._trial_to_actor[following := MagicMock()] = gang
+            loop._schedule_trial_reset(following, {}, "")
+        elif then == "the end of all":
+            loop._actor_manager.cleanup()
+        elif gang in loop._actor_manager.holding:
+            loop._actor_manager._cleanup_actor(gang)
+    search.waited.assert_called_once_with(trial, 1000.0)
+
+
+def test_a_trial_that_is_given_up_before_its_gang_had_gpus_has_held_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeps.run import private_tune
+
+    monkeypatch.setattr(private_tune.TuneController, "stop_trial", lambda *_: None)
+    search, trial = MagicMock(is_judged=False, searcher=None), MagicMock()
+    loop: Any = private_tune.Loop(search_alg=search, storage=MagicMock())
+    for gang in (None, MagicMock()):
+        if gang:
+            loop._trial_to_actor[trial] = gang
+        loop.stop_trial(trial)
+        loop._waited(gang)
+    search.waited.assert_not_called()
 
 
 @pytest.mark.parametrize("is_ray_up_s", [True, False])

@@ -56,7 +56,7 @@ class Prometheus:
         return told["data"]
 
     def values(self, query: str) -> list[float]:
-        """Of each series that answers, as Grafana would ask with all sweeps chosen."""
+        """Return the value of each series that answers, as Grafana would ask with all sweeps chosen."""
         query = query.replace("$sweep", ".*").replace("$__rate_interval", "1m")
         return [float(one["value"][1]) for one in self.asked("query", query=query)["result"]]
 

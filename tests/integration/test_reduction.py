@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.gangs import gang
 from workers.contract.messages import ROUNDS
-from workers.workloads.images import step_shares
+from workers.measure import step_shares
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fork_server")]
 
@@ -76,7 +76,8 @@ def sent(timeline: Path) -> dict[str, str]:
 
 
 def shared_mib(timeline: Path) -> list[float]:
-    """Of every buffer that gradients shared: they begin one after the other, and are then copied into it."""
+    """Return the size of every buffer that gradients shared: they begin one after the other, and are then copied into
+    it."""
     events = written(timeline)
     names, formats = named(events), sent(timeline)
     begun: list[int] = []  # bytes of those that have begun since the last were copied
@@ -136,8 +137,8 @@ def test_reductions_begin_before_the_last_gradient_is_there(tmp_path: Path) -> N
 def test_a_reduction_alone_reduces_as_much_as_a_step(
     tmp_path: Path, reduction: str, compression: str, by_itself: bool
 ) -> None:
-    """Of a step without all but its reduction `overlap_share` is told: Horovod counts what it reduced in each, the flag
-    with which a trial that stops by itself does so among it."""
+    """A step without all but its reduction tells `overlap_share`: Horovod counts what it reduced in each, the flag with
+    which a trial that stops by itself does so among it."""
     file, most = tmp_path / "timeline.json", 24
     steps = {"measured_steps": 0, "max_steps": most, "min_window": most} if by_itself else {"measured_steps": most}
     asked = {"batch_size": 16, "warmup_steps": 1, "explain": True, "reduction": reduction, "compression": compression}

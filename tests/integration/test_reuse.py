@@ -23,7 +23,7 @@ from tests.integration.clusters import eventually
 from workers.workloads.images import checkpoint
 from workers.workloads.images.checkpoint import Kept
 
-# Long: tests/cluster/test_hosts.py edits the loop and the files on hosts, tests/unit/test_reuse.py all the rest.
+# Long: tests/cluster/test_hosts.py edits the loop and the files on hosts, tests/unit/test_stale_code.py all the rest.
 pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
@@ -107,12 +107,12 @@ def edited(tmp_path_factory: pytest.TempPathFactory, blank: Path) -> Edited:
         stopped = ledger.read("small")
         (over,) = completed(stopped)
         (second,) = {trial.trial for trial in stopped.facts.trials} - {over.config.trial}
-        kept = checkpoint.left(CHECKPOINTS / f"{second}.npz")
+        kept = checkpoint.peek(CHECKPOINTS / f"{second}.npz")
         assert kept
         loop = project / "workers" / "workloads" / "images" / "convergence.py"
         loop.write_text(loop.read_text() + "# edited\n")
         said = told(sweep("resume", "small"))
-        kept_last = checkpoint.left(CHECKPOINTS / f"{second}.npz")
+        kept_last = checkpoint.peek(CHECKPOINTS / f"{second}.npz")
         (project / "docs" / "axes.md").write_text("other words")
         told(sweep("run", "small.yaml"))
         table = query.trials("small")

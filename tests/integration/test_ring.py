@@ -11,7 +11,8 @@ import pytest
 from tests.integration.gangs import gang
 from workers.contract import messages
 from workers.contract.ranks import Seat, Voice
-from workers.strategies.ring import Ring, joined
+from workers.strategies.horovod import joined
+from workers.strategies.ring import ReducingRing
 
 
 def check(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
@@ -29,7 +30,7 @@ def check(config: messages.TrialConfig, seat: Seat, voice: Voice) -> None:
     voice.say("failed", kind="checked", message="all holds")
 
 
-def averages(ring: Ring, tf: Any) -> None:
+def averages(ring: ReducingRing, tf: Any) -> None:
     mean = sum(range(1, ring.size + 1)) / ring.size
     mine = [tf.fill([3], float(ring.rank + 1)), tf.constant(10.0 * (ring.rank + 1))]
     for average in (ring.average, tf.function(ring.average, autograph=False)):
@@ -38,12 +39,12 @@ def averages(ring: Ring, tf: Any) -> None:
         assert second.numpy() == 10 * mean
 
 
-def totals(ring: Ring) -> None:
+def totals(ring: ReducingRing) -> None:
     for kind in (np.int64, np.float64):
         assert ring.total(np.array([1, ring.rank], kind)).tolist() == [ring.size, sum(range(ring.size))]
 
 
-def spreads(ring: Ring, keras: Any) -> None:
+def spreads(ring: ReducingRing, keras: Any) -> None:
     variables = [keras.Variable([float(ring.rank)] * 2), keras.Variable(float(ring.rank))]
     ring.spread(variables)
     assert [variable.numpy().tolist() for variable in variables] == [[0.0, 0.0], 0.0]

@@ -55,7 +55,7 @@ def test_decode_threads_from_a_cold_and_a_warm_cache(workplace: Path) -> None:
         assert record.outcome.measurement
         for rank in record.outcome.measurement.ranks:
             assert bool(rank.pinned) == told["is_pinned"]
-            assert rank.pinned or rank.pinning_note in told["pinned"]
+            assert rank.pinned or rank.pinning_note in told["why_not_pinned"]
             notes |= {rank.pinning_note} - {""}
     said = " ".join((ran.stdout + ran.stderr).split())
     assert [said.count(note) for note in notes] == [2] * len(notes), (

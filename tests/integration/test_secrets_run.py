@@ -24,7 +24,7 @@ image_size: 32
 classes: 10
 repeats: 1
 space: {batch_size: 8, gpus: 2, env: {NCCL_DEBUG: WARN}}
-env_from: [HF_TOKEN, SITE]
+env_from: [HF_TOKEN, SITE, TF_SITE]
 steps: {warmup: 2, measured: 100}
 explain: false
 probe_every_min: 0
@@ -33,7 +33,7 @@ IN_THE_ADDRESS = "pl4nted-address"
 PLANTED = {
     name: f"pl4nted-{name.lower()}"
     for name in (
-        *("HF_TOKEN", "SITE", "AWS_SECRET_ACCESS_KEY", "HOROVOD_SECRET_KEY", "TF_PASSWORD", "DB_PASSWORD"),
+        *("HF_TOKEN", "SITE", "TF_SITE", "AWS_SECRET_ACCESS_KEY", "HOROVOD_SECRET_KEY", "TF_PASSWORD", "DB_PASSWORD"),
         *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
     )
 }
@@ -104,7 +104,7 @@ def test_what_is_secret_reaches_the_rank_and_nothing_that_is_written_logged_or_l
             finally:
                 driver.kill()
                 driver.wait()
-        for name in ("HF_TOKEN", "SITE"):
+        for name in ("HF_TOKEN", "SITE", "TF_SITE"):
             assert one[name] == other[name] == PLANTED[name]
         kept = token.read_text()
         token.unlink()
@@ -118,6 +118,7 @@ def test_what_is_secret_reaches_the_rank_and_nothing_that_is_written_logged_or_l
     ledger = Path("results/secretive/ledger.jsonl").read_text()
     assert f'"HF_TOKEN":"{redact.HIDDEN}"' in ledger
     assert f'"SITE":"{redact.HIDDEN}"' in ledger
+    assert ledger.count(f'"TF_SITE":"{redact.HIDDEN}"') >= 2, "the node's and the ranks'"
     assert f'"HOROVOD_SECRET_KEY":"{redact.HIDDEN}"' in ledger
     assert '"NCCL_DEBUG":"WARN"' in ledger
     assert not left_behind()

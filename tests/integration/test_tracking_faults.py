@@ -7,11 +7,13 @@ import dataclasses
 import http.client
 import http.server
 import itertools
+import json
 import os
 import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
 import threading
 import time
 import uuid
@@ -25,16 +27,16 @@ import pytest
 
 from sweeps.cli import main
 from sweeps.cluster.site import Simulated
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership
 from sweeps.record.ledger import SweepFacts, SweepRecord, TrialRecord
 from sweeps.run import driver, executor, terms
 from sweeps.run.terms import Terms
 from sweeps.run.tracker import StoreWriter
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
-from sweeps.store import tracking
+from sweeps.store import access, tracking
 from sweeps.store.description import Conclusion
-from tests.integration.clusters import eventually, free_port
+from tests.integration.clusters import BIN, eventually, free_port
 from tests.integration.test_tracking_server import Server
 from tests.unit.records import record
 
@@ -90,7 +92,7 @@ class Proxy(http.server.ThreadingHTTPServer):
         self.lines: dict[str, Line] = {}
 
     def address(self, name: str, line: Line) -> str:
-        """Of the server, by a line."""
+        """Return the address of the server, by a line."""
         self.lines[name] = line
         return f"http://127.0.0.1:{self.server_port}/{name}"
 
@@ -155,7 +157,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, blank: Path) -> Iterator[t
     """One for all tests, which each have sweeps of their own there; and its folder."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(blank, folder / "server.db")
-    tracking.prepare(f"sqlite:///{folder}/server.db")
+    access.prepare(f"sqlite:///{folder}/server.db")
     with contextlib.chdir(folder):
         made = Server()
         made.start()
@@ -198,8 +200,8 @@ def facts(name: str) -> SweepFacts:
     )
 
 
-def told(of: SweepFacts) -> None:
-    """As the process beside a sweep does it, and the sweep's driver once that has ended."""
+def told(of: SweepFacts) -> int:
+    """As the process beside a sweep does it, and the sweep's driver once that has ended; the runs that may come yet."""
     theirs, ours = os.pipe()
     os.write(ours, b"FINISHED\n")
     store = tracking.Store(of)
@@ -210,6 +212,7 @@ def told(of: SweepFacts) -> None:
     os.close(theirs)
     os.close(ours)
     tracking.attach(of, Path("report.html"), FOUND)
+    return store.may_come
 
 
 def synced(of: SweepFacts) -> None:
@@ -247,7 +250,7 @@ def test_a_connection_that_breaks_at_any_call_doubles_nothing_and_loses_nothing(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = threading.local()
-    monkeypatch.setattr(tracking, "store_name", lambda: here.uri)
+    monkeypatch.setattr(access, "store_name", lambda: here.uri)
     Path("report.html").write_text("found")
 
     def case(name: str, write: Any, line: Line) -> SweepFacts:
@@ -287,8 +290,48 @@ def test_a_connection_that_breaks_at_any_call_doubles_nothing_and_loses_nothing(
         assert held(of) == whole[write], where
 
 
+SIMULATED = "{name: cut, model: resnet50, device: gpu, repeats: 2, space: {batch_size: 64, gpus: 1}}"
+
+
+def commanded(folder: Path, uri: str) -> SweepFacts:
+    """A sweep by `sweep run`, whose driver tells a process beside it what to write; its id is what counts."""
+    folder.mkdir()
+    (folder / "cut.yaml").write_text(SIMULATED)
+    command = [str(BIN / "sweep"), "run", "cut.yaml", "--simulate", "nodes=1,gpus=1,gpu=v100"]
+    environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "SWEEP_RESULTS": str(folder / "results")}
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    (book,) = folder.glob("results/*/ledger.jsonl")
+    return dataclasses.replace(facts("cut"), id=json.loads(book.read_text().splitlines()[0])["id"])
+
+
+def test_a_sweep_whose_connection_breaks_at_any_call_of_its_own_has_one_run_a_trial_none_left_open(
+    proxy: Proxy, workplace: Path
+) -> None:
+    """Behind `sweep run` itself: its driver, and the process that writes. All ways to break at what makes a run, and
+    one at each other kind of call."""
+
+    def case(name: str, line: Line) -> dict[str, Any]:
+        found = held(commanded(workplace / name, proxy.address(name, line)))
+        return found | {"metrics": [(key, times) for key, _, _, times in found["metrics"]]}
+
+    whole = case("whole", line := Line())
+    assert whole["runs"] == [("FINISHED", 1 + 2)]
+    assert whole["report"] == [True]
+    places = {request: n for n, request in reversed([*enumerate(line.asked)])}
+    cases = [Line(n, "unanswered") for n in places.values()]
+    makes = [n for n, request in enumerate(line.asked) if request.endswith("runs/create")]
+    assert len(makes) == 1 + 2
+    cases += [Line(n, fault) for n in makes for fault in ("answered late", "arrives late")]
+    with ThreadPoolExecutor(4) as pool:
+        ended = [pool.submit(case, f"case-{n}", one) for n, one in enumerate(cases)]
+    time.sleep(HELD_S)  # until what arrives late has arrived
+    for future, line in zip(ended, cases, strict=True):
+        assert future.result() == whole, f"{line.asked[line.breaks_at]} {line.fault}"
+
+
 def test_a_run_that_is_made_long_after_the_sweep_has_ended_goes_with_the_next_command(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its client had given up, had waited once more as long for what might have come, and had ended."""
     here = threading.local()
@@ -297,20 +340,20 @@ def test_a_run_that_is_made_long_after_the_sweep_has_ended_goes_with_the_next_co
     books = []
     for command in commands:  # each has a sweep of its own
         monkeypatch.setenv("SWEEP_RESULTS", command[0])
-        books.append(ledger.create(plan.plan(sweep_file.parse(TEXT, "cut")), TEXT))
+        books.append(ownership.create(plan.plan(sweep_file.parse(TEXT, "cut")), TEXT))
         for trial in TRIALS:
             books[-1].write(trial)
 
     def late(of: SweepFacts) -> tuple[str, dict[str, Any]]:
         """The sweep's address, and what the store held of it when it had ended."""
         here.uri = proxy.address(of.id, line := Slow())
-        told(of)
+        assert told(of) == 2, "the sweep's own and a trial's"
         whole = held(of)
         line.may_arrive.set()
         return here.uri, whole
 
     with monkeypatch.context() as patched, ThreadPoolExecutor() as pool:
-        patched.setattr(tracking, "store_name", lambda: here.uri)
+        patched.setattr(access, "store_name", lambda: here.uri)
         ended = [*pool.map(late, [book.facts for book in books])]
 
     for command, book, (uri, whole) in zip(commands, books, ended, strict=True):
@@ -322,6 +365,7 @@ def test_a_run_that_is_made_long_after_the_sweep_has_ended_goes_with_the_next_co
         monkeypatch.setenv("SWEEP_RESULTS", command[0])
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         assert main.main(command) == 0, command
+        assert "has not answered" not in capsys.readouterr().err, command
         after = held(book.facts)
         assert after["runs"] == whole["runs"], command
         assert (after["trials"], after["metrics"], after["report"]) == (whole["trials"], whole["metrics"], [True])
@@ -346,7 +390,7 @@ def test_a_sweep_that_was_discarded_while_the_server_was_away_has_no_run_once_gc
         threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()  # while it waits for the server
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(terms, "at", site)
+    monkeypatch.setattr(terms, "open_site", site)
     monkeypatch.setattr(executor, "carry_out", run)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", before.address("gone", Line()))
     Path("gone.yaml").write_text(TEXT.replace("cut", "gone"))
@@ -366,3 +410,23 @@ def test_a_sweep_that_was_discarded_while_the_server_was_away_has_no_run_once_gc
     assert stored(runs) == [("RUNNING", "deleted")]
     assert stored(of_all) == others
     assert [*(workplace / "results").glob(".gone.*")] == []
+
+
+def test_a_run_that_is_made_late_goes_while_the_sweep_runs_on(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server was slow, and the next trials come when it has recovered."""
+    of = facts("late")
+    line = Slow()
+    monkeypatch.setattr(access, "store_name", lambda: proxy.address(of.id, line))
+    store = tracking.Store(of)
+    with pytest.raises(Exception, match="timed out"):
+        store.log(TRIALS[:1])
+    assert store.log(TRIALS[:1]) == {}
+    assert store.may_come == 2
+    line.may_arrive.set()
+    assert eventually(lambda: ("RUNNING", 3) in held(of)["runs"], ARRIVES_WITHIN_S)
+    time.sleep(TIMEOUT_S)
+    assert store.log(TRIALS[1:]) == {}
+    assert store.may_come == 0
+    assert held(of)["runs"] == [("FINISHED", len(TRIALS)), ("RUNNING", 1)], "the sweep's own"
+    store.close("FINISHED")
+    assert held(of)["runs"] == [("FINISHED", 1 + len(TRIALS))]

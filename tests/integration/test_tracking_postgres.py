@@ -18,7 +18,7 @@ import pytest
 
 from sweeps.record.ledger import SweepFacts
 from sweeps.run.tracker import StoreWriter
-from sweeps.store import tracking
+from sweeps.store import access, tracking
 from tests.beside import beside
 from tests.cluster import database
 from tests.cluster.database import Postgres
@@ -117,7 +117,7 @@ def test_sessions_that_are_cut_and_a_database_that_crashes_double_nothing_and_le
     if server:
         server.start()
     uri = server.uri if server else postgres.store
-    monkeypatch.setattr(tracking, "store_name", lambda: uri)
+    monkeypatch.setattr(access, "store_name", lambda: uri)
     try:
         undisturbed = facts(f"undisturbed before {before}")
         logged(undisturbed)
@@ -132,7 +132,7 @@ def test_sessions_that_are_cut_and_a_database_that_crashes_double_nothing_and_le
             time.sleep(DOWN_S)
             postgres.start()
             refusals = [one.result() for one in done]
-        assert os.environ[tracking.RETRIES] == "0", "of MLflow's HTTP client"
+        assert os.environ[access.RETRIES] == "0", "of MLflow's HTTP client"
         assert sum(counts) > SWEEPS
         assert any(refusals), "nobody was disturbed"
         for of in sweeps:

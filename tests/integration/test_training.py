@@ -173,7 +173,7 @@ def test_a_gang_begins_anew_where_the_checkpoint_is_of_anything_else_and_all_ran
     assert "begins anew" in why
     assert why in (tmp_path / "rank-0.log").read_text()
     assert elsewhere == ""
-    kept = checkpoint.left(path)
+    kept = checkpoint.peek(path)
     assert kept
     assert kept.made
     assert (len(kept.epochs), kept.made.get(unlike) == "other") == (2, False)
@@ -341,6 +341,7 @@ def test_what_runs_is_asked_for_its_settings(tmp_path: Path, asked: dict[str, ob
     assert outcome.measurement, outcome
     for report in outcome.measurement.ranks:
         assert report.runs.items() >= runs.items(), report.runs
+        assert "niceness" in report.runs
 
 
 def test_a_rank_alone_reduces_nothing_whatever_it_was_asked_for(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class Gang:
             time.sleep(0.05)
 
     def pids(self) -> list[int]:
-        """Of its ranks, as far as they have begun."""
+        """Return the processes of its ranks, as far as they have begun."""
         return [int(file.read_text()) for file in sorted(self._folder.glob("pid-*"))]
 
     def signal(self, number: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership
 from sweeps.record.ledger import SweepRecord, TrialRecord
 from sweeps.run import driver, executor, forecast
 from sweeps.run.conductor import Conductor
@@ -61,13 +61,13 @@ def in_order(batch: list[Start]) -> list[Start]:
 def run(text: str, shape: str, order: Callable[[list[Start]], list[Start]] = in_order) -> SweepRecord:
     """Run a sweep file on a simulated cluster without Tune; what runs at a time is computed in this `order`."""
     planned = plan.plan(sweep_file.parse(text, "hopeless.yaml"), "hopeless.yaml", simulated.parse(shape).nodes)
-    book = ledger.create(planned, text, (), shape)
+    book = ownership.create(planned, text, (), shape)
     return _run(book, order)
 
 
 def go_on(name: str) -> SweepRecord:
     """As `sweep resume` does."""
-    return _run(ledger.reopen(name), in_order)
+    return _run(ownership.reopen(name), in_order)
 
 
 def _run(book: ledger.Ledger, order: Callable[[list[Start]], list[Start]]) -> SweepRecord:
@@ -96,7 +96,7 @@ def _run(book: ledger.Ledger, order: Callable[[list[Start]], list[Start]]) -> Sw
 def _computed(
     engine: Engine, book: ledger.Ledger, cluster: SimulatedCluster, order: Callable[[list[Start]], list[Start]]
 ) -> None:
-    engine.nodes_are(cluster.nodes, simulated.made(cluster, book.facts.spec.data.points()))
+    engine.nodes_are(cluster.nodes, simulated.contents(cluster, book.facts.spec.data.points()))
     conductor = Conductor(engine, book, [], is_virtual=True)
     while not conductor.is_over:
         for start in order(list(iter(conductor.next, None))):

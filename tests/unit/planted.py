@@ -41,7 +41,7 @@ def trial(images_per_s: float | None = None, **columns: Any) -> dict[str, Any]:
             "nodes": float(-(-made.gpus // 4)),
         }
     told = {"trial": made.trial, "cell": made.cell, "outcome": "completed", "kind": "", "message": ""}
-    told |= {"limited_by": "", "pinned": ""}
+    told |= {"inferred_from": "", "limited_by": "", "pinned": "", "why_not_pinned": ""}
     where = {"hardware": "aaaa", "software": "ssss", "started_at": float(next(_seconds))}
     return told | rows.params(made) | where | measured | figures
 
@@ -51,6 +51,6 @@ def repeats(rates: list[float], **columns: Any) -> list[dict[str, Any]]:
 
 
 def frame(*parts: Any) -> pd.DataFrame:
-    """Of rows and lists of rows."""
+    """Make a frame of rows and lists of rows."""
     flat = [row for part in parts for row in (part if isinstance(part, list) else [part])]
     return analysis.frame(flat)

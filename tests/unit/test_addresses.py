@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
-import functools
 import shlex
 import socket
-from collections.abc import Sequence
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeps.cli import main
+from sweeps.cli import inspect, main
+from sweeps.cli.place import At
 from sweeps.cluster import ray_jobs
 from sweeps.text import addresses, caller
+from tests.unit import commands
 
 URL, RAY = "http://head:8265", "head:6379"
 OWN_CALL = {"plan", "reproduce", "doctor"}  # of which more than the address is looked at
@@ -99,44 +101,60 @@ CURES = {  # of a refusal, by command; of all others it names the form that goes
 FOUND: list[tuple[str, object]] = []
 
 
-def here(args: Any) -> int:
-    FOUND.append(("ray" if args.address else "here", args.address))
+def here(ray: str | None) -> int:
+    FOUND.append(("ray" if ray else "here", ray))
     return 0
 
 
-def afar(_: Any, command: Sequence[str], url: str) -> int:
-    FOUND.append(("afar", (url, list(command))))
+def afar(words: Sequence[str], url: str) -> int:
+    FOUND.append(("afar", (url, [word for word in words if word not in OF_THE_HEAD])))
     return 0
 
 
-def relay(command: Sequence[str], url: str, _: object = None) -> int:
-    return afar(None, [part for part in command if part not in OF_THE_HEAD], url)
+def followed(name: str, _: bool, url: str) -> Iterator[Any]:
+    afar(["status", name], url)
+    return iter(())
 
 
-parser = functools.cache(main._parser)  # made once, with the above in place of what commands do
+def recorded(name: str) -> Callable[..., int]:
+    """A command that does afar what it does, and says here that it would be done."""
+    call = main.sweep.commands[name].callback
+    real: Callable[..., int] = call.__wrapped__  # type: ignore[union-attr]
+
+    def instead(at: At, **given: Any) -> int:
+        return real(at, **given) if at.is_afar or name in OWN_CALL else here(at.ray)
+
+    return instead
 
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     """Where what was asked for has been done, and with which address or which words. What may refuse an address
-    is not replaced."""
+    is not replaced, nor what leads to a cluster elsewhere."""
     FOUND.clear()
     for variable in (addresses.JOB_SERVER, addresses.RAY):
         monkeypatch.delenv(variable, raising=False)
-    for name in vars(main).copy():
-        if name in ("_submit_afar", "_drive_afar", "_status_afar", "_report_afar", "_ui_afar"):
-            monkeypatch.setattr(main, name, afar)
-        elif name.startswith("_") and name.removeprefix("_") in WORDS.keys() - OWN_CALL:
-            monkeypatch.setattr(main, name, here)
-    monkeypatch.setattr(main, "_parser", parser)
-    monkeypatch.setattr(ray_jobs, "relay", relay)
-    monkeypatch.setattr("sweeps.run.preview.preview", lambda *given: here(given[2]))
-    monkeypatch.setattr("sweeps.run.reproduce.answer", lambda _, terms: here(terms))
-    monkeypatch.setattr("sweeps.cluster.doctor.examine", lambda _: here(argparse.Namespace(address=None)) or [])
-    monkeypatch.setattr(
-        "sweeps.cluster.checkup.examine", lambda address, _: here(argparse.Namespace(address=address)) or []
-    )
+    for name in {word.split()[0] for word in WORDS}:
+        commands.replace(monkeypatch, name, recorded(name))
+    monkeypatch.setattr(ray_jobs, "relay", lambda words, url, _=None: afar(words, url))
+    monkeypatch.setattr(ray_jobs, "drive", lambda words, _, url: afar(words, url))
+    monkeypatch.setattr(ray_jobs, "submit", lambda file, _, url, __: afar(["submit", str(file)], url))
+    monkeypatch.setattr(ray_jobs, "report", lambda name, *given: afar(["report", name], given[-1]))
+    monkeypatch.setattr(ray_jobs, "bulletins", followed)
+    monkeypatch.setattr("sweeps.run.status.render", lambda *_: 0)
+    monkeypatch.setattr(inspect, "_through_tunnel", lambda file, name, _: afar(["ui", name], str(file)))
+    monkeypatch.setattr("sweeps.run.preview.preview", lambda *given: here(given[2].address))
+    monkeypatch.setattr("sweeps.run.reproduce.answer", lambda _, terms: here(terms.address))
+    monkeypatch.setattr("sweeps.cluster.doctor.examine", lambda _: here(None) or [])
+    checkup: Any = types.ModuleType("sweeps.cluster.checkup")  # in place of all of it, which loads Ray
+    checkup.examine = lambda address, _: here(address) or []
+    monkeypatch.setitem(sys.modules, "sweeps.cluster.checkup", checkup)
+    monkeypatch.setattr("sweeps.cluster.checkup", checkup, raising=False)
     return FOUND
+
+
+def test_every_command_that_takes_an_address_is_in_the_table() -> None:
+    assert {name for name, one in commands.every() if commands.address(one)} == {word.split()[0] for word in WORDS}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -172,6 +190,14 @@ def test_an_address_means_the_same_to_every_command(
     assert (code, where) == (0, "afar" if kind in addresses.AFAR else kind)
     asked = [word for word in words if word not in OF_THE_HEAD]
     assert what == {"here": None, "ray": form}.get(kind, (form, asked))
+
+
+def test_a_head_elsewhere_is_sent_no_address_however_often_it_was_given(done: list[tuple[str, object]]) -> None:
+    assert main.main(["status", "--address", URL, "x", f"--address={RAY}", "--address", "cluster.yaml"]) == 0
+    assert done == [("afar", ("cluster.yaml", ["status", "x"]))]
+    done.clear()
+    assert main.main(["logs", "--address", URL, "x", "-f", f"--address={URL}"]) == 0
+    assert done == [("afar", (URL, ["logs", "x", "-f"]))]
 
 
 def test_what_is_given_counts_before_the_environment(
@@ -212,7 +238,7 @@ def test_a_command_that_is_suggested_goes_where_the_one_that_suggests_it_was_don
     if command == "doctor" and not is_given:
         command = "doctor --cluster"
     verb, *options = command.split()
-    with caller.known(form if is_given else "", kind):  # type: ignore[arg-type]
+    with caller.introduce(form if is_given else "", kind):  # type: ignore[arg-type]
         here = caller.command(verb, *options, *WORDS[command])
         told = caller.as_json()
     monkeypatch.setenv(caller.CALLED, told)

@@ -16,15 +16,16 @@ from typing import Any
 import pytest
 
 from sweeps.cli import main, on_head
-from sweeps.cluster import marked_output, ray_jobs, versions
+from sweeps.cluster import connection, job_log, marked_output, ray_jobs, versions
 from sweeps.cluster.site import Simulated
 from sweeps.errors import InputError, RefusedError
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership
 from sweeps.run import driver, ending, preflight, preview, status
 from sweeps.run.terms import Setting, Terms
 from sweeps.spec import plan, sweep_file
-from sweeps.store import query, tracking
+from sweeps.store import access, query, tracking
 from sweeps.text import addresses, caller, screen
+from tests.unit import commands
 from tests.unit.records import record
 
 pytestmark = pytest.mark.unit
@@ -41,6 +42,9 @@ class Slow:
         self._named_at, self._says, self.now, self.looks = named_at, says, 0.0, 0
         self.sent: dict[str, Any] = {}
 
+    def list_jobs(self) -> list[Any]:
+        return []
+
     def submit_job(self, **of: Any) -> None:
         self.sent = of
 
@@ -50,7 +54,7 @@ class Slow:
     def get_job_logs(self, _: str) -> str:
         self.now, self.looks = self.now + 10, self.looks + 1
         if self.looks >= self._named_at:
-            return "results in /shared/results/study\n"
+            return "sweep|b|study\n"
         return "".join(f"{words}\n" for words in self._says[: self.looks // 5])
 
     def get_job_info(self, _: str) -> Any:
@@ -61,7 +65,7 @@ def submitted(
     cluster: Slow, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str = TEXT
 ) -> dict[str, str]:
     """By a user who is in `tmp_path`; the variables of the job."""
-    monkeypatch.setattr(ray_jobs, "_client", lambda _: contextlib.nullcontext(cluster))
+    monkeypatch.setattr(connection, "client", lambda _: contextlib.nullcontext(cluster))
     clock = types.SimpleNamespace(monotonic=lambda: cluster.now, sleep=lambda _: None)
     monkeypatch.setattr(ray_jobs, "time", clock)
     here = tmp_path / "here"
@@ -99,7 +103,7 @@ def test_a_driver_says_what_it_asks_of_nodes_before_they_answer(capsys: pytest.C
     spec = sweep_file.parse(TEXT.replace("cpu,", "cpu, data: /images, env_from: [TOKEN],", 1), "x")
     said: list[str] = []
 
-    def asked(_: object) -> dict[str, list[str]]:
+    def asked(*_: object) -> dict[str, list[str]]:
         said.append(capsys.readouterr().err)
         return {}
 
@@ -125,6 +129,9 @@ class Helpers:
         for line in self._logs[job]:
             yield f"{line}\n"
 
+    def get_job_logs(self, job: str) -> str:
+        return "".join(f"{line}\n" for line in self._logs[job])
+
     def list_jobs(self) -> list[Any]:
         return [types.SimpleNamespace(submission_id=job) for job in self._logs]
 
@@ -139,7 +146,7 @@ class Helpers:
 
 
 def followed(helpers: Helpers, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(ray_jobs, "_client", lambda _: contextlib.nullcontext(helpers))
+    monkeypatch.setattr(connection, "client", lambda _: contextlib.nullcontext(helpers))
     return main.main([*words, "--address", URL])
 
 
@@ -167,9 +174,9 @@ def test_a_drivers_log_is_followed_without_a_command_on_the_head(
     drives = ["Running entrypoint for job drives: python", "one", "two"]
     helpers = Helpers(["sweep|e|by the way", "sweep|j|drives", "sweep|x|0"], drives=drives)
     seen: list[list[str]] = []
-    tailed = ray_jobs._tailed
+    follow = job_log.follow
     monkeypatch.setattr(
-        ray_jobs, "_tailed", lambda *given: (seen.append([given[1], *helpers.deleted]), tailed(*given))[1]
+        job_log, "follow", lambda *given: (seen.append([given[1], *helpers.deleted]), follow(*given))[1]
     )
     assert followed(helpers, monkeypatch, "logs", "x", "--follow") == 0
     assert capsys.readouterr() == ("one\ntwo\n", "by the way\n")
@@ -222,8 +229,8 @@ def test_a_head_names_the_drivers_job_to_whoever_can_follow_it_and_follows_it_fo
     monkeypatch.setenv(ledger.JOB, "drives")
     if can_follow:
         monkeypatch.setenv(marked_output.FOLLOWED_S, "90")
-    monkeypatch.setattr(ray_jobs, "_client", lambda _: contextlib.nullcontext(Helpers(drives=["one"])))
-    with contextlib.closing(ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)):
+    monkeypatch.setattr(connection, "client", lambda _: contextlib.nullcontext(Helpers(drives=["one"])))
+    with contextlib.closing(ownership.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)):
         told = on_a_head(["logs", "end", "-f"], monkeypatch, capsys)
     assert told == [("j", "drives") if can_follow else ("o", "one"), ("x", "0")]
 
@@ -232,7 +239,7 @@ def concluded(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, simul
     """A sweep of two cells that has ended, its store told nothing."""
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path / "results"))
     planned = plan.plan(sweep_file.parse(TEXT, "x"))
-    with contextlib.closing(ledger.create(planned, TEXT, simulated=simulated)) as book:
+    with contextlib.closing(ownership.create(planned, TEXT, simulated=simulated)) as book:
         for config in planned.trials:
             book.write(record(config, 100.0 * config.batch_size))
         book.end("complete")
@@ -297,8 +304,7 @@ def test_what_is_suggested_after_a_simulated_run_is_done_where_its_results_are(
     steps = suggested(capsys.readouterr().out)
     assert {"look", "query", "next"} <= {*steps}
     went: list[str] = []
-    monkeypatch.setattr(main, "_trials", lambda _: went.append("here") or 0)
-    monkeypatch.setattr(main, "_relay", lambda *_: went.append("afar") or 0)
+    commands.replace(monkeypatch, "trials", lambda at, **_: went.append("afar" if at.is_afar else "here") or 0)
     assert main.main(steps["query"][1:]) == 0
     assert went == ["here"]
     if not (is_led_away or given):
@@ -307,11 +313,11 @@ def test_what_is_suggested_after_a_simulated_run_is_done_where_its_results_are(
 
 def full_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
+    ownership.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)
 
 
 def full_disk(tmp_path: Path) -> None:
-    with contextlib.closing(ledger.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)) as book:
+    with contextlib.closing(ownership.create(plan.plan(sweep_file.parse(TEXT, "x")), TEXT)) as book:
         book._file.close()
         book._file = Path("/dev/full").open("w")  # noqa: SIM115
         book.end("complete")
@@ -326,11 +332,11 @@ def no_store_of_a_run(tmp_path: Path) -> None:
 
 
 def store_refuses(_: Path) -> None:
-    raise tracking.refused("be writable", "no answer")
+    raise access.refused("be writable", "no answer")
 
 
 def older_store(_: Path) -> None:
-    raise tracking.refused("be writable", tracking.UNLIKE[0])
+    raise access.refused("be writable", access.UNLIKE[0])
 
 
 @pytest.mark.parametrize(
@@ -359,7 +365,7 @@ def test_a_cure_by_a_variable_is_for_who_can_set_it_and_others_are_told_what_set
         fails(tmp_path)
     assert variable in str(here.value)
     assert sets not in str(here.value)
-    with caller.known("our.yaml", "ssh", "our.yaml"):
+    with caller.introduce("our.yaml", "ssh", "our.yaml"):
         monkeypatch.setenv(caller.CALLED, caller.as_json())
     with pytest.raises((InputError, RefusedError)) as afar:
         fails(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pandas as pd
@@ -18,7 +19,7 @@ from sweeps.spec.plan import plan
 from sweeps.spec.sweep_file import parse
 from tests.unit.records import config, converged, record, report
 from workers.contract import messages
-from workers.contract.messages import Measurement, TrialOutcome
+from workers.contract.messages import Measurement, Status, TrialOutcome
 
 
 def frame(*records: TrialRecord) -> pd.DataFrame:
@@ -201,8 +202,9 @@ def test_the_front_in_words_needs_two_cells_that_do_not_beat_each_other() -> Non
 
 
 def test_a_frontier_is_the_largest_batch_that_fits_and_the_smallest_that_does_not() -> None:
-    def short(kind: str = "device memory", **at: object) -> TrialRecord:
-        return record(config(**at), outcome=TrialOutcome(status="infeasible", kind=kind))
+    def short(inferred_from: str = "", **at: object) -> TrialRecord:
+        outcome = TrialOutcome(status="infeasible", kind="device memory", inferred_from=inferred_from)
+        return record(config(**at), outcome=outcome)
 
     planned = plan(study(batch_size=[8, 16, 32, 64], gpus=[2, 1], precision=["fp32", "fp16"]))
     trials = frame(
@@ -211,7 +213,7 @@ def test_a_frontier_is_the_largest_batch_that_fits_and_the_smallest_that_does_no
         short(batch_size=64),
         short(batch_size=32),
         record(config(batch_size=64, precision="fp16"), 100.0),
-        short("device memory (inferred)", gpus=2),
+        short("b32", gpus=2),
         record(config(gpus=2, precision="fp16"), outcome=TrialOutcome(status="lost", kind="node lost")),
     )
     table = overview.frontier(trials, planned).set_index(["gpus", "precision"])
@@ -219,6 +221,28 @@ def test_a_frontier_is_the_largest_batch_that_fits_and_the_smallest_that_does_no
     assert table["largest batch"].tolist() == ["none", "none", "16", "64"]
     assert table["images/s"].tolist() == ["–", "–", "90", "100"]
     assert table["too large"].tolist() == ["8: device memory (inferred)", "–", "32: device memory", "–"]
+
+
+def test_what_one_code_has_no_memory_for_says_nothing_of_another() -> None:
+    def ran(code: str, status: Status, **at: object) -> TrialRecord:
+        made = record(config(**at), 100.0)
+        granted = tuple(dataclasses.replace(place, software=code) for place in made.outcome.granted)
+        ended = TrialOutcome(status=status, kind="device memory", granted=granted)
+        outcome = dataclasses.replace(made.outcome, granted=granted) if status == "completed" else ended
+        return dataclasses.replace(made, outcome=outcome)
+
+    old = ran("old", "infeasible", batch_size=32)
+    inferred = TrialOutcome(status="infeasible", kind="device memory", inferred_from=old.config.trial)
+    trials = frame(
+        ran("old", "completed", batch_size=8),
+        old,
+        record(config(batch_size=64), outcome=inferred),
+        ran("new", "completed", batch_size=16),
+        ran("new", "failed", batch_size=32, repeat=1),
+    )
+    found = analysis.frontier(trials).set_index("software")
+    assert found["batch_size"].to_dict() == {"old": 8, "new": 16}
+    assert found["too_large"].fillna(0).to_dict() == {"old": 32, "new": 0}
 
 
 def test_a_frontier_over_the_batch_alone_is_one_row() -> None:

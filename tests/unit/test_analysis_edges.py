@@ -79,22 +79,32 @@ def test_what_one_trial_tells_is_told() -> None:
 
 
 GRID = [*itertools.product([1, 2], [8, 16], ["fp32", "fp16"], range(2))]
+USUAL = {"joules_per_image": 1.0, "straggler_ratio": 1.2, "input_share": 0.1, "peak_memory_mib": 700.0}
+WHOLE = frame(
+    [trial(100.0 * g + n, gpus=g, batch_size=b, precision=p, repeat=r, **USUAL) for n, (g, b, p, r) in enumerate(GRID)]
+)
 FIGURES = ("images_per_s", "joules_per_image", "step_ms_mean", "peak_memory_mib", "straggler_ratio", "input_share")
+LACKING = st.sets(st.sampled_from(range(len(GRID))), min_size=1)
 
 
-@examples(4)  # each some seventeen tables
-@given(st.sets(st.sampled_from(range(len(GRID)))), st.sampled_from(FIGURES))
+def without(figure: str, lacking: set[int]) -> pd.DataFrame:
+    return WHOLE.assign(**{figure: WHOLE[figure].mask(WHOLE.index.isin(lacking))})
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+@examples(3)  # a table each, or several
+@given(LACKING, st.sampled_from(FIGURES))
+def test_a_figure_that_some_trials_lack_doubles_no_row_of_a_table(
+    function: Function, lacking: set[int], figure: str
+) -> None:
+    for made in tables(function(without(figure, lacking))):
+        assert not made.duplicated().any()
+
+
+@examples(6)
+@given(LACKING, st.sampled_from(FIGURES))
 def test_a_figure_that_some_trials_lack_is_the_mean_of_those_that_have_it(lacking: set[int], figure: str) -> None:
-    told = [
-        trial(100.0 * g + n, gpus=g, batch_size=b, precision=p, repeat=r, joules_per_image=1.0, straggler_ratio=1.2,
-              input_share=0.1, peak_memory_mib=700.0)
-        for n, (g, b, p, r) in enumerate(GRID)
-    ]  # fmt: skip
-    whole = frame(told)
-    trials = whole.assign(**{figure: [math.nan if n in lacking else v for n, v in enumerate(whole[figure])]})
-    for function in FUNCTIONS.values():
-        for made in tables(function(trials)):
-            assert not made.duplicated().any()
+    trials = without(figure, lacking)
     known = trials.dropna(subset=[figure]).groupby("cell")[figure]
     found = analysis.cells(trials).set_index("cell")
     assert len(found) == len(GRID) / 2, "no cell is dropped"

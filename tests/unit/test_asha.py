@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ NODES = {"a": NEW, "b": NEW, "old": dataclasses.replace(NEW, hardware="p100")}
 ACCURACIES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
 
+@functools.cache  # properties ask for it again and again
 def cell(batch_size: int = 8, gpus: int = 1, repeat: int = 0, **fields: object) -> TrialConfig:
     """A trial of 27 epochs; its batch size names its cell."""
     return learning(**{"batch_size": batch_size, "gpus": gpus, "repeat": repeat, "epochs": 27} | fields)  # type: ignore[arg-type]

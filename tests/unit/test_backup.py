@@ -162,7 +162,7 @@ def test_what_is_no_backup_is_refused(tmp_path: Path) -> None:
     [("postgresql://me:secret@db/x", "pg_dump"), ("http://me:secret@head:5000", "--store"), ("/some/mlruns", "tar")],
 )
 def test_other_stores_are_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch, uri: str, cure: str) -> None:
-    monkeypatch.setattr("sweeps.store.tracking.store_name", lambda: uri)
+    monkeypatch.setattr("sweeps.store.access.store_name", lambda: uri)
     for call in (backup.write, backup.restore):
         with pytest.raises(RefusedError, match=cure) as refused:
             call(Path("it.tar.gz"), None)

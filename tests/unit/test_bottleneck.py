@@ -21,8 +21,7 @@ from tests.unit import planted
 from tests.unit.records import config, record, report
 from workers.contract import messages
 from workers.contract.messages import ROUNDS, Measurement, TrialConfig, Without
-from workers.measure import student_t
-from workers.workloads.images import step_shares
+from workers.measure import step_shares, student_t
 
 NOTHING = Share(0.0, 0.0)
 
@@ -43,7 +42,7 @@ def measured(*ranks: dict[Without, list[list[float]]]) -> Measurement:
 
 
 def shares(*parts: tuple[float, float]) -> Shares:
-    """Of input, communication and computing."""
+    """Make shares of input, communication and computing."""
     return Shares(**{part: Share(*told) for part, told in zip(bottleneck.NAMES, parts, strict=True)})
 
 
@@ -336,7 +335,7 @@ def test_input_that_nothing_decodes_is_called_input() -> None:
 
 
 def cell(*trials: tuple[tuple[float, float], ...]) -> pd.Series:
-    """Of repeats with these shares of input, communication and computing."""
+    """Make a cell of repeats with these shares of input, communication and computing."""
     told = [
         planted.trial(
             100.0, gpus=2, repeat=n,

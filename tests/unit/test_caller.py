@@ -21,19 +21,19 @@ from sweeps.run import status
 from sweeps.store import query
 from sweeps.text import addresses, caller
 from sweeps.text.caller import Caller
-from tests.unit import sources
+from tests.unit import commands, sources
 from tests.unit import test_findings as ends
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2] / "sweeps"
 URL = "http://head:8265"
-COMMANDS = re.findall(r"^    ([a-z]+) ", main._parser().format_help(), re.MULTILINE)
+COMMANDS = [*main.sweep.commands]
 A_COMMAND = re.compile(rf"(?:\bsweep|{{\w*}}) (?:{'|'.join(COMMANDS)}) (?:[A-Z]{{2,}}|--?\w|{{\w*}})")
 NO_MESSAGES = {  # texts for whoever reads them, wherever they sit
     "text/caller.py",
     "report/trials.py",  # a page to send on
-    "cli/main.py",  # the help, and commands whose address is known there
+    "cli/main.py",  # the help
     "text/addresses.py",  # refuses the address that was given, and names forms of others
     "store/backup.py",  # is done where the store is
 }
@@ -81,6 +81,14 @@ def test_a_message_that_names_a_variable_asks_first_whose_counts() -> None:
     assert not found, "sweeps.text.caller.elsewhere says what sets the head's"
 
 
+def test_what_is_said_of_commands_and_their_addresses_is_so() -> None:
+    kinds = {name: {*option.kinds} if (option := commands.address(one)) else set()
+             for name, one in main.sweep.commands.items()}  # fmt: skip
+    assert {name for name, may in kinds.items() if not may} == caller.NEVER
+    assert {name for name, may in kinds.items() if "ray" in may} == caller.IN_RAY
+    assert {name for name, may in kinds.items() if not may & {*addresses.AFAR}} == caller.NOT_AFAR
+
+
 @pytest.mark.parametrize("text", ["to go on: {} resume {}", "mend it with `sweep sync {0}`", "sweep gc --yes"])
 def test_a_command_that_a_message_writes_by_itself_is_found(text: str) -> None:
     assert A_COMMAND.search(text)
@@ -118,9 +126,9 @@ def test_whoever_submitted_a_sweep_can_copy_each_step_after_it(
     assert steps
     for step in steps:
         words = shlex.split(step.what)
-        args = main._parser().parse_args(words[1:])
-        assert (args.address or "") == ("FILE" if (words[1], kind) == ("ui", "http") else address), step
-        assert kind in args.may or words[1] == "ui"
+        read = commands.read(words[1:])
+        assert (read.params["address"] or "") == ("FILE" if (words[1], kind) == ("ui", "http") else address), step
+        assert kind in commands.address(read.command).kinds or words[1] == "ui"  # type: ignore[union-attr]
 
 
 def test_a_log_that_lies_on_the_head_is_said_to() -> None:
@@ -137,7 +145,7 @@ def test_a_sweep_that_was_submitted_goes_on_in_the_cluster_also_from_a_shell_on_
     for is_submitted, says in ((True, "sweep resume x --address auto"), (False, "sweep resume x")):
         status.render(iter([told | {"is_submitted": is_submitted}]))
         assert capsys.readouterr().out.rstrip().endswith(says)
-    with caller.known(URL, "http"):
+    with caller.introduce(URL, "http"):
         status.render(iter([told | {"is_submitted": True}]))
     assert capsys.readouterr().out.rstrip().endswith(f"sweep resume x --address {URL}")
 
@@ -147,7 +155,7 @@ def test_deeper_down_a_message_knows_the_address_too(
 ) -> None:
     monkeypatch.setattr(ledger, "names", lambda: ["x"])
     monkeypatch.setattr(gc, "find", lambda *_: ([gc.Leftover("x", (), 1, 100.0)], {}))
-    with caller.known("c.yaml", "ssh"):
+    with caller.introduce("c.yaml", "ssh"):
         assert "sweep sync x --address c.yaml brings it" in str(query._unknown("x", []))
         gc.collect(30.0, True, False, "table")
         assert "ray up c.yaml" in versions.difference('{"code": "a", "ray": "1"}', '{"code": "a", "ray": "2"}')
@@ -170,9 +178,9 @@ def test_ray_up_is_suggested_with_the_launcher_file_that_was_named_and_with_no_o
     heard = []
 
     def relay(arguments: object, url: str, sends: object = None) -> int:
-        heard.append(versions.said(["x"]))
+        heard.append(versions.message(["x"]))
         monkeypatch.setenv(caller.CALLED, caller.as_json())
-        heard.append(versions.said(["x"]))
+        heard.append(versions.message(["x"]))
         return 0
 
     monkeypatch.setattr("sweeps.cluster.ray_jobs.relay", relay)
@@ -187,7 +195,7 @@ def test_a_head_answers_one_whose_newer_command_tells_it_more(monkeypatch: pytes
 
 
 def test_a_secret_in_an_address_is_not_passed_on() -> None:
-    with caller.known("http://me:secret-of-mine@head:8265", "http"):
+    with caller.introduce("http://me:secret-of-mine@head:8265", "http"):
         assert "secret-of-mine" not in caller.as_json()
 
 

@@ -29,14 +29,13 @@ MADE = {"software": "sw", "data_files": "ff", "hardware": "hw", "arrangement": "
 
 
 class Variable:
+    """All of a network."""
+
     def __init__(self, value: float) -> None:
         self.value = np.array([value])
 
-    def numpy(self) -> Any:
-        return self.value
-
-    def assign(self, value: Any) -> None:
-        self.value = value
+    def restore(self, state: Any) -> None:
+        (self.value,) = state
 
 
 def epochs(count: int) -> tuple[EpochRecord, ...]:
@@ -45,15 +44,15 @@ def epochs(count: int) -> tuple[EpochRecord, ...]:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    checkpoint.save(tmp_path / "trial.npz", [Variable(0.5)], epochs(3), MADE)
+    checkpoint.save(tmp_path / "trial.npz", [np.array([0.5])], epochs(3), MADE)
     return tmp_path / "trial.npz"
 
 
 def test_what_is_made_alike_goes_on_with_the_epochs_and_the_variables(saved: Path) -> None:
     variable = Variable(9.0)
-    assert checkpoint.load(saved, [variable], dict(reversed(MADE.items()))) == (epochs(3), "")
+    assert checkpoint.load(saved, variable.restore, dict(reversed(MADE.items()))) == (epochs(3), "")
     assert variable.value == [0.5]
-    assert checkpoint.load(saved.with_name("none.npz"), [variable], MADE) == ((), "")
+    assert checkpoint.load(saved.with_name("none.npz"), variable.restore, MADE) == ((), "")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_what_is_made_alike_goes_on_with_the_epochs_and_the_variables(saved: Pat
 )
 def test_where_anything_differs_the_trial_begins_anew_and_says_why(saved: Path, changed: str, words: str) -> None:
     variable = Variable(9.0)
-    history, why = checkpoint.load(saved, [variable], MADE | {changed: "other"})
+    history, why = checkpoint.load(saved, variable.restore, MADE | {changed: "other"})
     assert (history, variable.value) == ((), [9.0])
     assert words in why
     assert "begins anew, and its 3 epochs there count in no figure" in why
@@ -78,27 +77,28 @@ def test_a_checkpoint_of_an_earlier_version_says_nothing_of_its_code_and_is_not_
     path = tmp_path / "old.npz"
     history = json.dumps([messages.to_json(epoch) for epoch in epochs(2)])
     np.savez(path, np.array(history), np.array([0.5]))
-    taken, why = checkpoint.load(path, [Variable(9.0)], MADE)
+    taken, why = checkpoint.load(path, Variable(9.0).restore, MADE)
     assert taken == ()
     assert "was written by an earlier version" in why
 
 
 def test_another_network_s_variables_are_refused_only_where_all_else_is_alike(saved: Path) -> None:
+    checkpoint.save(saved, [np.array([1.0]), np.array([2.0])], epochs(3), MADE)
     with pytest.raises(Fault, match="must be this trial's checkpoint"):
-        checkpoint.load(saved, [Variable(1.0), Variable(2.0)], MADE)
-    assert checkpoint.load(saved, [], MADE | {"software": "edited"})[0] == ()
+        checkpoint.load(saved, Variable(1.0).restore, MADE)
+    assert checkpoint.load(saved, Variable(1.0).restore, MADE | {"software": "edited"})[0] == ()
 
 
 def test_what_is_no_checkpoint_is_refused_by_ranks_and_passed_over_by_who_only_looks(tmp_path: Path) -> None:
     path = tmp_path / "trial.npz"
     path.write_bytes(b"not this")
     with pytest.raises(Fault, match="remove it"):
-        checkpoint.load(path, [], MADE)
-    assert checkpoint.left(path) is None
+        checkpoint.load(path, Variable(9.0).restore, MADE)
+    assert checkpoint.peek(path) is None
 
 
 def test_an_attempt_has_come_on_only_beyond_the_checkpoint_that_it_took(saved: Path) -> None:
-    before = checkpoint.left(saved)
+    before = checkpoint.peek(saved)
     assert before == Kept(epochs(3), MADE)
     os.utime(saved)
     assert not dataclasses.replace(before).is_beyond(before), "a newer time alone is nothing"
@@ -109,7 +109,7 @@ def test_an_attempt_has_come_on_only_beyond_the_checkpoint_that_it_took(saved: P
 
 def test_an_attempt_that_began_anew_has_come_on_with_its_first_own_checkpoint_and_not_before(saved: Path) -> None:
     """Fewer epochs than the one that it did not take had, but its own."""
-    before = checkpoint.left(saved)
+    before = checkpoint.peek(saved)
     assert before
     assert not before.is_beyond(before), "it was cut short before it left one"
     assert Kept(epochs(1), MADE | {"software": "edited"}).is_beyond(before)
@@ -137,7 +137,7 @@ def views(own: list[Made], local_ranks: list[int]) -> list[Made]:
 
 def test_every_rank_comes_to_the_same_view_of_the_gang_whichever_has_other_code() -> None:
     found = views([MADE, MADE | {"software": "edited"}, MADE | {"data_files": ""}], [0, 1, 0])
-    assert found == [MADE | {"software": "edited*1x1+sw*2x1", "data_files": "*1x1+ff*1x2"}] * 3
+    assert found == [MADE | {"software": "edited*1x1+sw*2x1", "data_files": "unknown*1x1+ff*1x2"}] * 3
     assert checkpoint.unlike(Kept((), MADE), found[0]), "rank 0 has what it had, and the gang has not"
     assert checkpoint.of_gang(Solo(), MADE, 0) == MADE
 

@@ -102,6 +102,22 @@ def test_a_shell_on_a_node_finds_what_the_drivers_there_write(node: Path) -> Non
     assert in_shell(node, "-ic", "command -v ray") == f"{node}/ray-sweeps/.venv/bin/ray\n"
 
 
+@pytest.mark.parametrize("fails", [0, 2, 3])
+def test_a_node_whose_ray_does_not_start_is_started_again_twice(node: Path, fails: int) -> None:
+    """Ray's launcher would leave it out for good."""
+    ray = node / "ray-sweeps/.venv/bin/ray"
+    starts = '[ "$1" = start ] || exit 0; [ "$(grep -c ^start ~/calls)" -gt FAILS ]'
+    ray.write_text(f'#!/bin/bash\necho "$1" >> ~/calls\n{starts.replace("FAILS", str(fails))}\n')
+    worker = (str(node / "ray-sweeps/scripts/node"), "worker", "10.0.0.10")
+    if fails < 3:
+        in_shell(node, *worker, SSH_CONNECTION="a 1 10.0.0.11 22")
+    else:
+        with pytest.raises(subprocess.CalledProcessError) as ended:
+            in_shell(node, *worker, SSH_CONNECTION="a 1 10.0.0.11 22")
+        assert ended.value.returncode == 3
+    assert (node / "calls").read_text().split() == ["start", *["stop", "start"] * min(fails, 2)]
+
+
 def test_a_shell_on_a_node_keeps_what_its_user_has_set_up(node: Path) -> None:
     text = (node / ".bashrc").read_text()
     assert text.endswith(TERMINALS_ONLY)

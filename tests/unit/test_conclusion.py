@@ -10,7 +10,7 @@ from rich.console import Console
 
 from sweeps.analysis import findings, study
 from sweeps.cluster.site import Simulated
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership
 from sweeps.run import ending
 from sweeps.run.terms import Setting, Terms
 from sweeps.spec import plan, sweep_file
@@ -26,7 +26,7 @@ def test_what_was_found_is_worked_out_once_and_told_in_all_three_places(
 ) -> None:
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
     planned = plan.plan(sweep_file.parse(TEXT, "x"))
-    book = ledger.create(planned, TEXT)
+    book = ownership.create(planned, TEXT)
     for config in planned.trials:
         book.write(record(config, 100.0 * config.batch_size))
     book.end("complete")

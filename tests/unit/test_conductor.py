@@ -115,4 +115,6 @@ def test_a_base_is_said_to_run_again_once_the_budget_holds_it_and_once() -> None
     for _ in range(2):
         conductor._look_at_spared()
     (line,) = told
-    assert line.startswith(f"{base.trial} was stopped as hopeless, and runs again, to its end: it is the one-GPU base")
+    assert line.startswith(
+        f"{base.trial} was stopped as hopeless, and runs again, to its end: it is the base on one rank"
+    )

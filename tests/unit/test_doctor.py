@@ -59,4 +59,4 @@ def test_doctor_hands_its_folders_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(doctor, "examine", examine)
     main.main(["doctor", "--address", "local", "--data", "/data/images"])
-    assert asked == [["/data/images"]]
+    assert asked == [("/data/images",)]

@@ -10,8 +10,8 @@ from sweeps.analysis.findings import Finding, doubts
 from tests.unit.planted import frame, repeats, trial
 
 
-def found(*parts: Any, is_strong: bool = False) -> dict[str, Finding]:
-    return {doubt.rule: doubt for doubt in doubts.of_throughput(frame(*parts), is_strong)}
+def found(*parts: Any, is_strong: bool = False, rank: str = "GPU") -> dict[str, Finding]:
+    return {doubt.rule: doubt for doubt in doubts.of_throughput(frame(*parts), is_strong, rank=rank)}
 
 
 def learned(*parts: Any, has_target: bool = True) -> dict[str, Finding]:
@@ -41,6 +41,17 @@ def test_a_line_that_is_neither_weak_nor_strong_is_mixed() -> None:
     doubt = found(*(steady(100.0 * g, gpus=g, batch_size=b) for g, b in line))["mixed scaling"]
     assert "64 on 1, 64 on 2, 32 on 4 GPUs" in doubt.says
     assert len(doubt.cells) == 3
+
+
+@pytest.mark.parametrize("rank", ["GPU", "rank"])
+def test_a_doubt_calls_a_rank_what_the_sweep_does(rank: str) -> None:
+    line = [(1, 64), (2, 64), (4, 32)]
+    mixed = found(*(steady(100.0 * g, gpus=g, batch_size=b) for g, b in line), rank=rank)["mixed scaling"]
+    assert f"the batch of a {rank} nor" in mixed.says
+    assert f"on 4 {rank}s" in mixed.says
+    tried = [steady(100.0, batch_size=32), steady(150.0, batch_size=64), steady(400.0, batch_size=32, gpus=4)]
+    for parts in (tried, [steady(100.0), steady(390.0, gpus=4)]):
+        assert f"over one {rank} " in found(*parts, rank=rank)["untuned base"].says
 
 
 @pytest.mark.parametrize("line", [[(1, 64), (2, 64), (4, 64)], [(1, 64), (2, 32), (4, 16)]])
@@ -87,7 +98,7 @@ def test_another_precision_or_machine_is_no_fairer_base() -> None:
 
 
 def test_simulated_and_cached_figures_are_named_among_fresh_ones() -> None:
-    made_up = trial(90.0, repeat=3, hardware="simulated:v100")
+    made_up = trial(90.0, repeat=3, hardware="simulated:v100", software="simulated")
     both = found(steady(100.0), made_up)
     assert "1 of 4 figures are simulated" in both["mixed sources"].says
     assert "nothing was measured" in found(made_up)["mixed sources"].says

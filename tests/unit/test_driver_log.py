@@ -14,7 +14,7 @@ import pytest
 
 from sweeps import errors
 from sweeps.cli import main
-from sweeps.cluster import driver_log, ray_jobs
+from sweeps.cluster import connection, driver_log, job_log, marked_output, ray_jobs
 from sweeps.record import ledger
 from sweeps.run import driver
 from sweeps.text import screen
@@ -35,6 +35,28 @@ def test_all_that_is_said_is_in_the_file_and_where_it_was_said_before(
     assert said.out == "before the sweep has a name\nafter\nwhen it is over\n"
     assert said.err == "on the other stream\n"
     assert driver_log.read(tmp_path / "logs") == "before the sweep has a name\non the other stream\nafter\n"
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_who_submitted_a_sweep_reads_its_name_and_nobody_else_is_shown_that_line(
+    is_over: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with driver_log.kept():
+        driver_log.into(tmp_path)
+        print("one")
+        driver_log.name_sweep("mine-2", is_over)
+        print("two")
+    log = capsys.readouterr().out
+    assert marked_output.named(log) == ("mine-2", is_over)
+    assert job_log.of_ours(log) == driver_log.read(tmp_path) == "one\ntwo\n"
+    assert job_log._split(log) == ["one", "two"]
+    driver_log.name_sweep("mine-2", is_over)  # in a terminal
+    assert capsys.readouterr().out == ""
+
+
+def test_a_name_is_read_once_its_line_is_whole() -> None:
+    assert marked_output.named("results in /shared/other\nsweep|o|b\nsweep|b|min") is None
+    assert marked_output.named("sweep|b|mine\n") == ("mine", False)
 
 
 def test_a_driver_that_crashes_leaves_its_traceback_in_the_file_and_says_it_once(
@@ -94,7 +116,7 @@ class Jobs:
         self.known.append(submission_id)
 
     def list_jobs(self) -> list[Any]:
-        return [SimpleNamespace(submission_id=job) for job in self.known]
+        return [SimpleNamespace(submission_id=job, status="RUNNING", end_time=None) for job in self.known]
 
     def get_job_status(self, job: str) -> str:
         if job not in self.known:
@@ -117,13 +139,13 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Any:
         def client(_: str) -> Iterator[Jobs]:
             yield jobs
 
-        monkeypatch.setattr(ray_jobs, "_client", client)
+        monkeypatch.setattr(connection, "client", client)
         return jobs
 
     return serve
 
 
-@pytest.mark.parametrize(("log", "told"), [("", "nothing has begun"), ("results in /shared/mine-2\n", "resume mine-2")])
+@pytest.mark.parametrize(("log", "told"), [("", "nothing has begun"), ("sweep|b|mine-2\n", "resume mine-2")])
 def test_an_interrupted_submission_runs_nothing_and_names_what_had_begun(
     log: str, told: str, served: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,7 +205,7 @@ def test_without_ray_a_log_is_read_from_the_sweeps_folder(
     logs = submitted_before(workplace) / "logs"
     logs.mkdir()
     (logs / driver_log.NAME).write_text("all 8 completed\n")
-    monkeypatch.setattr(ray_jobs, "_client", lambda _: pytest.fail("it was asked"))
+    monkeypatch.setattr(connection, "client", lambda _: pytest.fail("it was asked"))
     assert ray_jobs.logs("old", False) == errors.DONE
     assert capsys.readouterr().out == "all 8 completed\n"
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.record import ledger
+from sweeps.record import ownership
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling import durations
 from sweeps.scheduling.durations import Durations, Predicted, earlier
@@ -85,7 +85,7 @@ def test_another_protocol_or_device_teaches_nothing() -> None:
         TrialOutcome(status="failed", kind="killed"),
         TrialOutcome(status="cancelled", kind="stopped"),
         TrialOutcome(status="pruned"),
-        TrialOutcome(status="infeasible", kind="device memory (inferred)"),
+        TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64"),
     ],
 )
 def test_a_trial_that_was_cut_short_or_never_ran_teaches_nothing(ended: TrialOutcome) -> None:
@@ -153,7 +153,7 @@ def test_what_is_learnt_does_not_slow_down_what_comes_after_it() -> None:
 
 def written(name: str, *records: TrialRecord) -> None:
     content = {"name": name, "model": "tiny", "device": "cpu", "space": {"batch_size": 8, "gpus": 1}}
-    book = ledger.create(plan(SweepSpec.model_validate(content)), "text")
+    book = ownership.create(plan(SweepSpec.model_validate(content)), "text")
     for one in records:
         book.write(one)
     book.end("complete")

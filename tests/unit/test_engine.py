@@ -16,7 +16,8 @@ from sweeps.scheduling.durations import Durations
 from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.feasibility import Feasibility
 from sweeps.scheduling.packing import Start
-from sweeps.scheduling.search import Listed
+from sweeps.scheduling.search import Listed, strategy
+from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from tests.unit.records import config, record
 from workers.contract import messages
@@ -349,7 +350,7 @@ def test_on_unlike_nodes_a_lack_of_memory_speaks_of_those_that_are_as_its_own() 
     made.ended(record(first.trial, outcome=TOO_LARGE), 1.0)
     inferred = made.next(1.0)  # on the first node again
     assert isinstance(inferred, TrialRecord)
-    assert inferred.outcome.kind == "host memory (inferred)"
+    assert (inferred.outcome.kind, inferred.outcome.inferred_from) == ("host memory", first.trial.trial)
     made.ended(record(second.trial), 2.0)
     made.nodes_are(FOUR[1:2], MADE_OF | {"n1": NodeContents("larger", "sw")})
     assert isinstance(made.next(2.0), Start)
@@ -438,3 +439,21 @@ def test_what_is_retried_and_comes_to_its_end_has_its_base_run_again_too() -> No
     assert going.attempts[base.trial] == 3
     assert going.spared == {base.trial: many.trial}
     assert going.is_over
+
+
+def test_a_ladder_s_trials_run_on_the_kind_of_node_that_it_goes_by_where_there_are_others() -> None:
+    """Else what fits on one would be put beside what does not fit on another."""
+    text = "{name: x, model: tiny, device: cpu, search: frontier, space: {batch_size: [8, 16, 32, 64], gpus: 1}}"
+    planned = plan.plan(sweep_file.parse(text, "x"), "x", FOUR)
+    made = Engine(
+        lambda is_ruled_out: strategy(planned, is_ruled_out), Durations(lambda _: 10.0), Feasibility(), Cache()
+    )
+    made.nodes_are(FOUR, {name: NodeContents("large" if name == "n3" else "small", "sw") for name in MADE_OF})
+    first = made.next(0.0)
+    assert isinstance(first, Start)
+    assert first.seats == (("n0", 1),), "any will do"
+    large = Granted(rank=0, node="n3", hardware="large", software="sw")
+    made.ended(record(first.trial, outcome=dataclasses.replace(TOO_LARGE, granted=(large,))), 10.0)
+    second = made.next(10.0)
+    assert isinstance(second, Start)
+    assert second.seats == (("n3", 1),)

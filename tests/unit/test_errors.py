@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeps import errors
-from sweeps.cli.main import _parser, main
+from sweeps.cli.main import main, sweep
 from sweeps.errors import DataError, InputError, Mistake, RefusedError, SweepError
 from workers.contract.redact import masked
 
@@ -48,9 +48,8 @@ def test_what_the_data_command_refuses_is_of_the_same_tree(
     arguments: list[str], kind: type[SweepError], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["data", *(word.format(tmp_path) for word in arguments)]
-    args = _parser().parse_args(given)
     with pytest.raises(kind) as caught:
-        args.call(args)
+        sweep.invoke(sweep.make_context("sweep", [*given]))
     assert str(caught.value).startswith(says.format(tmp_path))
     assert main(given) == kind.exit_code
     assert capsys.readouterr().err == f"{caught.value}\n"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling.cache import Fingerprints
-from sweeps.scheduling.feasibility import FIELDS, MOST_CHECKS, WEIGHTLESS, Feasibility, is_inferred, outcome
+from sweeps.scheduling.feasibility import FIELDS, MOST_CHECKS, WEIGHTLESS, Feasibility
 from tests.unit.records import config, record
 from workers.contract.messages import Granted, TrialConfig, TrialOutcome
 
@@ -46,7 +46,7 @@ def run(trials: list[TrialConfig], needs: object, seed: int = 0) -> tuple[dict[s
     while waiting:
         at = waiting.pop(0)
         if inference := feasibility.inferred(at):
-            ended[at.trial] = outcome(inference)
+            ended[at.trial] = inference
             feasibility.tell(record(at, outcome=ended[at.trial]))
         else:
             attempts += 1
@@ -155,7 +155,7 @@ def test_what_fits_with_other_code_refutes_no_witness() -> None:
 
 
 def test_what_was_inferred_stands_as_long_as_its_own_witness_does() -> None:
-    inferred = record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)"))
+    inferred = record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64"))
     feasibility = learned(there(short(trial(64)), "hw"), inferred)
     feasibility.tell(there(completed(trial(256)), "hw", software="edited"))
     assert feasibility.freed() == []
@@ -167,9 +167,9 @@ def test_any_infeasible_cell_costs_one_attempt() -> None:
     feasibility = learned(short(trial(64), "precision not supported here"))
     inference = feasibility.inferred(trial(64, repeat=2))
     assert inference is not None
-    ended = outcome(inference)
-    assert (ended.status, ended.kind) == ("infeasible", "precision not supported here (inferred)")
-    assert ended.message == f"inferred from {trial(64).trial}: asked for 3 GiB"
+    assert (inference.status, inference.kind) == ("infeasible", "precision not supported here")
+    assert (inference.message, inference.inferred_from) == ("asked for 3 GiB", trial(64).trial)
+    assert inference.why == f"precision not supported here (inferred from {trial(64).trial}): asked for 3 GiB"
     assert not feasibility.is_ruled_out(trial(128))
 
 
@@ -179,7 +179,9 @@ def test_failures_say_nothing_of_memory() -> None:
 
 
 def test_an_inference_is_no_witness() -> None:
-    feasibility = learned(short(trial(64), "device memory (inferred)"))
+    feasibility = learned(
+        record(trial(64), outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64"))
+    )
     assert not feasibility.is_ruled_out(trial(128))
 
 
@@ -217,7 +219,9 @@ def test_one_cell_in_eight_is_checked_until_there_are_three() -> None:
 def test_a_check_that_completes_refutes_its_witness_and_frees_what_that_had_ruled_out() -> None:
     feasibility = learned(short(trial(64)), short(trial(512)))
     for at in (trial(128), trial(256, 4), trial(1024)):
-        feasibility.tell(record(at, outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
+        feasibility.tell(
+            record(at, outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64"))
+        )
     assert feasibility.freed() == []
     feasibility.tell(completed(trial(300)))
     assert {at.trial for at in feasibility.freed()} == {trial(128).trial, trial(256, 4).trial}
@@ -230,7 +234,9 @@ def test_a_witness_that_comes_after_its_refutation_never_stands() -> None:
     feasibility = learned(completed(trial(300)), short(trial(64)))
     assert not feasibility.is_ruled_out(trial(128))
     assert feasibility.freed() == []
-    feasibility.tell(record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
+    feasibility.tell(
+        record(trial(128), outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64"))
+    )
     assert [at.trial for at in feasibility.freed()] == [trial(128).trial]
 
 
@@ -242,7 +248,7 @@ def test_the_order_of_the_news_does_not_matter(order: list[int]) -> None:
         completed(trial(300)),
         completed(trial(32, 8)),
         short(trial(16, 32)),
-        record(trial(400), outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")),
+        record(trial(400), outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64")),
     ]
     feasibility = learned(*(news[n] for n in order))
     assert [at.trial for at in feasibility.freed()] == [trial(400).trial]
@@ -258,7 +264,7 @@ def grid(seed: int) -> list[TrialConfig]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_planted_limits_are_found_at_a_fraction_of_the_attempts(seed: int) -> None:
-    """Of 126 trials 54 run out of memory: 18 cells of more than 316 images, three times. In a random order some run
+    """54 of 126 trials run out of memory: 18 cells of more than 316 images, three times. In a random order some run
     before a smaller one has shown it."""
     ended, attempts = run(grid(seed), planted, seed)
     for at in grid(seed):
@@ -274,7 +280,7 @@ def test_where_memory_is_not_monotone_a_check_sets_right_what_was_inferred(seed:
         [flaky, *(at for at in grid(seed) if at.trial != flaky.trial)],
         lambda at: 20.0 if at.trial == flaky.trial else 1.0,
     )
-    assert not any(is_inferred(each) for each in ended.values())
+    assert not any(each.inferred_from for each in ended.values())
     assert [name for name, each in ended.items() if each.status != "completed"] == [flaky.trial]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sweeps import report
 from sweeps.analysis import findings
-from sweeps.analysis.findings import next_steps, outcomes
+from sweeps.analysis.findings import best, next_steps, outcomes
 from sweeps.analysis.findings.next_steps import Situation
 from sweeps.analysis.study import Study
 from sweeps.record import rows
@@ -84,10 +84,22 @@ def test_a_lead_that_is_not_shown_says_what_is_open_and_what_would_tell() -> Non
     assert found.answer.sureness == "open"
     (says,) = [one.plain for one in found.notes if one.rule == "told apart"]
     assert says.startswith("Batch size 16 can't be told from it at 95%: 3 repeats each, and its lead is −")
-    assert says.endswith("They are too near to each other for repeats to tell.")
+    assert says.endswith("Even 30 repeats would not tell: they are too near to each other, or scatter too much.")
     nearer = findings.find(study({8: 100.0, 16: 197.0, 32: 200.0}))
     (says,) = [one.plain for one in nearer.notes if one.rule == "told apart"]
     assert "repeats would tell, if its lead is what it seems" in says
+
+
+def test_of_a_best_cell_that_no_other_is_told_from_it_is_said_so() -> None:
+    found = findings.find(study({8: 198.0, 16: 199.0, 32: 200.0}))
+    (says,) = [one.plain for one in found.notes if one.rule == "told apart"]
+    assert says.startswith("None of the 2 other cells can be told from it at 95%, batch size 16 first: ")
+
+
+def test_a_lead_that_may_be_anything_is_told_without_its_digits() -> None:
+    assert best._percent(0.5, "images_per_s") == "64.9%"
+    assert best._percent(-0.5, "images_per_s") == "−39.3%"
+    assert best._percent(16.0, "images_per_s") == "more than 1,000%", "of two repeats that scatter five times"
 
 
 def test_of_single_repeats_nothing_is_called_the_fastest() -> None:

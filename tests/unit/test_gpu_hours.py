@@ -22,10 +22,10 @@ from sweeps.analysis import study
 from sweeps.analysis.findings import next_steps
 from sweeps.analysis.study import Study
 from sweeps.errors import InputError
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership
 from sweeps.record.gpu_hours import UNHEARD_S, Hours, heard_until
 from sweeps.record.ledger import TrialRecord
-from sweeps.run import driver, ending, forecast, metrics, status, terms
+from sweeps.run import driver, ending, executor, forecast, metrics, status, terms
 from sweeps.run.conductor import Conductor
 from sweeps.run.terms import Terms
 from sweeps.scheduling import search
@@ -58,7 +58,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begun(text: str = TEXT) -> ledger.Ledger:
-    return ledger.create(plan.plan(sweep_file.parse(text, "x")), text)
+    return ownership.create(plan.plan(sweep_file.parse(text, "x")), text)
 
 
 def held(config: TrialConfig, since: float, until: float, ended: str = "completed") -> TrialRecord:
@@ -112,7 +112,7 @@ def test_attempts_that_were_lost_cancelled_or_run_again_count_and_results_used_a
     book.write(cached)
     assert ledger.read("study").spent == 3 * 4
     book.close()
-    again = ledger.reopen("study")  # as `sweep retry` does
+    again = ownership.reopen("study")  # as `sweep retry` does
     again.write(held(first, 9000.0, 9000.0 + HOUR))
     assert again.before.spent == 3 * 4
     assert ledger.read("study").spent == 4 * 4, "the trial counts once, its hours count twice"
@@ -137,7 +137,7 @@ def test_what_ran_when_a_driver_was_killed_counts_until_it_was_last_heard_and_se
     before = ledger.read("study").spent
     assert before == pytest.approx(8 + 4 + 2 * unheard)
     book.close()
-    again = ledger.reopen("study")
+    again = ownership.reopen("study")
     again.paths.status.write_text(json.dumps({"at": 1000.0 + 50 * HOUR}))  # the next driver's
     assert again.before.spent == ledger.read("study").spent == before
     again.start(first, 1000.0 + 50 * HOUR)
@@ -152,7 +152,7 @@ def test_a_start_whose_driver_was_killed_before_it_said_a_word_is_paid_for_once(
         book.start(first, 1000.0 * (number + 1))
         assert ledger.read("study").spent == pytest.approx((number + 1) * 4 * UNHEARD_S / HOUR)
         book.close()
-        book = ledger.reopen("study")
+        book = ownership.reopen("study")
         assert book.before.spent == ledger.read("study").spent
     book.close()
 
@@ -193,7 +193,7 @@ def test_a_ledger_of_before_counts_what_it_tells(version: int) -> None:
             line.pop(new, None)
     book.paths.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert ledger.read("study").spent == 8
-    again = ledger.reopen("study")
+    again = ownership.reopen("study")
     assert again.before.spent == 8
     again.start(first, 20_000.0)
     again.write(held(first, 20_000.0, 20_000.0 + HOUR))
@@ -231,7 +231,7 @@ class Fixed(Durations):
 
 
 def engine(trials: Sequence[TrialConfig], hours: dict[str, float], budget: float, cache: Cache | None = None) -> Engine:
-    """Of predictions in hours, by cell."""
+    """Make an engine of predictions in hours, by cell."""
     made = Engine(
         lambda _: Listed(trials),
         Fixed(lambda config: HOUR * hours[config.cell]),
@@ -475,6 +475,81 @@ def test_a_trial_that_waits_for_its_gpus_spends_nothing_until_it_holds_them(monk
     assert made.spent(conductor.now).gpu_hours == 3 * 4
 
 
+def test_what_a_gang_holds_between_two_trials_and_before_it_is_gone_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = begun()
+    made = engine(book.facts.trials, {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
+    now = [1000.0]
+    monkeypatch.setattr("sweeps.run.conductor.time.time", lambda: now[0])
+    conductor = Conductor(made, book, [])
+    start = conductor.next()
+    assert start
+    conductor.held(start.trial)
+    now[0] += HOUR
+    conductor.answered(start.trial, TrialOutcome(status="completed"))
+    now[0] += HOUR
+    conductor.waited(start.trial, now[0] - HOUR)
+    assert made.spent(conductor.now).gpu_hours == ledger.read("study").spent == 2 * 4
+    assert ledger.read("study").trials[0].gpu_hours == 4, "it is not the trial's"
+    book.close()
+    assert ownership.reopen("study").before.spent == 2 * 4
+
+
+class OneGang:
+    """An executor that runs trials one after the other in a gang that keeps its GPUs until it is gone."""
+
+    is_virtual = False
+
+    def __init__(self, now: list[float]) -> None:
+        self._now = now
+
+    def run(self, conductor: Conductor) -> None:
+        last, freed_at = None, 0.0
+        conductor.engine.nodes_are(FOUR[:1], {})
+        conductor.ready()
+        while start := conductor.next():
+            if last:
+                conductor.waited(last, freed_at)
+            conductor.held(start.trial)
+            self._now[0] += HOUR / 60  # what brings its ranks together
+            conductor.begun(start.trial)
+            self._now[0] += HOUR
+            conductor.answered(start.trial, TrialOutcome(status="completed"))
+            last, freed_at = start.trial, self._now[0]
+            self._now[0] += HOUR / 2
+        assert last
+        conductor.waited(last, freed_at)
+        conductor.stopped()
+
+
+def test_an_executor_whose_gangs_wait_leaves_a_line_of_each_wait_in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = begun()
+    trials = book.facts.trials
+    made = engine(trials, {trial.cell: 1.0 for trial in trials}, budget=100.0)
+    now = [1000.0]
+    monkeypatch.setattr("sweeps.run.conductor.time.time", lambda: now[0])
+    assert executor.carry_out(made, book, OneGang(now))
+    lines = [json.loads(line) for line in book.paths.ledger.read_text().splitlines()]
+    kinds = [line["kind"] for line in lines if line["kind"] in ("start", "trial", "wait")]
+    assert kinds == ["start", "trial", "wait"] * 3
+    held_s = HOUR / 60 + HOUR
+    ends = [1000.0 + n * (held_s + HOUR / 2) + held_s for n in range(3)]
+    waits = [line for line in lines if line["kind"] == "wait"]
+    assert [(wait["gpus"], wait["since"], wait["at"]) for wait in waits] == [(4, end, end + HOUR / 2) for end in ends]
+    record = ledger.read("study")
+    assert sum(trial.gpu_hours for trial in record.trials) == pytest.approx(3 * 4 * held_s / HOUR)
+    assert record.spent == pytest.approx(3 * 4 * (held_s + HOUR / 2) / HOUR)
+    assert made.spent(now[0]).gpu_hours == pytest.approx(record.spent), "to the budget, too"
+    book.close()  # as if its driver had been killed
+    assert ownership.reopen("study").before.spent == pytest.approx(record.spent)
+
+
+def test_no_gang_waits_on_a_virtual_clock() -> None:
+    book = begun()
+    made = engine(book.facts.trials, {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
+    Conductor(made, book, [], is_virtual=True).waited(book.facts.trials[0], 1000.0)
+    assert made.spent().gpu_hours == ledger.read("study").spent == 0
+
+
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_an_attempt_that_never_had_its_gpus_took_no_time(is_stopped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     book = begun()
@@ -541,11 +616,12 @@ def spending(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     class Site:
         nodes = FOUR
+        guarded = staticmethod(contextlib.nullcontext)
 
     def site(*_: object) -> Iterator[Site]:
         yield Site()
 
-    monkeypatch.setattr(terms, "at", contextlib.contextmanager(site))
+    monkeypatch.setattr(terms, "open_site", contextlib.contextmanager(site))
     monkeypatch.setattr(driver, "_conduct", conduct)
     monkeypatch.setattr("sweeps.store.query.finished", lambda _: [])
     return told
@@ -572,7 +648,7 @@ def test_a_resume_and_a_retry_go_on_from_what_was_spent(spending: list[float]) -
 def test_a_budget_of_nothing_is_refused(spending: list[float], budget: float) -> None:
     stopped()
     for call in (driver.resume, functools.partial(driver.retry, statuses=["failed"])):
-        with pytest.raises(InputError, match="--budget: must be GPU-hours, more than 0, but got"):
+        with pytest.raises(InputError, match="--budget: must be rank-hours, more than 0, but got"):
             call("study", asked=Terms(budget=budget))
     assert not spending
 
@@ -606,7 +682,7 @@ def test_a_plan_says_what_its_budget_can_never_hold() -> None:
 
 
 def test_a_bulletin_counts_each_trial_once_with_those_of_earlier_drivers() -> None:
-    """Of three trials one was stopped by an earlier driver and runs again, as a base may."""
+    """One of three trials was stopped by an earlier driver and runs again, as a base may."""
     book = begun()
     first, second, _ = book.facts.trials
     before = held(first, 0.0, 60.0, "pruned")

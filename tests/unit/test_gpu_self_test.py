@@ -83,7 +83,9 @@ def test_a_link_that_is_slower_than_the_same_link_of_other_nodes_is_found() -> N
         gpu_self_test.tests(f"n{n}", 0.0, list("0123"), one) for n, one in enumerate([measured(1, 1, 1, 1), slower])
     ]
     (warning,) = judged(*rounds)[0]
-    assert warning.startswith("n1 GPU 0→1 is slower: copying from GPU to GPU: 25 GiB/s, 90% below")
+    assert warning.startswith(
+        "n1 GPU 0→1 differs from the one other node: copying from GPU to GPU: 25 GiB/s, 90% below"
+    )
 
 
 def test_another_model_is_no_peer() -> None:
@@ -102,7 +104,7 @@ def test_a_node_is_still_judged_beside_nodes_and_not_beside_gpus() -> None:
 
     gpus = gpu_self_test.tests("n0", 0.0, list("01"), measured(1, 1))
     (warning,) = judged([node("n0", 100.0), *gpus, node("n1", 50.0)])[0]
-    assert warning.startswith("n1 is slower: matrix products on one core")
+    assert warning.startswith("n1 differs from the one other node: matrix products on one core")
 
 
 def test_gpus_that_cannot_be_tested_are_named_and_the_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

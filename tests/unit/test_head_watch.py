@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import queue
 import socket
+import threading
+import time
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,6 +17,7 @@ from rich.console import Console
 from sweeps.cluster import head_watch
 from sweeps.run import driver
 from sweeps.run.terms import Terms
+from sweeps.store import late_runs
 
 
 class Head:
@@ -61,17 +65,36 @@ def test_a_head_that_only_hangs_up_is_still_there(head: Head) -> None:
     assert heard.empty()
 
 
+def test_whoever_is_told_is_waited_for_so_that_nothing_is_ended_twice(head: Head) -> None:
+    has_begun, order = threading.Event(), list[str]()
+
+    def gone(_: str) -> None:
+        has_begun.set()
+        time.sleep(0.3)
+        order.append("told")
+
+    with head_watch.guarded(head.address, lambda: head.identity, gone):
+        line = head.line()
+        head.listener.close()
+        line.close()
+        assert has_begun.wait(10)
+    order.append("behind")
+    assert order == ["told", "behind"]
+
+
+@pytest.mark.parametrize("late", [0, 2])
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379", "auto"])
 def test_whoever_loses_its_head_is_told_what_has_ended_and_how_to_go_on(
-    address: str | None, monkeypatch: pytest.MonkeyPatch
+    address: str | None, late: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
     told = io.StringIO()
     monkeypatch.setattr(driver.os, "_exit", ended.append)
-    tracker = types.SimpleNamespace(close=lambda is_complete: 0)
-    book = types.SimpleNamespace(facts=types.SimpleNamespace(name="x"), is_still_complete=False)
+    tracker = types.SimpleNamespace(close=lambda *_: 0, late=late)
+    facts = types.SimpleNamespace(name="x")
+    book: Any = types.SimpleNamespace(facts=facts, is_still_complete=False, is_blank=False, has_run=True)
     why = "the Ray head at 127.0.0.1:54321 has gone"
-    driver._abandoned(tracker, Console(file=told, width=200), book, Terms(address=address), why)  # type: ignore[arg-type]
+    driver._abandoned([book], tracker, Console(file=told, width=200), Terms(address=address), why)  # type: ignore[arg-type]
     assert ended == [3]
     if address:
         assert why in told.getvalue()
@@ -80,3 +103,4 @@ def test_whoever_loses_its_head_is_told_what_has_ended_and_how_to_go_on(
         assert "the Ray that this command had started on this machine has ended" in told.getvalue()
         assert "sweep resume x\n" in told.getvalue()
         assert "127.0.0.1" not in told.getvalue(), "nobody knows of an address: none was given"
+    assert (late_runs.words(late, "x") in told.getvalue()) == bool(late)

@@ -40,21 +40,39 @@ ORDER = {
 # What the control plane may use of the data plane: the contract and what is pure, and by room a little more.
 ACROSS = {"contract", "measure"}
 ACROSS_BY_ROOM = {
+    "": {"workloads"},  # what a script of a user's calls: `sweeps.steps`
     "cli": {"inputs"},  # sets of images are made and checked there
     "cluster": {"checks", "node"},  # the doctor's questions
-    "report": {"checks"},
+    "report": {"checks", "workloads"},  # `sweeps.report` is a call too
     "run": {"checks", "launch"},  # a gang is started there
     "simulator": {"node", "frameworks", "workloads"},  # what judges a real rank's steps judges simulated ones too
 }
 # Each heavy library has its homes; nobody else imports it.
+OF_TENSORFLOW = {
+    "workers.frameworks.tensorflow",
+    "workers.strategies.horovod",
+    "workers.inputs",
+    "workers.checks.gpu_self_test",
+    "workers.checks.machine_facts",
+    "workers.launch.fork_server",
+}
 HOMES = {
     "ray.tune": {"sweeps.run.private_tune", "sweeps.run.ray_tune"},
     "ray": {"sweeps.cluster", "sweeps.run.metrics", "sweeps.run.ray_tune", "sweeps.run.private_tune", "workers.launch"},
     "mlflow": {"sweeps.store"},
     "optuna": {"sweeps.scheduling.search"},
-    "horovod": {"workers.strategies", "workers.launch.fork_server", "workers.checks.machine_facts"},
-    "tensorflow": {"workers"},
-    "keras": {"workers"},
+    "horovod": {"workers.strategies.horovod", "workers.launch.fork_server", "workers.checks.machine_facts"},
+    "tensorflow": OF_TENSORFLOW,
+    "keras": OF_TENSORFLOW,
+    "torch": {"workers.frameworks.torch", "workers.strategies.ddp", "workers.launch.fork_server"},
+    "cv2": {"workers.inputs.plain"},
+    "simplejpeg": {"workers.inputs.plain"},
+}
+
+# Each framework's package, and the libraries that are the framework: a rank of one holds no other.
+FRAMEWORKS = {
+    "tensorflow": {"workers.frameworks.tensorflow", "tensorflow", "keras"},
+    "torch": {"workers.frameworks.torch", "torch"},
 }
 
 # What Ray keeps to itself has these homes, and tests/integration/test_private_names.py. All else uses public Ray: these
@@ -161,6 +179,30 @@ def test_a_class_name_is_used_once() -> None:
     assert not {name: places for name, places in found.items() if len(places) > 1}
 
 
+@pytest.mark.parametrize("own", FRAMEWORKS)
+def test_a_framework_imports_no_other(own: str) -> None:
+    package = [module for module in modules() if is_within(module, f"workers.frameworks.{own}")]
+    others = {name for other in FRAMEWORKS.keys() - {own} for name in FRAMEWORKS[other]}
+    assert any(is_within(name, own) for module in package for name in imports(module))
+    for module in package:
+        found = {name for name in imports(module) for other in others if is_within(name, other)}
+        assert not found, (module, found)
+
+
+def test_what_trains_on_images_knows_no_framework() -> None:
+    frameworks = (
+        "workers.frameworks.tensorflow",
+        "workers.frameworks.torch",
+        "tensorflow",
+        "keras",
+        "torch",
+        "horovod",
+    )
+    for module in (name for name in modules() if is_within(name, "workers.workloads.images")):
+        found = {name for name in imports(module) for framework in frameworks if is_within(name, framework)}
+        assert not found, (module, found)
+
+
 def test_the_contract_needs_only_the_standard_library() -> None:
     for module in (name for name in modules() if is_within(name, "workers.contract")):
         for name in imports(module):
@@ -168,14 +210,21 @@ def test_the_contract_needs_only_the_standard_library() -> None:
             assert allowed or name == "workers", (module, name)
 
 
-@pytest.mark.parametrize("command", [["-c", "import sweeps"], ["-m", "sweeps.cli", "plan", "search_spaces/demo.yaml"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-c", "import sweeps"],
+        ["-m", "sweeps.cli", "--help"],
+        ["-m", "sweeps.cli", "plan", "search_spaces/demo.yaml"],
+    ],
+)
 def test_planning_loads_no_heavy_library(command: list[str]) -> None:
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", *command], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = {line.rsplit("|", 1)[-1].strip() for line in ran.stderr.splitlines() if line.startswith("import time:")}
     assert loaded
-    assert not loaded & {"ray", "tensorflow", "mlflow", "pandas", "horovod", "numpy", "optuna"}
+    assert not loaded & {"ray", "tensorflow", "torch", "mlflow", "pandas", "horovod", "numpy", "optuna"}
 
 
 def from_ray(tree: ast.Module) -> set[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.errors import InputError, RefusedError
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from tests.unit.records import record
@@ -26,7 +26,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def fresh() -> tuple[plan.Plan, ledger.Ledger]:
     made = plan.plan(sweep_file.parse(TEXT, "x"))
-    return made, ledger.create(made, TEXT, ("gpus=1",))
+    return made, ownership.create(made, TEXT, ("gpus=1",))
 
 
 def test_a_sweep_reads_back_as_it_was_written() -> None:
@@ -96,7 +96,7 @@ def test_a_ledger_of_another_version_is_refused() -> None:
     _, book = fresh()
     first, *rest = book.paths.ledger.read_text().splitlines(keepends=True)
     book.paths.ledger.write_text(json.dumps(json.loads(first) | {"version": 99}) + "\n" + "".join(rest))
-    with pytest.raises(InputError, match="version: must be 4 or 5; what wrote it reads it, but got 99"):
+    with pytest.raises(InputError, match="version: must be 4 or 5 or 6; what wrote it reads it, but got 99"):
         ledger.read("study")
 
 
@@ -139,11 +139,11 @@ def test_a_ledger_has_one_driver_at_a_time_and_goes_on_behind_its_last_whole_lin
     made, book = fresh()
     book.write(record(made.trials[0]))
     with pytest.raises(RefusedError, match=rf"one driver at a time, but process {os.getpid()} on .* drives study"):
-        ledger.reopen("study")
+        ownership.reopen("study")
     book.close()  # as the death of a driver does
     with book.paths.ledger.open("ab") as torn:
         torn.write(b'{"kind": "tri')
-    again = ledger.reopen("study")
+    again = ownership.reopen("study")
     again.write(record(made.trials[1]))
     assert len(ledger.read("study").trials) == 2
 
@@ -156,7 +156,7 @@ def test_only_a_sweep_of_which_nothing_has_begun_may_be_discarded() -> None:
     assert not book.is_blank, "it has held GPUs"
     book.end("stopped")
     book.close()
-    assert not ledger.reopen("study").is_blank
+    assert not ownership.reopen("study").is_blank
 
 
 def test_a_sweep_of_which_only_results_were_used_again_is_not_blank() -> None:
@@ -214,7 +214,7 @@ def test_a_sweep_that_goes_while_one_looks_which_are_there_is_passed_over(monkey
 def test_a_ledger_of_before_names_were_changed_is_read() -> None:
     text = TEXT.replace("repeats: 2", "repeats: 2, deadlines: {fork_server_s: 9}")
     made = plan.plan(sweep_file.parse(text, "x"))
-    book = ledger.create(made, text)
+    book = ownership.create(made, text)
     ended = TrialOutcome(status="failed", kind="no fork server", message="it did not answer")
     book.write(record(made.trials[0], outcome=ended))
     lines = book.paths.ledger.read_text()
@@ -223,3 +223,15 @@ def test_a_ledger_of_before_names_were_changed_is_read() -> None:
     assert "nursery_s" in read.facts.file
     assert (read.facts.trials, read.facts.spec.deadlines.fork_server_s) == (made.trials, 9)
     assert [one.outcome for one in read.trials] == [ended]
+
+
+def test_an_inference_of_an_earlier_ledger_has_its_witness() -> None:
+    planned, book = fresh()
+    inferred = TrialOutcome(status="infeasible", kind="device memory", message="3 GiB: too little", inferred_from="b64")
+    book.write(record(planned.trials[0], outcome=inferred))
+    lines = book.paths.ledger.read_text()
+    told = '"kind":"device memory","message":"3 GiB: too little","inferred_from":"b64",'
+    earlier = '"kind":"device memory (inferred)","message":"inferred from b64: 3 GiB: too little",'
+    assert lines.count(told) == 1
+    book.paths.ledger.write_text(lines.replace(told, earlier))
+    assert [one.outcome for one in ledger.read("study").trials] == [inferred]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sweeps.cli import on_head
-from sweeps.cluster import marked_output, ray_jobs, versions
+from sweeps.cluster import connection, job_log, marked_output, ray_jobs, versions
 from sweeps.errors import RefusedError
 
 pytestmark = pytest.mark.unit
@@ -62,10 +62,10 @@ def test_no_character_of_what_a_relayed_command_says_is_lost() -> None:
     log = io.StringIO()
     marked_output.Marked(marked_output.OUT, log).write(f"{ODD}\n\nlast\n")
     client: Any = Failed(log.getvalue())
-    said = [marked_output.parsed(line) for line in ray_jobs._lines(client, "x")]
+    said = [marked_output.parsed(line) for line in job_log.lines(client, "x")]
     assert said == [("o", ODD), ("o", ""), ("o", "last")]
     client = Failed("one\nwithout an end")
-    assert [*ray_jobs._lines(client, "x")] == ["one", "without an end"]
+    assert [*job_log.lines(client, "x")] == ["one", "without an end"]
 
 
 NO_SPEC = "Error while finding module specification for 'sweeps.cli.on_head'"
@@ -84,7 +84,7 @@ NO_SPEC = "Error while finding module specification for 'sweeps.cli.on_head'"
 def test_a_head_that_can_t_answer_says_why_and_older_code_there_is_called_so(
     log: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_jobs, "_client", lambda _: contextlib.nullcontext(Failed(log)))
+    monkeypatch.setattr(connection, "client", lambda _: contextlib.nullcontext(Failed(log)))
     with pytest.raises(RefusedError) as refused:
         ray_jobs.relay(["list"], "http://127.0.0.1:1")
     assert str(refused.value).startswith(says)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from workers.frameworks.tensorflow import memory
+from workers.frameworks import memory
 from workers.launch import supervisor
 
 # As they stand in public reports of these failures, and in the sources of what prints them.
@@ -24,6 +25,13 @@ IN_THE_ERROR = [
     "The primary convolution algorithm failed memory allocation, while a secondary algorithm is not provided.",
     "cudaStreamCreateWithPriority failed: out of memory",
     "INTERNAL: Failed to load in-memory CUBIN: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+    # torch
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",
+    "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled cuda error (run with NCCL_DEBUG=INFO "
+    "for details), NCCL version 2.21.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+    "Cuda failure 2 'out of memory'",
 ]
 # What is raised, what the log has besides.
 IN_THE_LOG = [
@@ -37,6 +45,8 @@ IN_THE_LOG = [
      "failed to create cublas handle: the resource allocation failed"),
     ("DNN library initialization failed. Look at the errors above for more details.",
      "2024-06-06 10:53:20.251154: E cuda_dnn.cc:455] Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED"),
+    ("GET was unable to find an engine to execute this computation",
+     "UserWarning: Plan failed with a cudnnException: CUDNN_STATUS_ALLOC_FAILED"),
 ]  # fmt: skip
 NOT_REFUSED = [
     # a plain failure of a library
@@ -51,6 +61,8 @@ NOT_REFUSED = [
      "  Profiling failure on CUDNN engine eng0{}: CUDNN_STATUS_NOT_SUPPORTED", ""),
     ("No BLAS support for stream", "failed to create cublas handle: CUBLAS_STATUS_NOT_INITIALIZED"),
     ("CUDNN_STATUS_EXECUTION_FAILED", ""),
+    ("GET was unable to find an engine to execute this computation", "cudnnException: CUDNN_STATUS_NOT_SUPPORTED"),
+    ("NCCL error, unhandled cuda error\nLast error:\nCuda failure 700 'an illegal memory access was encountered'", ""),
     # TensorFlow's allocator, feeling for what is left
     ("No algorithm worked!", "E cuda_driver.cc:828] failed to allocate 32.00M (33554432 bytes) from device: "
      "CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
@@ -99,5 +111,30 @@ def test_a_rank_that_aborts_for_want_of_device_memory_is_infeasible(tmp_path: Pa
     survived = "2026-11-21 08:46:18.4: E x.cc:1] CUDNN_STATUS_ALLOC_FAILED"
     log.write_text(f"{earlier}{survived}\n2026-11-21 08:46:18.5: F x.cc:1] Check failed: a == b\n")
     assert memory.fatal_refusal(str(log), len(earlier)) == ""
+    log.write_text(f"{FATAL}\n")  # it was cut meanwhile
+    assert memory.fatal_refusal(str(log), 10 * len(earlier)) == FATAL
     assert memory.fatal_refusal(str(tmp_path / "none"), 0) == ""
     assert supervisor._verdict(b"", -signal.SIGABRT)["what"] == "failed"
+
+
+def test_a_rank_that_torch_aborts_because_another_has_gone_is_an_echo_and_no_cause(tmp_path: Path) -> None:
+    log = tmp_path / "rank-1.log"
+    begins = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    watched = "  what():  [PG ID 0 Rank 1] Process group watchdog thread terminated with exception: "
+    left = "NCCL error: remote process exited or there was a network error, NCCL version 2.21.5"
+    log.write_text(f"{begins}{watched}{left}\nncclRemoteError: A call failed possibly due to a network error.\n")
+    alone = memory.fatal_echo(str(log), 0)
+    assert left in alone
+    assert memory.fatal_refusal(str(log), 0) == ""
+    verdict = supervisor._verdict(b"", -signal.SIGABRT, alone=alone)
+    assert (verdict["what"], verdict["kind"]) == ("echo", "ring broken")
+    log.write_text(f"{begins}{watched}CUDA error: an illegal memory access was encountered\n")
+    assert memory.fatal_echo(str(log), 0) == ""
+    log.write_text(f"{begins}{watched}CUDA error: out of memory\n")
+    assert "CUDA error: out of memory" in memory.fatal_refusal(str(log), 0)
+
+
+def test_a_process_that_has_gone_holds_nothing() -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    assert memory.held(gone.pid) == 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import errno
 import functools
 import json
 import multiprocessing
 import os
 import random
+import signal
 import subprocess
 import threading
 import time
@@ -24,7 +25,7 @@ from sweeps import report
 from sweeps.cli import main
 from sweeps.cluster import ray_jobs
 from sweeps.errors import InputError, RefusedError, SweepError
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership, processes
 from sweeps.run import driver, ending, terms
 from sweeps.run.terms import Terms
 from sweeps.spec import plan, sweep_file
@@ -48,11 +49,11 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begun(name: str = "study") -> ledger.Ledger:
     text = TEXT.replace("NAME", name)
-    return ledger.create(plan.plan(sweep_file.parse(text, "x")), text)
+    return ownership.create(plan.plan(sweep_file.parse(text, "x")), text)
 
 
 def stopped(name: str) -> None:
-    """Of its three trials one has failed, one was lost, and one has not run."""
+    """A sweep of three trials, of which one has failed, one was lost, and one has not run."""
     book = begun(name)
     for config in book.facts.trials:
         if outcome := ENDED.get(config.batch_size):
@@ -76,7 +77,7 @@ def completed(name: str) -> Counter[int]:
 def soon(*_: object) -> Iterator[SimpleNamespace]:
     """A cluster that takes a moment to be there."""
     time.sleep(random.uniform(0, 0.004))
-    yield SimpleNamespace(nodes=[Node("here", 8, 0)])
+    yield SimpleNamespace(nodes=[Node("here", 8, 0)], guarded=contextlib.nullcontext)
 
 
 def measured(planned: plan.Plan, book: ledger.Ledger, _: object, before: Any) -> int:
@@ -128,7 +129,7 @@ def together(*calls: Callable[[int], int], rounds: int = ROUNDS) -> list[tuple[i
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terms, "at", soon)
+    monkeypatch.setattr(terms, "open_site", soon)
     monkeypatch.setattr(driver, "_conduct", measured)
     monkeypatch.setattr(ending, "summarize", lambda *_: 0)
     monkeypatch.setattr(tracking, "sync", lambda *_, **__: None)
@@ -192,7 +193,7 @@ def test_two_sweeps_of_a_name_that_begin_at_the_same_instant_never_share_a_folde
 def test_a_name_that_another_has_taken_and_left_since_one_looked_is_not_taken_again(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_stillborn, others = ledger._is_stillborn, []
+    is_stillborn, others = ownership._is_stillborn, []
 
     def too_early(at: Any) -> bool:
         told = is_stillborn(at)
@@ -202,7 +203,7 @@ def test_a_name_that_another_has_taken_and_left_since_one_looked_is_not_taken_ag
         return told
 
     (results / "study").mkdir(parents=True)
-    monkeypatch.setattr(ledger, "_is_stillborn", too_early)
+    monkeypatch.setattr(ownership, "_is_stillborn", too_early)
     assert begun().facts.name == "study-2"
     assert len(lines("study", "sweep")) == 1
 
@@ -213,8 +214,8 @@ def test_who_reads_a_sweep_keeps_nobody_from_taking_it() -> None:
 
     def read() -> None:
         while not is_over.is_set():
-            ledger.is_driven("study")
-            with ledger.undriven("study"):
+            ownership.is_driven("study")
+            with ownership.undriven("study"):
                 ledger.read("study")
 
     readers = [threading.Thread(target=read) for _ in range(2)]
@@ -222,7 +223,7 @@ def test_who_reads_a_sweep_keeps_nobody_from_taking_it() -> None:
         reader.start()
     try:
         for _ in range(ROUNDS):
-            ledger.reopen("study").close()
+            ownership.reopen("study").close()
     finally:
         is_over.set()
         for reader in readers:
@@ -242,15 +243,15 @@ def test_a_sweep_is_brought_to_the_store_by_one_at_a_time_and_by_nobody_beside_i
             beside.append(exit_code(sync))
 
     def sync() -> int:
-        return main._sync(argparse.Namespace(name="study"))
+        return main.main(["sync", "study"])
 
     monkeypatch.setattr(tracking, "sync", brought)
     monkeypatch.setattr(report, "conclusion", lambda _: None)
-    monkeypatch.setattr(ledger, "SIGNS_WITHIN_S", 0.05)
+    monkeypatch.setattr(ownership, "SIGNS_WITHIN_S", 0.05)
     stopped("study")
     assert sync() == 0
     assert beside == [3, 3]
-    with contextlib.closing(ledger.reopen("study")):
+    with contextlib.closing(ownership.reopen("study")):
         assert exit_code(sync) == 3
     assert len(beside) == 2
 
@@ -260,7 +261,7 @@ def test_a_sweep_that_is_being_deleted_is_waited_for_and_then_is_not_there() -> 
     has_begun = threading.Event()
 
     def delete() -> None:
-        with ledger.undriven("study") as is_free:
+        with ownership.undriven("study") as is_free:
             assert is_free
             has_begun.set()
             time.sleep(0.2)
@@ -272,14 +273,14 @@ def test_a_sweep_that_is_being_deleted_is_waited_for_and_then_is_not_there() -> 
     deleting.start()
     has_begun.wait()
     with pytest.raises(InputError, match=r"must hold the sweep named \(there: none yet\), but got study"):
-        ledger.reopen("study")
+        ownership.reopen("study")
     deleting.join()
 
 
 def test_the_second_driver_is_told_who_has_the_sweep_since_when_and_what_to_do() -> None:
     book = begun()
     with pytest.raises(RefusedError) as refused:
-        ledger.reopen("study")
+        ownership.reopen("study")
     (signed,) = lines("study", "driver")
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(signed["at"]))
     who = f"process {os.getpid()} on {os.uname().nodename} (user {signed['user']}, since {since})"
@@ -291,24 +292,126 @@ def test_the_second_driver_is_told_who_has_the_sweep_since_when_and_what_to_do()
 
 
 def test_a_driver_that_has_gone_is_not_named_for_one_that_has_not_signed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "SIGNS_WITHIN_S", 0.05)
+    monkeypatch.setattr(ownership, "SIGNS_WITHIN_S", 0.05)
     gone = subprocess.Popen(["true"])
     gone.wait()
     book = begun()
     text = book.paths.ledger.read_text()
     book.paths.ledger.write_text(text.replace(f'"pid":{os.getpid()}', f'"pid":{gone.pid}'))
-    with pytest.raises(RefusedError, match="but another process drives study"):
-        ledger.reopen("study")
-    with pytest.raises(RefusedError, match="a driver must say who it is"):
+    with pytest.raises(RefusedError, match=r"but study is being brought to the store .*, or its driver is about to"):
+        ownership.reopen("study")
+    with pytest.raises(RefusedError, match="a sweep is stopped by ending its driver, but study is being brought"):
         ray_jobs.stop("study")
     book.close()
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process that has nothing to do with any sweep."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process.pid
+        assert process.poll() is None, "somebody has ended it"
+        process.kill()
+
+
+def driven_by(pid: int, **changes: Any) -> None:
+    """Have the driver line name another process."""
+    at = ledger.paths("study").ledger
+    entries = [json.loads(line) for line in at.read_text().splitlines()]
+    entries = [{**one, "pid": pid, **changes} if one["kind"] == "driver" else one for one in entries]
+    at.write_text("".join(json.dumps(one) + "\n" for one in entries))
+
+
+@pytest.mark.parametrize("has_said_so", [True, False])
+def test_a_stranger_with_the_number_of_a_driver_that_ended_is_not_stopped_nor_named(
+    has_said_so: bool, stranger: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "SIGNS_WITHIN_S", 0.05)
+    monkeypatch.setattr(ray_jobs, "STOPPED_WITHIN_S", 0.05)
+    with contextlib.closing(begun()) as book:
+        if has_said_so:
+            book.end("complete")
+    driven_by(stranger)
+    with ownership.resting("study"):  # as `sweep sync` has it
+        with pytest.raises(RefusedError, match="but study is being brought to the store") as refused:
+            ray_jobs.stop("study")
+        assert "sweep stop study" in str(refused.value)
+        with pytest.raises(RefusedError, match="but study is being brought to the store"):
+            ownership.reopen("study")
+
+
+def test_on_a_file_system_without_locks_no_sweep_begins_or_goes_on_and_the_system_s_words_are_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As NFS answers where no lock daemon runs. Who would begin without a lock might be the second."""
+    begun().close()
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(ownership.fcntl, "flock", no_locks)
+    with pytest.raises(RefusedError, match="the system says: No locks available"):
+        begun()
+    with pytest.raises(RefusedError, match="the system says: No locks available"):
+        ownership.reopen("study")
+    assert ownership.is_driven("study"), "nobody deletes what may be driven"
+
+
+def test_a_stranger_that_gets_the_number_just_before_the_signal_is_not_stopped(
+    stranger: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_jobs, "STOPPED_WITHIN_S", 0.05)
+    with contextlib.closing(begun()):
+        driven_by(stranger, birth="of the driver that had it")
+        monkeypatch.setattr(ownership, "_has_gone", lambda _: False)  # it had been looked at before
+        with pytest.raises(RefusedError, match="a driver must end within"):
+            ray_jobs.stop("study")
+
+
+def test_one_that_gets_the_number_between_the_look_and_the_signal_is_not_stopped(
+    stranger: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver ends while it is looked at; whoever would have its number then is not who was bound."""
+    with subprocess.Popen(["sleep", "60"]) as driver:
+        born, look = processes.birth(driver.pid), processes.birth
+
+        def look_as_it_ends(pid: int) -> str:
+            seen = look(pid)
+            driver.kill()
+            driver.wait()
+            kill = os.kill
+            monkeypatch.setattr(os, "kill", lambda _, number: kill(stranger, number))  # it has the number now
+            return seen
+
+        monkeypatch.setattr(processes, "birth", look_as_it_ends)
+        with pytest.raises(ProcessLookupError):
+            processes.end(driver.pid, born)
+
+
+def test_a_driver_that_is_asked_to_end_by_its_number_and_birth_ends() -> None:
+    for tell in (True, False):
+        with subprocess.Popen(["sleep", "60"]) as driver:
+            processes.end(driver.pid, processes.birth(driver.pid) if tell else "")
+            assert driver.wait(10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("has_said_so", [True, False])
+def test_of_a_ledger_that_does_not_tell_when_its_driver_began_its_number_alone_counts_until_it_ended(
+    has_said_so: bool, stranger: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "SIGNS_WITHIN_S", 0.05)
+    with contextlib.closing(begun()) as book:
+        if has_said_so:
+            book.end("complete")
+        driven_by(stranger, birth="")
+        assert bool(ownership.holder("study")) is not has_said_so
 
 
 def test_who_only_looks_whether_anything_is_left_leaves_a_complete_sweep_complete() -> None:
     book = begun()
     book.end("complete")
     book.close()
-    ledger.reopen("study").close()
+    ownership.reopen("study").close()
     assert ledger.read("study").is_complete
 
 
@@ -321,7 +424,7 @@ def test_a_sweep_whose_driver_was_killed_after_its_last_trial_is_complete_once_i
     assert not ledger.read("study").is_complete
     assert resume("study") == 0
     assert ledger.read("study").is_complete
-    assert not ledger.is_driven("study")
+    assert not ownership.is_driven("study")
 
 
 def test_a_ledger_that_may_not_be_written_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +432,6 @@ def test_a_ledger_that_may_not_be_written_is_refused_in_words(monkeypatch: pytes
         raise PermissionError(13, "Permission denied")
 
     stopped("study")
-    monkeypatch.setattr(ledger, "_locked", locked)
+    monkeypatch.setattr(ownership, "_locked", locked)
     with pytest.raises(RefusedError, match="must be writable to go on, but the system says: Permission denied"):
-        ledger.reopen("study")
+        ownership.reopen("study")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import random
 import time
 from collections.abc import Callable, Sequence
 
@@ -275,6 +276,23 @@ def test_what_is_added_later_waits_for_the_next_round() -> None:
             return
         packing.add(gang(4, number))
     raise AssertionError("it never started")
+
+
+@pytest.mark.parametrize("isolation", ["exclusive", "shared"])
+@pytest.mark.parametrize("sizes", [[1], [4], [1, 2, 4], [1, 2, 4, 8, 16, 32]])
+def test_on_several_nodes_few_repeats_meet_what_their_cell_has_shown_there(sizes: list[int], isolation: str) -> None:
+    """Three repeats on 8 nodes of 4 GPUs, as docs/read-the-numbers.md says: a trial that comes to the nodes of an
+    earlier one of its cell measures for a shorter time."""
+    draw = random.Random(0)
+    cells = [(gpus, number, draw.uniform(20, 60)) for number, gpus in enumerate(sizes * 10)]
+    trials = [
+        (gang(gpus, number, isolation=isolation, repeat=repeat), seconds * draw.uniform(0.9, 1.1))
+        for repeat in range(3)
+        for gpus, number, seconds in draw.sample(cells, len(cells))
+    ]
+    ran = [one.start for one in run(Packing(cluster(*[4] * 8)), trials)]
+    places = {(start.trial.cell, frozenset(name for name, _ in start.seats)) for start in ran}
+    assert len(ran) - len(places) <= 0.3 * len(ran)
 
 
 def test_a_trial_goes_elsewhere_if_there_is_an_elsewhere() -> None:

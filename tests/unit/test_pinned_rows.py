@@ -35,8 +35,15 @@ def test_each_rank_s_cores_are_told_and_those_of_ranks_alike_once() -> None:
 
 def test_why_nothing_was_pinned_is_told() -> None:
     loose = with_pins(("", NOTE), ("", NOTE))
-    assert rows.pinned(loose) == f"not: {NOTE}"
+    assert (rows.pinned(loose), rows.why_not_pinned(loose)) == ("", NOTE)
     assert rows.metrics(loose)["is_pinned"] == 0
+
+
+def test_of_ranks_unlike_each_is_told_where_it_belongs() -> None:
+    mixed = with_pins(("compute 0", ""), ("", NOTE), ("", NOTE))
+    assert rows.pinned(mixed) == "rank 0: compute 0"
+    assert rows.why_not_pinned(mixed) == f"rank 1, 2: {NOTE}"
+    assert rows.metrics(mixed)["is_pinned"] == 0
 
 
 def test_what_was_not_known_of_the_cores_is_told_with_them() -> None:
@@ -45,7 +52,7 @@ def test_what_was_not_known_of_the_cores_is_told_with_them() -> None:
 
 
 def test_a_trial_that_says_nothing_of_its_cores_counts_as_neither() -> None:
-    assert rows.pinned(record(config())) == ""
+    assert rows.pinned(record(config())) == rows.why_not_pinned(record(config())) == ""
     assert "is_pinned" not in rows.metrics(record(config()))
 
 

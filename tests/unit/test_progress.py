@@ -78,6 +78,17 @@ def test_a_failure_says_rank_step_cause_and_log() -> None:
     assert "log: /l/rank-1.log" in out.getvalue()
 
 
+def test_a_trial_that_never_ran_is_a_line_with_the_one_that_shows_why() -> None:
+    made, out, _ = progress(config(), config(repeat=1))
+    witness = TrialOutcome(status="infeasible", kind="out of memory", message="3 GiB", rank=0, step=0)
+    made.ended(record(config(), outcome=witness))
+    inferred = TrialOutcome(status="infeasible", kind="out of memory", message="3 GiB", inferred_from=config().trial)
+    made.ended(record(config(repeat=1), outcome=inferred))
+    *_, explained, last = out.getvalue().splitlines()
+    assert explained == f"    trial {config().trial}: rank 0, step 0: out of memory: 3 GiB"
+    assert last.startswith("2/2  b8 ×1 fp32 #1  infeasible, as " + config().trial)
+
+
 def test_time_left_is_unknown_until_a_trial_has_ended() -> None:
     made, _, clock = progress(config(), config(repeat=1))
     made.started(config())

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import http.server
 import itertools
 import json
 import math
 import os
 import re
-import threading
-import time
+import signal
 import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import requests
 
 from sweeps.cli import main
-from sweeps.cluster import driver_log, private_ray, ray_jobs
-from sweeps.cluster import ray_cluster as cluster
+from sweeps.cluster import connection, job_log, private_ray, ray_jobs
 from sweeps.errors import InputError, RefusedError
-from sweeps.record import ledger
 from sweeps.run import status
 from sweeps.text import addresses as place
 from sweeps.text import caller
@@ -36,14 +30,22 @@ TEXT = "name: x\nmodel: tiny\ndevice: cpu\nspace: {batch_size: 8, gpus: [1, 2]}\
 
 
 class Followed:
-    """A job whose log comes in pieces; it may not be fetched whole."""
+    """A job whose log comes in pieces; once it has ended it may be fetched whole."""
 
     def __init__(self, *pieces: str) -> None:
-        self.pieces = pieces
+        self.pieces, self.has_ended = pieces, False
 
     async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
         for piece in self.pieces:
             yield piece
+        self.has_ended = True
+
+    def get_job_status(self, job: str) -> str:
+        return "SUCCEEDED" if self.has_ended else "RUNNING"
+
+    def get_job_logs(self, job: str) -> str:
+        assert self.has_ended
+        return "".join(self.pieces)
 
 
 @pytest.mark.parametrize("cuts", [(), (1,), (5, 6, 30), tuple(range(1, 60, 7))])
@@ -51,12 +53,12 @@ def test_what_is_followed_comes_line_by_line_however_its_bytes_come(cuts: tuple[
     text = "Running entrypoint for job x: y\nfirst\n\n  second, with [words]\nthe last has no end"
     ends = [0, *cuts, len(text)]
     client: Any = Followed(*(text[start:end] for start, end in itertools.pairwise(ends)))
-    assert [*ray_jobs._tailed(client, "x")] == ["first", "", "  second, with [words]", "the last has no end"]
+    assert [*job_log.follow(client, "x")] == ["first", "", "  second, with [words]", "the last has no end"]
 
 
 def test_one_who_stops_following_leaves_nothing_open() -> None:
     client: Any = Followed("one\n", "two\n")
-    lines = ray_jobs._tailed(client, "x")
+    lines = job_log.follow(client, "x")
     assert next(lines) == "one"
     lines.close()  # type: ignore[attr-defined]
 
@@ -65,37 +67,6 @@ def test_a_sweeps_name_from_elsewhere_never_leaves_the_results_folder() -> None:
     for name in ("../x", "/etc/passwd", "a/b", "..", "x\n"):
         with pytest.raises(InputError):
             status.look(name)
-
-
-class Older(http.server.BaseHTTPRequestHandler):
-    """The dashboard of a cluster of another Ray."""
-
-    def do_GET(self) -> None:
-        told = {"version": "4", "ray_version": "2.41.0", "ray_commit": "c", "session_name": "s"}
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(told).encode())
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture
-def older() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Older)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_cluster_of_another_ray_is_named_with_the_cure(older: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", older)
-    with pytest.raises(RefusedError) as refused:
-        ray_jobs.relay(["list"], older)
-    assert "there 2.41.0" in str(refused.value)
-    assert "make setup" in str(refused.value)
 
 
 class Jobs:
@@ -121,6 +92,9 @@ class Jobs:
         if job != self.job or self._calls < self._arrives_at:
             raise RuntimeError(f"Request failed with status code 404: Job {job} does not exist")
 
+    def list_jobs(self) -> list[Any]:
+        return []
+
     def submit_job(self, submission_id: str, **_: object) -> str:
         self._calls += 1
         if self._calls in self._pressed_at:
@@ -138,7 +112,7 @@ class Jobs:
     def get_job_logs(self, job: str) -> str:
         self._asked_of(job)
         self._called()
-        return "results in /shared/results/study\n" if self._calls > self._names_it_after else "starting Ray\n"
+        return "sweep|b|study\n" if self._calls > self._names_it_after else "starting Ray\n"
 
     def stop_job(self, job: str) -> bool:
         self._asked_of(job)
@@ -153,8 +127,8 @@ def submitted(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> in
     def client(_: str) -> Iterator[Jobs]:
         yield jobs
 
-    monkeypatch.setattr(ray_jobs, "_client", client)
-    monkeypatch.setattr(ray_jobs, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(connection, "client", client)
+    monkeypatch.setattr(job_log, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(ray_jobs, "ARRIVES_WITHIN_S", 0.05)
     (tmp_path / "x.yaml").write_text(TEXT)
     return ray_jobs.submit(tmp_path / "x.yaml", (), "http://127.0.0.1:1", ())
@@ -183,6 +157,17 @@ def test_without_a_ctrl_c_a_sweep_that_is_submitted_goes_on_and_is_named(
     assert capsys.readouterr().out.startswith("study\n")
 
 
+def test_a_submission_deletes_the_records_of_questions_whose_askers_fell_silent_long_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = types.SimpleNamespace(submission_id="ask-0123456789ab", status="STOPPED", end_time=1)
+    jobs, deleted = Jobs([], is_heard=True), list[str]()
+    monkeypatch.setattr(jobs, "list_jobs", lambda: [asked])
+    monkeypatch.setattr(jobs, "delete_job", deleted.append, raising=False)
+    assert submitted(jobs, tmp_path, monkeypatch) == 0
+    assert deleted == [asked.submission_id]
+
+
 class Over(Jobs):
     """A driver that finds nothing left to run, says what was found, and ends with this code."""
 
@@ -195,8 +180,8 @@ class Over(Jobs):
         return "RUNNING" if self._calls < 8 else "SUCCEEDED"
 
     def get_job_logs(self, job: str) -> str:
-        begun = f"study: {driver_log.NOTHING_TO_RUN}: all 6 trials have ended\nresults in /shared/results/study\n"
-        return begun + super().get_job_logs(job).replace("results in /shared/results/study", "its table")
+        table = super().get_job_logs(job).replace("sweep|b|study", "its table")
+        return f"study: all 6 trials have ended\nsweep|v|study\n{table}"
 
     def get_job_info(self, _: str) -> Any:
         return types.SimpleNamespace(driver_exit_code=self._code)
@@ -207,8 +192,8 @@ def test_a_complete_sweep_that_is_resumed_from_afar_shows_its_results_and_exits_
     code: int | None, exits: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = Over(code)
-    monkeypatch.setattr(ray_jobs, "_client", lambda _: contextlib.nullcontext(jobs))
-    monkeypatch.setattr(ray_jobs, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(connection, "client", lambda _: contextlib.nullcontext(jobs))
+    monkeypatch.setattr(job_log, "LOOK_EVERY_S", 0.001)
     assert main.main(["resume", "study", "--address", "http://127.0.0.1:1"]) == exits
     told = capsys.readouterr()
     assert "its table" in told.out
@@ -219,11 +204,11 @@ def test_what_was_submitted_is_followed_and_stopped_with_the_address_that_was_gi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.yaml").write_text(TEXT)
-    monkeypatch.setattr(ray_jobs, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(job_log, "LOOK_EVERY_S", 0.001)
     for given in ("http://127.0.0.1:1", ""):
         jobs, sent = Jobs([], is_heard=True), list[dict[str, Any]]()
         submit = jobs.submit_job
-        monkeypatch.setattr(ray_jobs, "_client", lambda _, jobs=jobs: contextlib.nullcontext(jobs))
+        monkeypatch.setattr(connection, "client", lambda _, jobs=jobs: contextlib.nullcontext(jobs))
         monkeypatch.setattr(jobs, "submit_job", lambda submit=submit, sent=sent, **of: (sent.append(of), submit(**of)))
         monkeypatch.setenv(place.JOB_SERVER, "http://127.0.0.1:1")
         where = ["--address", given] if given else []
@@ -245,6 +230,44 @@ def test_a_second_ctrl_c_leaves_the_job_and_says_how_to_end_it(
         submitted(jobs, tmp_path, monkeypatch)
     assert jobs.is_running
     assert f"on the head RAY_AUTH_MODE=token ray job stop {jobs.job} ends it" in capsys.readouterr().err
+
+
+class Terminated(Jobs):
+    """Told to end while its name is waited for: by `timeout`, which tells the process and then its group, or by a
+    terminal that is closed, which the shell tells and then the kernel."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__([3], is_heard=True, names_it_after=99)
+        self._number = number
+
+    def _called(self) -> None:
+        if self._calls in self._pressed_at:
+            os.kill(os.getpid(), self._number)
+
+    def stop_job(self, job: str) -> bool:
+        os.kill(os.getpid(), self._number)
+        return super().stop_job(job)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_sweep_is_taken_back_where_what_submits_it_is_ended_before_its_name_was_told(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unheard(*_: object) -> None:
+        raise AssertionError("it would have ended this process")
+
+    jobs, before = Terminated(number), signal.signal(number, unheard)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            submitted(jobs, tmp_path, monkeypatch)
+        assert signal.getsignal(number) is unheard
+    finally:
+        signal.signal(number, before)
+    assert jobs.job
+    assert not jobs.is_running
+    told = capsys.readouterr()
+    assert not told.out
+    assert f"{jobs.job} has ended: nothing has begun" in told.err
 
 
 class Asked:
@@ -284,7 +307,7 @@ def test_a_plan_for_a_cluster_elsewhere_takes_its_file_along_and_nothing_else(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cluster = Asked()
-    monkeypatch.setattr(ray_jobs, "_client", lambda _: contextlib.nullcontext(cluster))
+    monkeypatch.setattr(connection, "client", lambda _: contextlib.nullcontext(cluster))
     monkeypatch.chdir(tmp_path)
     file = next(Path(word) for word in words if word.endswith(".yaml"))
     file.parent.mkdir(exist_ok=True)
@@ -297,7 +320,7 @@ def test_a_plan_for_a_cluster_elsewhere_takes_its_file_along_and_nothing_else(
 def test_a_file_that_is_not_there_is_said_before_a_cluster_is_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ray_jobs, "_client", lambda _: pytest.fail("it was asked"))
+    monkeypatch.setattr(connection, "client", lambda _: pytest.fail("it was asked"))
     assert main.main(["plan", "none.yaml", "--address", "http://127.0.0.1:1"]) == 2
     assert "none.yaml" in capsys.readouterr().err
 
@@ -316,151 +339,58 @@ def test_a_head_that_has_just_been_started_is_given_time_to_take_jobs(
             raise answers.pop()
         taken.append(about)
 
-    monkeypatch.setattr(ray_jobs, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(job_log, "LOOK_EVERY_S", 0.0)
     with contextlib.nullcontext() if is_taken else pytest.raises(RuntimeError, match="no space"):
         ray_jobs._start(types.SimpleNamespace(submit_job=submit_job), "job", ["true"], {})  # type: ignore[arg-type]
     assert bool(taken) is is_taken
 
 
-@pytest.mark.parametrize("kind", [Exception, ConnectionError, TypeError])
-def test_a_ray_that_does_not_start_in_time_is_told_in_a_line_and_a_mistake_of_ours_is_not_hidden(
-    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def late(**_: object) -> None:
-        raise kind("The current node timed out during startup.\nThis could happen")
-
-    monkeypatch.setattr(cluster.ray, "init", late)
-    with (
-        pytest.raises(TypeError if kind is TypeError else RefusedError, match="The current node timed out") as told,
-        cluster.connected(None),
-    ):
-        pass
-    assert kind is TypeError or "\n" not in str(told.value)
-
-
-@pytest.mark.parametrize("is_a_job", [True, False])
-def test_auto_is_this_machines_cluster_whatever_variable_ray_would_rather_heed(
-    is_a_job: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But in a job, where the variable is Ray's own."""
-    seen: list[str | None] = []
-
-    def init(**_: object) -> None:
-        seen.append(os.environ.get(place.RAY))
-        raise ConnectionError("none here")
-
-    monkeypatch.setattr(cluster.ray, "init", init)
-    monkeypatch.setenv(place.RAY, "other:6379")
-    monkeypatch.setenv(ledger.JOB, "job") if is_a_job else monkeypatch.delenv(ledger.JOB, raising=False)
-    with pytest.raises(RefusedError, match="none here"), cluster.connected("auto"):
-        pass
-    assert seen == ["other:6379" if is_a_job else None]
-    assert os.environ[place.RAY] == "other:6379"
-
-
 class Broken(Jobs):
     """A cluster whose link breaks at one of the calls, when it may have heard of it already."""
 
-    def __init__(self, call: int, is_heard: bool) -> None:
+    def __init__(self, call: int, is_heard: bool, error: Exception) -> None:
         super().__init__([call], is_heard, names_it_after=6)
+        self._error = error
 
     def _called(self) -> None:
         if self._calls in self._pressed_at:
-            raise requests.ConnectionError("Connection reset by peer")
+            raise self._error
 
     def submit_job(self, submission_id: str, **about: object) -> str:
         try:
             return super().submit_job(submission_id, **about)
         except KeyboardInterrupt:
-            raise requests.ConnectionError("Connection reset by peer") from None
+            raise self._error from None
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        requests.ConnectionError("Connection reset by peer"),
+        requests.ReadTimeout("Read timed out"),
+        RuntimeError("Request failed with status code 502: Bad Gateway"),  # as Ray's client says it
+    ],
+)
 @pytest.mark.parametrize("is_heard", [True, False])
 @pytest.mark.parametrize("call", range(1, 7))
 def test_a_link_that_breaks_while_a_sweep_is_submitted_leaves_no_sweep_that_nobody_knows_of(
-    call: int, is_heard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: int, is_heard: bool, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = Broken(call, is_heard)
+    jobs = Broken(call, is_heard, error)
     with pytest.raises(RefusedError) as refused:
         submitted(jobs, tmp_path, monkeypatch)
     said = str(refused.value)
-    assert "Connection reset by peer" in said
+    assert str(error) in said
     assert re.search(r"sweep-x-\w+ may have begun there, and goes on: sweep list.* shows it", said)
     assert "ray job stop sweep-x-" in said
 
 
-class Linked:
-    """A job whose words come, and then the link is as a test says."""
+class Gone(Jobs):
+    """A cluster that takes no question back: the link is gone."""
 
-    def __init__(self, then: Callable[[], Awaitable[None]], answers: Callable[[], str] = lambda: "RUNNING") -> None:
-        self._then, self._answers = then, answers
-        self.asked = 0
-
-    async def tail_job_logs(self, _: str) -> AsyncIterator[str]:
-        yield "one\ntw"
-        await self._then()
-        yield "o\n"
-
-    def get_job_status(self, _: str) -> str:
-        self.asked += 1
-        return self._answers()
+    def get_job_status(self, job: str) -> str:
+        raise requests.ReadTimeout("Read timed out")
 
 
-async def at_once() -> None: ...
-
-
-async def for_a_while() -> None:
-    await asyncio.sleep(0.2)
-
-
-async def for_ever() -> None:
-    await asyncio.sleep(1000)
-
-
-async def gone() -> None:
-    raise aiohttp.ServerDisconnectedError
-
-
-async def no_websockets() -> None:
-    request: Any = types.SimpleNamespace(real_url="http://head")
-    raise aiohttp.WSServerHandshakeError(request, (), status=403)
-
-
-def followed_by(job: Linked, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(ray_jobs, "SILENT_S", 0.05)
-    monkeypatch.setattr(ray_jobs, "ANSWERS_WITHIN_S", 0.2)
-    return list(ray_jobs._tailed(job, "job"))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("then", "is_asked"), [(at_once, False), (for_a_while, True)])
-def test_a_job_that_is_silent_for_a_while_is_followed_on(
-    then: Callable[[], Awaitable[None]], is_asked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = Linked(then)
-    assert followed_by(job, monkeypatch) == ["one", "two"]
-    assert bool(job.asked) == is_asked
-
-
-def never() -> str:
-    time.sleep(1000)
-    return ""
-
-
-def refuses() -> str:
-    raise requests.ConnectionError("Connection refused")
-
-
-@pytest.mark.parametrize(
-    ("then", "answers", "says"),
-    [
-        (for_ever, never, "it has said nothing for"),
-        (for_ever, refuses, "Connection refused"),
-        (gone, refuses, "Server disconnected"),
-        (no_websockets, refuses, r"must let WebSockets pass \(status 403\)"),
-    ],
-)
-def test_whoever_follows_is_told_that_the_link_is_gone(
-    then: Callable[[], Awaitable[None]], answers: Callable[[], str], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises((ConnectionError, requests.ConnectionError), match=says):
-        followed_by(Linked(then, answers), monkeypatch)
+def test_a_question_that_is_taken_back_where_nobody_answers_is_left() -> None:
+    ray_jobs._forget(Gone([], is_heard=True), "job")  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.records import config
 from workers.contract import messages
 from workers.inputs import record_counts, shards
 from workers.launch import supervisor
@@ -48,7 +49,7 @@ def folder_of(folder: Path, *file_sizes: int, length: int = 100) -> Path:
 
 def counts(folder: Path, ring: Any = None, beat: record_counts.Beat = lambda phase, n: None) -> list[int]:
     ring = ring or Solo()
-    parts = shards.deal(shards.found(str(folder), "train"), ring.rank, ring.size)
+    parts = shards.deal(shards.files_of(str(folder), "train"), ring.rank, ring.size)
     found: list[int] = record_counts.of_ranks(parts, str(folder), ring, beat).tolist()
     return found
 
@@ -252,7 +253,7 @@ def test_a_rank_with_nothing_left_to_count_beats_until_the_others_are_done(
 
 def test_a_read_that_never_returns_is_a_stall_that_says_how_far_it_was() -> None:
     assert messages.Deadlines(build_s=7, step_s=1).for_phase("count") == 7
-    ended = supervisor._stalled(("count", 1_234_567), 600, 0)
+    ended = supervisor._stalled(config(), ("count", 1_234_567), 600, 0)
     assert (
         ended["message"]
         == "stopped answering while it counted the data's records, 1,234,567 so far: no progress for 600 s"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.contract.ranks import Fault, Seat
-from workers.strategies import rendezvous, ring
+from workers.strategies import horovod, rendezvous
 from workers.strategies.rendezvous import Rendezvous
 
 HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
@@ -53,7 +53,7 @@ def asked(meeting: Rendezvous, method: str, path: str, body: bytes | None = None
 
 def urls(meeting: Rendezvous) -> str:
     """The beginning of the paths that Horovod asks for: its HTTPStore makes URLs so, and cuts them at the first `/`."""
-    told = ring.environment(Seat(**{**vars(seats(2)[0]), "rendezvous": meeting.address}), {})
+    told = horovod.environment(Seat(**{**vars(seats(2)[0]), "rendezvous": meeting.address}), {})
     url = f"{told['HOROVOD_GLOO_RENDEZVOUS_ADDR']}:{told['HOROVOD_GLOO_RENDEZVOUS_PORT']}/"
     place, _, path = url.partition("/")
     assert place == ":".join(map(str, rendezvous.place(meeting.address)))
@@ -187,6 +187,6 @@ def test_closed_early_it_closes_as_soon_and_may_be_closed_again() -> None:
 def test_a_name_that_leads_to_loopback_is_no_name_between_nodes(leads_to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", (leads_to, 0))])
     alone = seats(2)[0]
-    ring._check_own_name(alone)
+    horovod.check_own_name(alone)
     with pytest.raises(Fault, match=rf"leads to {leads_to}; add it to the node's /etc/hosts: 10\.0\.0\.7 "):
-        ring._check_own_name(Seat(**{**vars(alone), "interface": "eth0", "host": "10.0.0.7"}))
+        horovod.check_own_name(Seat(**{**vars(alone), "interface": "eth0", "host": "10.0.0.7"}))

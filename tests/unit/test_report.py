@@ -16,7 +16,7 @@ from sweeps import analysis, report
 from sweeps.analysis.study import Study
 from sweeps.record import bottleneck, rows
 from sweeps.report import answer, chart, foresight, page
-from sweeps.report.chart import Bars, Chart, Scale, Table
+from sweeps.report.chart import Bars, Chart, Scale, Section, Table
 from tests.unit import studies
 from tests.unit.planted import frame, trial
 from workers.contract.messages import TrialConfig, TrialOutcome
@@ -43,12 +43,17 @@ def study() -> Study:
     return studies.planted(BATCHES, rate)
 
 
-def names(study: Study) -> list[str]:
-    return [section.name for section in report.sections(study)]
+@pytest.fixture(scope="module")
+def sections(study: Study) -> list[Section]:
+    return report.sections(study)
 
 
-def blocks(study: Study) -> dict[str, object]:
-    return {getattr(block, "name", ""): block for section in report.sections(study) for block in section.blocks}
+def names(sections: list[Section]) -> list[str]:
+    return [section.name for section in sections]
+
+
+def blocks(sections: list[Section]) -> dict[str, object]:
+    return {getattr(block, "name", ""): block for section in sections for block in section.blocks}
 
 
 def test_the_first_screen_answers_in_words_and_four_numbers(study: Study) -> None:
@@ -93,8 +98,8 @@ def test_a_single_repeat_is_marked() -> None:
     assert any("single repeat" in care for care in said.cares)
 
 
-def test_sections_are_there_where_their_data_exist(study: Study) -> None:
-    assert names(study) == [
+def test_sections_are_there_where_their_data_exist(sections: list[Section]) -> None:
+    assert names(sections) == [
         "scaling",
         "batch",
         "precision",
@@ -106,7 +111,7 @@ def test_sections_are_there_where_their_data_exist(study: Study) -> None:
         "again",
     ]
     one = studies.planted("{name: one, model: tiny, device: cpu, space: {batch_size: 8, gpus: 1}, repeats: 1}", rate)
-    assert names(one) == ["trials", "again"]
+    assert names(report.sections(one)) == ["trials", "again"]
 
 
 def test_what_nothing_measured_foretells_is_said_and_not_guessed() -> None:
@@ -144,8 +149,7 @@ def test_time_to_target_is_drawn_as_throughput_times_statistical_efficiency() ->
         ]
     )  # fmt: skip
     study = dataclasses.replace(studies.planted(text, lambda config: 1.0), records=(), stored=trials)
-    found = {getattr(block, "name", ""): block for section in report.sections(study) for block in section.blocks}
-    drawn = found["learning-factors"]
+    drawn = blocks(report.sections(study))["learning-factors"]
     assert isinstance(drawn, Chart)
     marks = {one.name: [round(mark.y, 4) for mark in one.marks] for one in drawn.panels[0].series}
     assert marks == {
@@ -157,12 +161,13 @@ def test_time_to_target_is_drawn_as_throughput_times_statistical_efficiency() ->
     assert "3× the images/s, 0.667× the statistical efficiency, together 2× as fast" in drawn.alt
 
 
-def test_energy_is_drawn_where_power_was_read(study: Study) -> None:
-    assert "cost-joules" not in blocks(study)
+def test_energy_is_drawn_where_power_was_read(study: Study, sections: list[Section]) -> None:
+    assert "cost-joules" not in blocks(sections)
     trials = study.trials.assign(joules_per_image=study.trials["gpus"] * 0.5)
     trials.loc[trials["gpus"] == 4, "joules_per_image"] = math.nan
     read = dataclasses.replace(study, records=(), stored=trials[[*analysis.frame([])]])
-    drawn, table = blocks(read)["cost-joules"], blocks(read)["cost-table"]
+    found = blocks(report.sections(read))
+    drawn, table = found["cost-joules"], found["cost-table"]
     assert isinstance(drawn, Chart)
     assert isinstance(table, Table)
     assert {round(mark.y, 4) for mark in drawn.panels[0].series[0].marks} == {0.6406, 1.2812}
@@ -173,7 +178,8 @@ def test_energy_is_drawn_where_power_was_read(study: Study) -> None:
 def test_energy_of_gpus_alone_is_drawn_under_its_own_name(study: Study) -> None:
     trials = study.trials.assign(gpu_joules_per_image=study.trials["gpus"] * 0.5)
     read = dataclasses.replace(study, records=(), stored=trials[[*analysis.frame([])]])
-    drawn, table = blocks(read)["cost-joules"], blocks(read)["cost-table"]
+    found = blocks(report.sections(read))
+    drawn, table = found["cost-joules"], found["cost-table"]
     assert isinstance(drawn, Chart)
     assert isinstance(table, Table)
     assert drawn.title == "Speed against energy of GPUs alone"
@@ -192,8 +198,8 @@ def test_nothing_measured_is_an_honest_page() -> None:
     assert "No trial" in report.html(empty)
 
 
-def test_the_ideal_line_is_that_of_one_rank(study: Study) -> None:
-    made = blocks(study)["scaling-best"]
+def test_the_ideal_line_is_that_of_one_rank(sections: list[Section]) -> None:
+    made = blocks(sections)["scaling-best"]
     assert isinstance(made, Chart)
     ideal, measured = made.panels[0].series
     assert [mark.x for mark in measured.marks] == [1, 2, 4]
@@ -201,20 +207,20 @@ def test_the_ideal_line_is_that_of_one_rank(study: Study) -> None:
     assert measured.marks[-1].y == pytest.approx(0.81 * ideal.marks[-1].y)
 
 
-def test_what_did_not_fit_is_a_cross_and_a_field_of_the_map(study: Study) -> None:
-    curve = blocks(study)["batch-curve"]
+def test_what_did_not_fit_is_a_cross_and_a_field_of_the_map(sections: list[Section]) -> None:
+    curve = blocks(sections)["batch-curve"]
     assert isinstance(curve, Chart)
     crosses = [mark for mark in curve.marks() if mark.is_missing]
     assert {mark.x for mark in crosses} == {128}
     assert all("device memory" in mark.says for mark in crosses)
-    fits = blocks(study)["feasibility-map"]
+    fits = blocks(sections)["feasibility-map"]
     assert isinstance(fits, chart.Table)
     assert {row[-1] for row in fits.rows} == {"too large"}
     assert {row[-2] for row in fits.rows} == {"fits"}
 
 
-def test_precision_ratios_are_those_planted(study: Study) -> None:
-    table = blocks(study)["precision-ratios"]
+def test_precision_ratios_are_those_planted(sections: list[Section]) -> None:
+    table = blocks(sections)["precision-ratios"]
     assert isinstance(table, chart.Table)
     ratios = [str(row[-1]) for row in table.rows if row[0] != "128"]
     assert ratios
@@ -230,7 +236,7 @@ def test_unlike_machines_are_kept_apart() -> None:
     both = studies.planted(BATCHES, rate, lambda config: "a100" if config.repeat == 2 else "v100")
     assert both.axes[-1] == "hardware"
     assert any("Pooled" in care for care in answer.find(both).cares)
-    curve = blocks(both)["batch-curve"]
+    curve = blocks(report.sections(both))["batch-curve"]
     assert isinstance(curve, Chart)
     assert {"a100" in panel.title for panel in curve.panels} == {True, False}
 
@@ -333,7 +339,8 @@ repeats: 3
 steps: {warmup: 10, measured: 200}
 """
     study = studies.simulated(text, "nodes=2,gpus=4,gpu=v100,noise=0.01")
-    found = blocks(study)
+    sections, html = report.sections(study), report.html(study)
+    found = blocks(sections)
     bars, limits_table = found["steps-cells"], found["steps-limits"]
     assert isinstance(bars, Bars)
     assert isinstance(limits_table, Table)
@@ -348,9 +355,9 @@ steps: {warmup: 10, measured: 200}
         assert line[-2] == bottleneck.overlapped(bottleneck.Share(share, within))
         assert shares[0] + share == pytest.approx(float(cell["compute_share"]))
         assert sum(shares) == pytest.approx(1)
-        assert f"overlapped {words[at]}" in report.html(study)
+        assert f"overlapped {words[at]}" in html
     assert f"above zero in 1 of {len(bars.rows)} cells" in next(
-        section.lead for section in report.sections(study) if section.name == "steps"
+        section.lead for section in sections if section.name == "steps"
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from sweeps import report
 from sweeps.analysis import study as studying
 from sweeps.analysis.study import Study
-from sweeps.record import ledger
+from sweeps.record import ledger, ownership
 from sweeps.report import twin
 from sweeps.report.chart import Table
 from sweeps.simulator.model import KINDS, step
@@ -88,7 +88,7 @@ def test_the_twin_is_the_latest_of_the_same_study(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
 
     def begun(text: str = SWEEP, where: str = "") -> str:
-        return ledger.create(plan.plan(sweep_file.parse(text, "x")), text, (), where).facts.name
+        return ownership.create(plan.plan(sweep_file.parse(text, "x")), text, (), where).facts.name
 
     assert studying.read(begun()).twin is None
     for where in (WHERE, WHERE):

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.contract import schedules
-from workers.contract.schedules import Cosine, Piecewise, Poly, Schedule, ScheduleError, Step, parse
+from workers.contract.rule import RuleError
+from workers.contract.schedules import Cosine, Piecewise, Poly, Schedule, Step, parse
 
 STAIRS = "0.4;10;0.04;60;0.004"
 RUN = {"epochs": 90, "global_batch": 256}
@@ -270,7 +271,7 @@ COLON = "a form must have a colon before its rate"
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_rule_and_the_value(text: str, rule: str, got: str) -> None:
-    with pytest.raises(ScheduleError) as refused:
+    with pytest.raises(RuleError) as refused:
         parse(text)
     assert (refused.value.rule, refused.value.got) == (rule, got)
     assert str(refused.value) == f"{rule}, but got {got}"
@@ -286,7 +287,7 @@ def test_a_mistake_is_named_with_its_rule_and_the_value(text: str, rule: str, go
     ],
 )
 def test_a_value_that_no_text_could_give_is_refused_alike(build: Any, rule: str) -> None:
-    with pytest.raises(ScheduleError) as refused:
+    with pytest.raises(RuleError) as refused:
         build()
     assert refused.value.rule == rule
 
@@ -303,6 +304,6 @@ WORDS = ["constant", *schedules.FORMS, *schedules.RULES, "linear"]
 def test_any_text_is_a_schedule_or_a_schedule_error(text: str) -> None:
     try:
         made = parse(text)
-    except ScheduleError:
+    except RuleError:
         return
     assert parse(str(made)) == made

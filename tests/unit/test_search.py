@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import statistics
@@ -16,14 +17,14 @@ from sweeps import analysis
 from sweeps.record import rows
 from sweeps.record.ledger import TrialRecord
 from sweeps.scheduling import search
-from sweeps.scheduling.feasibility import Feasibility, is_inferred, outcome
+from sweeps.scheduling.feasibility import Feasibility
 from sweeps.scheduling.search import Strategy
 from sweeps.spec import plan
 from sweeps.spec.keys import SweepSpec
 from sweeps.spec.sweep_file import parse
 from tests.examples import examples
 from tests.unit.records import record
-from workers.contract.messages import TrialConfig, TrialOutcome
+from workers.contract.messages import Granted, TrialConfig, TrialOutcome
 
 Answer = Callable[[TrialConfig], TrialRecord]
 
@@ -224,7 +225,7 @@ def test_what_is_inferred_is_never_tried_and_the_frontier_is_the_same() -> None:
 
     def answer(at: TrialConfig) -> TrialRecord:
         if inference := feasibility.inferred(at):
-            return record(at, outcome=outcome(inference))
+            return record(at, outcome=inference)
         return measured(at) if planted_gib(at) <= 16 else short(at)
 
     spec = study("frontier", SPACE)
@@ -234,7 +235,7 @@ def test_what_is_inferred_is_never_tried_and_the_frontier_is_the_same() -> None:
         for row in plan.ladders(spec)
     }
     assert largest(records) == expected
-    ran = sum(not is_inferred(each.outcome) for each in records)
+    ran = sum(not each.outcome.inferred_from for each in records)
     assert ran < 0.75 * len(records), "the 2- to 32-GPU combinations learn from the smaller"
 
 
@@ -253,7 +254,7 @@ def test_a_batch_that_fails_is_tried_once_more() -> None:
 def test_a_frontier_goes_up_again_when_an_inference_falls() -> None:
     strategy = begun(study("frontier", "{batch_size: [8, 16, 32], gpus: 1}"))
     (middle,) = strategy.propose()
-    strategy.tell(record(middle, outcome=TrialOutcome(status="infeasible", kind="device memory (inferred)")))
+    strategy.tell(record(middle, outcome=TrialOutcome(status="infeasible", kind="device memory", inferred_from="b64")))
     (below,) = strategy.propose()
     strategy.tell(measured(below))
     assert strategy.is_over
@@ -270,7 +271,124 @@ def test_a_larger_batch_that_fits_overrules_a_smaller_that_did_not() -> None:
     assert strategy.propose() == [large]
 
 
+def made_with(each: TrialRecord, software: str = "", hardware: str = "") -> TrialRecord:
+    granted = tuple(Granted(rank=n, node="n", software=software, hardware=hardware) for n in range(each.config.gpus))
+    return dataclasses.replace(each, outcome=dataclasses.replace(each.outcome, granted=granted))
+
+
+LADDER = study("frontier", "{batch_size: {log2: [32, 2048]}, gpus: 1}")
+
+
+def test_what_an_earlier_code_had_no_memory_for_is_tried_again_with_the_code_of_now() -> None:
+    before = begun(LADDER)
+    (first,) = before.propose()
+    old = made_with(short(first), "old")
+    resumed = begun(LADDER)
+    resumed.tell(old)
+
+    def answer(at: TrialConfig) -> TrialRecord:
+        return made_with(measured(at) if at.batch_size <= 1024 else short(at), "new")
+
+    records = run(resumed, answer)
+    assert largest(records) == {"1 fp32 False none": 1024}
+    assert {each.config.batch_size for each in records if each.outcome.status == "infeasible"} == {2048}
+    assert first.trial not in ids(records), "the old code's finding stays in the ledger as it is"
+    assert len(records) + 1 == resumed.total
+
+
+def test_a_ladder_that_has_come_to_its_end_stays_as_it_is() -> None:
+    done = run(begun(LADDER), lambda at: made_with(measured(at) if at.batch_size <= 128 else short(at), "old"))
+    resumed = begun(LADDER)
+    for each in done:
+        resumed.tell(each)
+    assert resumed.propose() == []
+    assert resumed.is_over
+
+
+def test_what_fits_on_one_kind_of_gpu_and_what_does_not_on_another_are_never_put_together() -> None:
+    strategy = begun(LADDER)
+    asked = []
+    for hardware in ("small", "large", "small", "small", "large"):
+        (trial,) = strategy.propose()
+        asked.append((trial.batch_size, trial.repeat, strategy.hardware(trial)))
+        fits = trial.batch_size <= {"small": 64, "large": 1024}[hardware]
+        strategy.tell(made_with(measured(trial) if fits else short(trial), hardware=hardware))
+    assert asked == [
+        (256, 0, ""),
+        (64, 0, "small"),  # runs on a large one all the same, and fits
+        (512, 0, "large"),  # what did not fit on the small one says nothing here
+        (64, 1, "small"),  # there it is not known yet
+        (128, 0, "small"),
+    ]
+
+
+@given(st.lists(st.sampled_from(["small", "large", "odd"]), min_size=60, max_size=60))
+@examples(30)
+def test_a_ladder_ends_however_its_trials_fall_on_unlike_nodes(falls: list[str]) -> None:
+    limit = {"small": 64, "large": 1024, "odd": 16}
+    kinds = iter(falls)
+
+    def answer(at: TrialConfig) -> TrialRecord:
+        hardware = next(kinds)
+        return made_with(measured(at) if at.batch_size <= limit[hardware] else short(at), hardware=hardware)
+
+    records = run(begun(LADDER), answer)
+    assert len(set(ids(records))) == len(records)
+
+
+def test_what_was_inferred_counts_with_what_it_was_inferred_from() -> None:
+    spec = study("frontier", "{batch_size: {log2: [32, 2048]}, gpus: [1, 2]}")
+    strategy = begun(spec)
+    one, two = sorted(strategy.propose(), key=lambda at: at.gpus)
+    strategy.tell(made_with(short(one), "new"))
+    outcome = TrialOutcome(status="infeasible", kind="device memory", inferred_from=one.trial)
+    strategy.tell(record(two, outcome=outcome))
+    below, other = strategy.propose()
+    strategy.tell(made_with(measured(other), "new"))
+    assert (below.batch_size, other.batch_size) == (64, 64)
+    (above,) = strategy.propose()
+    assert above.batch_size == 128, "between what fits and what was inferred not to"
+
+
 # tpe
+
+
+def test_after_an_edit_cells_are_drawn_by_what_the_code_of_now_has_measured() -> None:
+    cells = list(plan.grid(large()))
+    usual = statistics.fmean(map(rate, cells))
+
+    def gain(seed: int, code: str) -> float:
+        """How much better than by chance the next cells are, once those that were out have ended with this code."""
+        resumed = begun(large(seed, trials=400))
+        for cell in random.Random(seed).sample(cells, 100):
+            resumed.tell(made_with(measured(cell), "old"))
+        for out in resumed.propose():
+            resumed.tell(made_with(record(out, 100.0), code))
+        return statistics.fmean(map(rate, resumed.propose())) / usual
+
+    assert statistics.fmean(gain(seed, "old") for seed in range(3)) > 2
+    assert statistics.fmean(gain(seed, "new") for seed in range(3)) < 1.6
+
+
+def test_networks_are_compared_although_the_code_of_those_of_one_s_own_differs() -> None:
+    text = "{name: x, model: [tiny, 'a:net', 'b:net'], device: cpu, search: {method: tpe, trials: 12}, space: "
+    spec = parse(text + "{batch_size: [8, 16, 32, 64], gpus: 1}}", "x.yaml")
+    strategy = begun(spec)
+    records = run(strategy, lambda at: made_with(record(at, at.batch_size), f"software of {at.model}"))
+    assert isinstance(strategy, search.Parzen)
+    told = [trial.values for trial in strategy._study.trials if trial.values]
+    assert len(told) == len(records) == 12
+
+
+def test_repeats_on_unlike_nodes_are_not_averaged() -> None:
+    spec = study("{method: tpe, trials: 12}", repeats=2)
+    strategy = begun(spec)
+    one, other = strategy.propose()[:2]
+    assert one.cell == other.cell
+    strategy.tell(made_with(record(one, 100.0), hardware="v100"))
+    strategy.tell(made_with(record(other, 50.0), hardware="p100"))
+    assert isinstance(strategy, search.Parzen)
+    assert [told.values for told in strategy._study.trials if told.values] == [[50.0]]
 
 
 def trials_to(figure: float, spec: SweepSpec) -> int:
@@ -286,7 +404,7 @@ def trials_to(figure: float, spec: SweepSpec) -> int:
 
 
 def test_the_planted_best_cell_takes_a_quarter_of_the_trials_that_it_takes_by_chance() -> None:
-    """Of 616 cells one is the best: drawn at random, it comes after 308 at the median."""
+    """One of 616 cells is the best: drawn at random, it comes after 308 at the median."""
     rates = [rate(cell) for cell in plan.grid(large())]
     assert (len(rates), rates.count(max(rates))) == (616, 1)
     taken = [trials_to(max(rates), large(seed)) for seed in range(5)]

@@ -75,14 +75,14 @@ def points(made: Plan, *axes: str) -> set[tuple[Any, ...]]:
         ({"space": {"momentum": {"uniforn": [0, 1]}}}, ["space.momentum: must be a value, a list, or one of {values: …}, {log2: [low, high]}, {range: [low, high, step]}, {uniform: [low, high]}, {loguniform: [low, high]}, but got {'uniforn': [0, 1]}"]),
         ({"space": {"global_batch": 8, "batch_size": 8}}, ["space.global_batch: must be left out beside batch_size: one follows from the other, but got 8"]),
         ({"space": {"global_batch": [6, 7], "gpus": [2, 3]}}, ["space.global_batch: must be a multiple of gpus: one of 2, 3, but got 7"]),
-        ({"space": {"placement": "2by4"}}, ["space.placement: must be pack, spread or nodes × ranks on each, such as 2x4, at most 32 in all, but got 2by4"]),
-        ({"space": {"placement": "8x8"}}, ["space.placement: must be pack, spread or nodes × ranks on each, such as 2x4, at most 32 in all, but got 8x8"]),
+        ({"space": {"placement": "2by4"}}, ["space.placement: must be pack, spread or nodes × ranks on each, such as 2x4, at most 1024 in all, but got 2by4"]),
+        ({"space": {"placement": "128x9"}}, ["space.placement: must be pack, spread or nodes × ranks on each, such as 2x4, at most 1024 in all, but got 128x9"]),
         ({"space": {"placement": ["pack", "2x4"], "gpus": [1, 4]}}, ["space.placement: must hold as many ranks as gpus: one of 1, 4, but got 2x4"]),
         ({"search": "gird"}, ["search: must be one of grid, random, tpe, asha, frontier, but got gird"]),
         ({"search": {"method": "random", "trails": 3}}, ["search.trails: must be a known key (did you mean trials?), but got trails"]),
         ({"search": "tpe"}, ["search.trials: must be given with method: tpe: how many cells to measure, but got nothing"]),
-        ({"search": {"trials": 3, "goal": "top1", "grace": 2}}, ["search.trials: belongs to method: random, tpe, asha, this sweep's is grid, but got 3", "search.goal: belongs to method: tpe, this sweep's is grid, but got ('top1',)", "search.grace: belongs to method: asha, this sweep's is grid, but got 2", "search.goal: top1 must have protocol: convergence, but got throughput"]),
-        ({"search": {"method": "tpe", "trials": 3, "goal": ["top1", "top5"]}}, ["search.goal: must be one or two of images_per_s, gpu_hours_per_epoch, top1, hours_to_target, but got ['top1', 'top5']"]),
+        ({"search": {"trials": 3, "goal": "top1", "grace": 2}}, ["search.trials: belongs to method: random, tpe, asha, this sweep's is grid, but got 3", "search.goal: belongs to method: tpe, asha, this sweep's is grid, but got ('top1',)", "search.grace: belongs to method: asha, this sweep's is grid, but got 2", "search.goal: top1 must have protocol: convergence, but got throughput"]),
+        ({"search": {"method": "tpe", "trials": 3, "goal": ["top1", "top5"]}}, ["search.goal: must be one or two of images_per_s, gpu_hours_per_epoch, top1, hours_to_target, or of `run` `min NAME` or `max NAME`, but got ['top1', 'top5']"]),
         ({"search": {"method": "tpe", "trials": 3, "goal": "hours_to_target"}, **CONVERGENCE}, ["search.goal: hours_to_target must have a target, but got none"]),
         ({"search": "asha"}, ["search: asha must have protocol: convergence: it stops trials between their epochs, but got throughput"]),
         ({"search": {"method": "asha", "grace": 9}, **CONVERGENCE}, ["search.grace: must be fewer epochs than the run of 9, but got 9"]),
@@ -91,7 +91,7 @@ def points(made: Plan, *axes: str) -> set[tuple[Any, ...]]:
         ({"budget": {"gpu_hours": 0}}, ["budget.gpu_hours: must be more than 0, but got 0"]),
         ({"wait_for_nodes_min": -1}, ["wait_for_nodes_min: must be at least 0, but got -1"]),
         ({"priority": 0, "max_nodes": 0}, ["priority: must be at least 0.01, but got 0", "max_nodes: must be at least 1, but got 0"]),
-        ({"where": "gpus >", "space": {"gpus": 99, "trust": 0.1}, "search": "tpe"}, ["space.gpus: must be at most 32, but got 99", "search.trials: must be given with method: tpe: how many cells to measure, but got nothing", "where: must be a condition such as batch_size * gpus <= 8192, but got gpus >", "  gpus >", "  ^", "space.trust: has no effect without optimizer: lars, but got sgd"]),
+        ({"where": "gpus >", "space": {"gpus": 9999, "trust": 0.1}, "search": "tpe"}, ["space.gpus: must be at most 1024, but got 9999", "search.trials: must be given with method: tpe: how many cells to measure, but got nothing", "where: must be a condition such as batch_size * gpus <= 8192, but got gpus >", "  gpus >", "  ^", "space.trust: has no effect without optimizer: lars, but got sgd"]),
         ({"where": "optimizer == 'lars'", "space": {"optimizer": ["sgd", "lar"]}}, ["space.optimizer[1]: must be one of sgd, lars, adamw, but got lar"]),
     ],
 )  # fmt: skip
@@ -159,7 +159,9 @@ def test_a_placement_of_nodes_and_ranks_is_for_as_many_gpus() -> None:
     }  # fmt: skip
     assert sum(made.left_out.values()) == 3 * 6 - 8 - 2  # one GPU spread, and as 1x1, is one GPU packed
     assert messages.nodes_by_ranks("4x8") == (4, 8)
-    for none in ("pack", "spread", "4x9", "0x4", "33x1", "2x", "2x4x1", " 2x4"):
+    assert messages.nodes_by_ranks("128x8") == (128, 8)
+    assert messages.nodes_by_ranks("1024x1") == (1024, 1)
+    for none in ("pack", "spread", "128x9", "0x4", "1025x1", "10000x1", "2x", "2x4x1", " 2x4"):
         assert messages.nodes_by_ranks(none) is None
 
 

@@ -55,7 +55,7 @@ class Machine:
         script = self._commands / name
         script.parent.mkdir(parents=True, exist_ok=True)
         note = f'echo "$(basename "$0") $*" >> {self._noted}\n'
-        certificates = f'[ "$1" != sync ] || env | grep ^UV_ >> {self._noted}\n'
+        certificates = f'case "$1" in sync|pip) env | grep ^UV_ >> {self._noted};; esac\n'
         script.write_text(f"#!/bin/sh\n{note}{certificates}{does}")
         script.chmod(0o755)
 
@@ -180,6 +180,8 @@ def test_a_second_demo_sets_nothing_up_and_goes_straight_to_the_sweep(machine: M
         ran = machine.made("demo")
         assert (ran.returncode, ran.stderr) == (0, "")
         assert [line.split()[1] for line in machine.noted()] == ["data", "run"]  # no pip, no uv, no Python
+    planned = machine.made("-n", "demo").stdout.splitlines()
+    assert [line.split()[:2] for line in planned] == [[".venv/bin/sweep", "data"], [".venv/bin/sweep", "run"]]
 
 
 @pytest.mark.parametrize("changed", ["pyproject.toml", "scripts/setup"])
@@ -194,6 +196,71 @@ def test_set_up_is_done_again_when_what_it_was_made_from_changes(machine: Machin
     os.utime(machine.tree / changed, (ready.stat().st_atime, ready.stat().st_mtime + 1))
     machine.made("setup")
     assert [line for line in machine.noted() if line.startswith("uv sync")]
+
+
+def test_a_set_up_of_the_other_kind_is_done_and_one_that_does_not_say_keeps_the_kind(machine: Machine) -> None:
+    machine.python("python3.11", "3.11.2")
+    machine.uv()
+    machine.command("../cuda/bin/nvcc", "echo release 12.5")
+    packages = machine.tree / ".venv/lib/python3.11/site-packages"
+    (packages / "nvidia/nccl/lib").mkdir(parents=True)
+
+    def synced(gpu: str) -> tuple[bool, bool, bool]:
+        """Whether uv was called, for GPUs, and found a Horovod already there."""
+        (packages / "horovod-0.28.1.dist-info").mkdir(exist_ok=True)
+        ran = machine.made("setup", GPU=gpu, CUDA_HOME=f"{machine.tree.parent}/cuda")
+        assert ran.returncode == 0, ran.stderr
+        calls = [line for line in machine.noted() if line.startswith("uv sync")]
+        return bool(calls), "--extra gpu" in "".join(calls), (packages / "horovod-0.28.1.dist-info").exists()
+
+    assert synced("0") == (True, False, False)
+    assert synced("1") == (True, True, False)
+    assert synced("1") == synced("") == (False, False, True)
+    ready = (machine.tree / ".venv/ready").stat()
+    os.utime(machine.tree / "pyproject.toml", (ready.st_atime, ready.st_mtime + 1))
+    assert synced("") == (True, True, True)
+    assert (machine.tree / ".venv/horovod-cuda").exists()
+    assert synced("0") == (True, False, False)
+    assert not (machine.tree / ".venv/horovod-cuda").exists()  # `sweep doctor` would speak of a toolkit
+
+
+def test_pytorch_comes_when_it_is_asked_for_and_stays_until_it_is_not_wanted(machine: Machine) -> None:
+    machine.python("python3.11", "3.11.2")
+    machine.uv()
+
+    def synced(**asked: str) -> tuple[bool, bool, bool]:
+        """Whether uv was called, with PyTorch, and with where pip finds wheels."""
+        ran = machine.made("setup", PIP_FIND_LINKS="/wheels https://wheels", **asked)
+        assert ran.returncode == 0, ran.stderr
+        calls = "\n".join(machine.noted())
+        return "uv sync" in calls, "--extra torch" in calls, "UV_FIND_LINKS=/wheels,https://wheels" in calls
+
+    assert synced() == (True, False, False)
+    assert synced(TORCH="1") == (True, True, True)
+    assert synced(TORCH="1") == synced() == (False, False, False)
+    ready = (machine.tree / ".venv/ready").stat()
+    os.utime(machine.tree / "pyproject.toml", (ready.st_atime, ready.st_mtime + 1))
+    assert synced() == (True, True, True)
+    assert synced(TORCH="0") == (True, False, False)
+    ran = machine.made("setup", TORCH="yes")
+    assert ran.returncode
+    assert "TORCH must be 1 (with PyTorch) or 0 (without), but got yes" in ran.stderr
+
+
+def test_a_set_up_for_gpus_that_cannot_be_done_leaves_the_one_that_is_there(machine: Machine) -> None:
+    machine.python("python3.11", "3.11.2")
+    machine.uv()
+    machine.made("setup")
+    machine.noted()
+    for gpu, rule in [
+        ("1", "must find CUDA's compiler"),
+        ("yes", "GPU must be 1 (with CUDA) or 0 (without), but got yes"),
+    ]:
+        ran = machine.made("setup", GPU=gpu, CUDA_HOME="/nowhere")
+        assert ran.returncode
+        assert rule in ran.stderr
+    assert machine.made("setup", GPU="").returncode == 0
+    assert not [line for line in machine.noted() if line.startswith("uv sync")]
 
 
 def test_a_set_up_that_fails_is_not_taken_for_one_that_is_done(machine: Machine) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from sweeps.record import rows
 from sweeps.record.ledger import TrialRecord
-from sweeps.simulator import trial_time
+from sweeps.simulator import group, trial_time
 from sweeps.simulator.cluster import parse
 from sweeps.simulator.group import SimulatedGroup, ended
+from sweeps.simulator.measuring import Measuring
 from sweeps.simulator.model import KINDS, step
 from tests.unit.simulations import FOUR_BY_FOUR, learning, outcome, seats, trial
 from workers.contract import messages
@@ -35,6 +36,17 @@ def row(config: TrialConfig, found: TrialOutcome, took_s: float = 30.0) -> dict[
 def test_a_trial_comes_out_the_same_each_time_and_its_repeats_do_not() -> None:
     assert measured(trial()) == measured(trial())
     assert measured(trial()).images_per_s != measured(trial(repeat=1)).images_per_s
+
+
+def test_what_earlier_repeats_have_shown_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And comes to the same, whichever repeat asks first."""
+    learnt, asked = Measuring.learnt, []
+    monkeypatch.setattr(Measuring, "learnt", lambda self, known: asked.append(1) or learnt(self, known))
+    monkeypatch.setattr(group, "_shown", {})
+    upwards = [measured(trial(repeat=n)) for n in range(7)]
+    assert len(asked) == 6
+    monkeypatch.setattr(group, "_shown", {})
+    assert [measured(trial(repeat=n)) for n in reversed(range(7))] == upwards[::-1]
 
 
 def test_another_seed_of_the_cluster_gives_other_noise() -> None:

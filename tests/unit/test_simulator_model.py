@@ -124,7 +124,7 @@ def test_ninety_epochs_take_about_the_published_hours(row: dict[str, str]) -> No
     "row", [row for row in published("speedups") if row["unit"] == "node"], ids=lambda row: row["n"]
 )
 def test_more_nodes_shorten_the_way_to_an_accuracy_about_as_published(row: dict[str, str]) -> None:
-    """Of another framework, so only about."""
+    """They are published for another framework, so only about."""
     nodes = int(row["n"])
     one, all_of_them = (learning(gpus=4 * n, target_top1=0.749) for n in (1, nodes))
     hours = [

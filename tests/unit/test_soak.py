@@ -16,13 +16,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.record import ledger
+from sweeps.record import ownership
 from sweeps.spec import plan, sweep_file
 from tests.cluster import clocks, soak, verdicts
 from tests.cluster.schedule import EVERY_S, KINDS, SHORTEST_MIN, Fault, schedule
-from tests.cluster.verdicts import FLAT_MIB_PER_H, Line, Reading, Run, Seen, Stray, Swept
-from tests.unit.records import record
+from tests.cluster.verdicts import (
+    FILES,
+    FLAT_FILES_PER_H,
+    FLAT_MIB_PER_H,
+    Content,
+    Line,
+    Reading,
+    Run,
+    Seen,
+    Stray,
+    Swept,
+)
+from tests.unit.records import config, record
 from workers.contract.messages import TrialOutcome
+from workers.node import start_from_source
 
 MINUTES = st.floats(SHORTEST_MIN, 600)
 SEEDS = st.integers(0, 2**32)
@@ -63,11 +75,13 @@ def test_a_seed_is_an_order_and_others_are_others() -> None:
 # ── What is found in what was gathered ───────────────────────────────────────────────────────────────────────────────
 
 TRIALS = ("a-0", "a-1", "b-0", "b-1")
+CONTENT = Content("FINISHED", 1_700_000_000_250, 0.1 + 0.2)
 ON_A_HOST = (
     *(Seen(1, "sshd", (22,)), Seen(7, "raylet", (40001, 40002))),
     *(Seen(8, "ray::DashboardAgent", (40003, 40004, 40005)), Seen(9, "bash node")),
 )
 FAULTS = schedule(40, KINDS, 2, seed=1)
+SAYS = "every run says what the ledger says"
 
 
 @dataclasses.dataclass
@@ -75,7 +89,8 @@ class Gathered:
     """At the end of a soak in which all went well."""
 
     ended: list[tuple[str, str]] = dataclasses.field(default_factory=lambda: [(one, "completed") for one in TRIALS])
-    runs: list[Run] = dataclasses.field(default_factory=lambda: [Run("soak", one, "FINISHED") for one in ("", *TRIALS)])
+    runs: list[Run] = dataclasses.field(default_factory=lambda: [Run("soak", one, CONTENT) for one in ("", *TRIALS)])
+    contents: dict[str, Content] = dataclasses.field(default_factory=lambda: dict.fromkeys(TRIALS, CONTENT))
     processes: list[Seen] = dataclasses.field(default_factory=lambda: [*ON_A_HOST])
     groups: list[str] = dataclasses.field(default_factory=lambda: ["REMOVED"] * len(TRIALS))
     strays: list[Stray] = dataclasses.field(default_factory=list)
@@ -84,7 +99,7 @@ class Gathered:
     ended_by: list[str] = dataclasses.field(default_factory=lambda: ["driver killed", "disk full"])
 
     def lines(self) -> list[Line]:
-        sweeps = [Swept("soak", TRIALS, self.ended)]
+        sweeps = [Swept("soak", TRIALS, self.ended, self.contents)]
         return [
             *verdicts.of_ledgers(sweeps),
             *verdicts.of_mlflow(sweeps, self.runs),
@@ -104,7 +119,7 @@ def test_where_all_went_well_every_line_passes() -> None:
     lines = Gathered().lines()
     assert {line.verdict for line in lines} == {"pass"}
     assert not verdicts.has_failed(lines)
-    assert len({line.what for line in lines}) == len(lines) == 10
+    assert len({line.what for line in lines}) == len(lines) == 11
 
 
 def lose(of: Gathered) -> None:
@@ -136,19 +151,43 @@ def lose_own_run(of: Gathered) -> None:
 
 
 def double_run(of: Gathered) -> None:
-    of.runs.append(Run("soak", "a-1", "FINISHED"))
+    of.runs.append(Run("soak", "a-1", CONTENT))
 
 
 def double_own_run(of: Gathered) -> None:
-    of.runs.append(Run("soak", "", "FINISHED"))
+    of.runs.append(Run("soak", "", CONTENT))
 
 
 def add_a_run_of_nobody(of: Gathered) -> None:
-    of.runs.append(Run("", "", "FINISHED"))
+    of.runs.append(Run("", "", CONTENT))
 
 
 def leave_run_open(of: Gathered) -> None:
-    of.runs[3] = Run("soak", "b-0", "RUNNING")
+    of.runs[3] = Run("soak", "b-0", Content("RUNNING"))
+
+
+def alter(of: Gathered, **changes: Any) -> None:
+    of.runs[2] = Run("soak", "a-1", dataclasses.replace(CONTENT, **changes))
+
+
+def alter_rate(of: Gathered) -> None:
+    alter(of, images_per_s=0.3001)
+
+
+def lose_rate(of: Gathered) -> None:
+    alter(of, images_per_s=None)
+
+
+def alter_status(of: Gathered) -> None:
+    alter(of, status="FAILED")
+
+
+def alter_end(of: Gathered) -> None:
+    alter(of, ended_ms=CONTENT.ended_ms + 1 if CONTENT.ended_ms else 1)
+
+
+def have_a_rate_of_an_earlier_attempt(of: Gathered) -> None:
+    of.contents["a-1"] = dataclasses.replace(CONTENT, images_per_s=None)
 
 
 def leave_rank(of: Gathered) -> None:
@@ -192,7 +231,12 @@ def end_a_driver(of: Gathered) -> None:
         (double_run, {"every trial once in MLflow"}, "soak/a-1 2 times"),
         (double_own_run, {"every trial once in MLflow"}, "soak's own run 2 times"),
         (add_a_run_of_nobody, {"every trial once in MLflow"}, "of no sweep"),
-        (leave_run_open, {"no run is left open"}, "b-0 RUNNING"),
+        (leave_run_open, {"no run is left open", SAYS}, "b-0 RUNNING"),
+        (alter_rate, {SAYS}, "soak/a-1 images_per_s 0.3001 in MLflow, 0.30000000000000004 in the ledger"),
+        (lose_rate, {SAYS}, "soak/a-1 images_per_s None in MLflow"),
+        (have_a_rate_of_an_earlier_attempt, {SAYS}, "soak/a-1 images_per_s 0.30000000000000004 in MLflow, None"),
+        (alter_status, {SAYS}, "soak/a-1 status FAILED in MLflow, FINISHED in the ledger"),
+        (alter_end, {SAYS}, "soak/a-1 ended_ms 1700000000251 in MLflow, 1700000000250 in the ledger"),
         (leave_rank, {"no process is left"}, "1 python workers.launch.fork_server on node1"),
         (leave_second_agent, {"no process is left", "no port is left"}, "ray::DashboardAgent"),
         (leave_port, {"no port is left"}, "1 raylet on node1"),
@@ -232,8 +276,22 @@ def test_what_ranks_had_open_when_the_power_went_is_no_file_that_was_left() -> N
 
 
 def test_no_trial_at_all_is_no_pass() -> None:
-    (line, _) = verdicts.of_ledgers([Swept("soak", (), ())])
+    none = [Swept("soak", (), (), {})]
+    (line, _) = verdicts.of_ledgers(none)
     assert line.verdict == "fail"
+    *_, line = verdicts.of_mlflow(none, [Run("soak", "", CONTENT)])
+    assert line.verdict == "fail"
+
+
+def test_a_run_is_due_what_the_stores_own_readers_make_of_the_ledger_and_told_as_mlflow_answers() -> None:
+    made = config()
+    assert soak.due(record(made, images_per_s=120.0)).images_per_s == pytest.approx(120.0)
+    ended = dataclasses.replace(record(made), ended_at=1_700_000_000.25)
+    assert soak.due(ended) == soak.told_by("FINISHED", "1700000000250", soak.due(ended).images_per_s)
+    for status, told in (("failed", "FAILED"), ("lost", "FAILED"), ("cancelled", "KILLED"), ("infeasible", "FINISHED")):
+        outcome = TrialOutcome(status=status, kind="killed")  # type: ignore[arg-type]
+        assert soak.due(dataclasses.replace(ended, outcome=outcome)) == Content(told, 1_700_000_000_250)
+    assert soak.told_by("RUNNING", None, None) == Content("RUNNING")
 
 
 def test_only_what_stays_counts_as_a_process() -> None:
@@ -254,7 +312,15 @@ def test_only_what_stays_counts_as_a_process() -> None:
         (["ray::RuntimeEnvAgent"], "ray::RuntimeEnvAgent", "Ray's runtime environment agent"),
         (["python", "-u", "/x/ray/_private/log_monitor.py", "--port=1"], "python log_monitor.py", "Ray's log monitor"),
         (["/x/ray/core/src/ray/gcs/gcs_server", "--port=1"], "gcs_server", "Ray's GCS"),
-        (["python", "-m", "workers.launch.fork_server", "key"], "python workers.launch.fork_server", ""),
+        (["python", "-m", "workers.launch.fork_server", "key"], "python workers.launch.fork_server", "fork server"),
+        (start_from_source.command("workers.launch.fork_server", "main", "key", "torch")[-6:], "start_from_source.py",
+         "fork server"),
+        (start_from_source.command("workers.launch.rank", "main", "0")[-5:], "start_from_source.py", ""),
+        (["python", "-m", "workers.node.telemetry", "n.jsonl", "--every", "1"], "python workers.node.telemetry",
+         "telemetry"),
+        (["ray::NodeActor.tend"], "ray::NodeActor.tend", "NodeActor"),
+        (["ray::LeaseActor"], "ray::LeaseActor", "LeaseActor"),
+        (["ray::LeaseActor.review"], "ray::LeaseActor.review", "LeaseActor"),
         (["bash", "scripts/node", "watch", "10.77.0.10"], "bash node", ""),
         (["sshd: /usr/sbin/sshd -D [listener] 0 of 100-100 startups"], "sshd", ""),
         (["sshd: root@notty"], "sshd: root@notty", ""),
@@ -266,18 +332,21 @@ def test_a_process_is_known_by_its_command(command: Sequence[str], kind: str, ro
     assert soak.role(" ".join(command)) == role
 
 
-# ── Memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Memory and open files ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def readings(lives: Sequence[tuple[float, float]], mib_per_h: float, host: str = "node0") -> list[Reading]:
-    """Of processes that each lived from one minute to another, loaded for a minute, and grew from there."""
+def readings(
+    lives: Sequence[tuple[float, float]], mib_per_h: float, host: str = "node0", files_per_h: float = 0.0
+) -> list[Reading]:
+    """Make readings of processes that each lived from one minute to another, loaded for a minute, and grew from
+    there."""
     noise = random.Random(7)
     found = []
     for pid, (first, last) in enumerate(lives):
         for second in range(round(first * 60), round(last * 60), 10):
             age_s = second - first * 60
             mib = 100 * min(1, age_s / 60) + 40 * pid + mib_per_h * age_s / 3600 + noise.gauss(0, 0.3)
-            found.append(Reading(second, "tracker", host, pid, mib))
+            found.append(Reading(second, "tracker", host, pid, mib, 20 + round(files_per_h * age_s / 3600)))
     return found
 
 
@@ -288,13 +357,13 @@ def test_growth_is_that_of_a_process_not_of_its_start_nor_of_the_next(
 ) -> None:
     grown = verdicts.growth(readings(lives, mib_per_h))
     assert grown
-    assert grown.mib_per_h == pytest.approx(mib_per_h, abs=3)
+    assert grown.per_h == pytest.approx(mib_per_h, abs=3)
 
 
 def test_memory_that_grows_beyond_the_tolerance_fails_and_says_how_fast() -> None:
     lives = [(0.0, 40.0)]
-    assert verdicts.of_memory("tracker", readings(lives, FLAT_MIB_PER_H - 10), True).verdict == "pass"
-    line = verdicts.of_memory("tracker", readings(lives, FLAT_MIB_PER_H + 10), True)
+    assert verdicts.of_growth("tracker", readings(lives, FLAT_MIB_PER_H - 10), True).verdict == "pass"
+    line = verdicts.of_growth("tracker", readings(lives, FLAT_MIB_PER_H + 10), True)
     assert line.verdict == "fail"
     assert "MiB/h on node0" in line.told
     assert "at most 30" in line.told
@@ -303,15 +372,32 @@ def test_memory_that_grows_beyond_the_tolerance_fails_and_says_how_fast() -> Non
 def test_a_leak_on_one_of_the_hosts_is_found() -> None:
     lives = [(0.0, 40.0)]
     flat = [one for host in ("node0", "node2") for one in readings(lives, 0, host)]
-    line = verdicts.of_memory("tracker", flat + readings(lives, 120, "node1"), True)
+    line = verdicts.of_growth("tracker", flat + readings(lives, 120, "node1"), True)
     assert line.verdict == "fail"
     assert "node1" in line.told
 
 
+def test_open_files_that_grow_fail_and_say_how_fast_though_the_memory_is_flat() -> None:
+    lives = [(0.0, 40.0)]
+    assert (
+        verdicts.of_growth("tracker", readings(lives, 0, files_per_h=FLAT_FILES_PER_H - 9), True, FILES).verdict
+        == "pass"
+    )
+    grown = readings(lives, 0, files_per_h=FLAT_FILES_PER_H + 15)
+    line = verdicts.of_growth("tracker", grown, True, FILES)
+    assert (line.what, line.verdict) == ("open files of tracker are flat", "fail")
+    assert "files/h on node0" in line.told
+    assert "at most 15" in line.told
+    assert verdicts.of_growth("tracker", grown, True).verdict == "pass"
+    assert verdicts.of_growth("tracker", grown, False, FILES).verdict == "not judged"
+    leaks_one_a_trial = readings([(0, 14), (15, 30)], 0, files_per_h=500)
+    assert verdicts.of_growth("tracker", leaks_one_a_trial, True, FILES).verdict == "fail"
+
+
 def test_growth_that_was_not_watched_for_long_is_not_judged() -> None:
     for lives in ([(0.0, 4.0)], [(0.0, 11.0)], [(0.0, 5.0), (5.0, 10.0), (10.0, 15.0)], []):
-        assert verdicts.of_memory("tracker", readings(lives, 500), True).verdict == "not judged"
-    assert verdicts.of_memory("tracker", readings([(0, 40)], 500), False).verdict == "not judged"
+        assert verdicts.of_growth("tracker", readings(lives, 500), True).verdict == "not judged"
+    assert verdicts.of_growth("tracker", readings([(0, 40)], 500), False).verdict == "not judged"
 
 
 # ── What is run, what is read, and what is moved ─────────────────────────────────────────────────────────────────────
@@ -327,7 +413,7 @@ def test_ledgers_are_read_up_to_a_line_that_was_torn(tmp_path: Path, monkeypatch
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
     text = "{name: soak, model: tiny, device: cpu, repeats: 3, space: {batch_size: 8, gpus: 1}}"
     made = plan.plan(sweep_file.parse(text, "soak"))
-    book = ledger.create(made, text)
+    book = ownership.create(made, text)
     first, second, _ = made.trials
     book.write(record(first))
     book.write_attempt(record(second))
@@ -338,6 +424,10 @@ def test_ledgers_are_read_up_to_a_line_that_was_torn(tmp_path: Path, monkeypatch
     told = soak.swept("soak")
     assert told.planned == [trial.trial for trial in made.trials]
     assert told.ended == [(first.trial, "completed"), (second.trial, "failed")]
+    assert {trial: content.status for trial, content in told.contents.items()} == {
+        first.trial: "FINISHED",
+        second.trial: "FAILED",
+    }
 
 
 def test_parts_of_files_and_bulletins_are_left_but_not_what_a_sweep_keeps(tmp_path: Path) -> None:
@@ -348,6 +438,17 @@ def test_parts_of_files_and_bulletins_are_left_but_not_what_a_sweep_keeps(tmp_pa
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert {str(path.relative_to(tmp_path / "soak")) for path in soak.strays(tmp_path)} == {*left}
+
+
+def test_what_is_no_sweep_and_a_folder_without_a_file_are_left(tmp_path: Path) -> None:
+    (tmp_path / "soak/logs/b-0").mkdir(parents=True)
+    (tmp_path / "soak/tune/0f0f").mkdir(parents=True)
+    (tmp_path / "soak/ledger.jsonl").touch()
+    for name in ("soak-2", ".soak.abcd", ".stores"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "loose.tmp").touch()
+    found = {str(path.relative_to(tmp_path)) for path in soak.strays(tmp_path)}
+    assert found == {"soak/logs/b-0", "soak-2", ".soak.abcd", "loose.tmp"}
 
 
 CLOCKS = """

@@ -39,8 +39,8 @@ def with_keys(**keys: object) -> str:
     [
         (with_keys(deadlines={"nursery_s": 9}), "deadlines.nursery_s: was renamed to fork_server_s, but got nursery_s"),
         (with_space(batch_size=0), "space.batch_size: must be at least 1, but got 0"),
-        (with_space(gpus=33), "space.gpus: must be at most 32, but got 33"),
-        (with_space(gpus=[1, 33]), "space.gpus[1]: must be at most 32, but got 33"),
+        (with_space(gpus=1025), "space.gpus: must be at most 1024, but got 1025"),
+        (with_space(gpus=[1, 1025]), "space.gpus[1]: must be at most 1024, but got 1025"),
         (with_space(precision="fp8"), "space.precision: must be one of fp32, tf32, fp16, bf16, but got fp8"),
         (with_space(batch_size=[]), "space.batch_size: must hold at least one value, but got an empty list"),
         (with_space(batch_size=[8, 8]), "space.batch_size: must not hold a value twice, but got 8"),
@@ -50,7 +50,7 @@ def with_keys(**keys: object) -> str:
         (with_space(batch_size={"log2": [64, 8]}), "space.batch_size: log2 must hold 1 <= low <= high <= 1048576, but got [64, 8]"),
         (with_space(decode_threads=[0]), "space.decode_threads[0]: must be auto or a whole number from 1 to 1024, but got 0"),
         (with_space(batchsize=8), "space.batchsize: must be a known key (did you mean batch_size?), but got batchsize"),
-        (GOOD.replace("tiny", "tny"), "model: must be one of alexnet, googlenet, inception_v3, inception_v4, vgg16, vgg19, resnet50, resnet50_v1.5, resnet101, resnet152, tiny, but got tny"),
+        (GOOD.replace("tiny", "tny"), "model: must be one of alexnet, googlenet, inception_v3, inception_v4, vgg16, vgg19, resnet50, resnet50_v1.5, resnet101, resnet152, tiny, or MODULE:FUNCTION of your own, but got tny"),
         (with_space(lr_schedule="0.4;;0.04"), "space.lr_schedule: every semicolon must stand between a rate and an epoch, but got 0.4;;0.04"),
         (with_space(lr_schedule="cosine: 0.4 warmup=-1"), "space.lr_schedule: warmup must be a finite number of epochs of 0 or more, but got -1"),
         (with_keys(protocol="convergence", data="digits", epochs=4, space={"batch_size": 8, "gpus": 1, "lr_schedule": "0.1 warmup=5"}), "space.lr_schedule: warmup must be shorter than the run of 4 epochs, but got 0.1 warmup=5"),
@@ -101,13 +101,13 @@ def test_a_mistake_is_named_with_place_key_rule_and_value(text: str, line: str) 
 
 
 def test_all_mistakes_are_named_at_once() -> None:
-    text = "{name: x, model: tny, device: tpu, space: {batch_size: 0, gpus: 33}, repeats: many}"
+    text = "{name: x, model: tny, device: tpu, space: {batch_size: 0, gpus: 1025}, repeats: many}"
     keys = {line.split(": ")[1] for line in mistakes(text)}
     assert keys == {"model", "device", "space.batch_size", "space.gpus", "repeats"}
 
 
 def test_mistakes_between_keys_are_named_beside_those_in_keys() -> None:
-    text = with_keys(epochs=6, repeats=0, target={"top1": 7}, space={"batch_size": 8, "gpus": 99, "trust": 0.1})
+    text = with_keys(epochs=6, repeats=0, target={"top1": 7}, space={"batch_size": 8, "gpus": 1025, "trust": 0.1})
     keys = [line.split(": ")[1] for line in mistakes(text)]
     assert keys == ["space.gpus", "repeats", "target.top1", "space.trust"]  # of the protocol's keys, one is wrong
 
@@ -155,7 +155,7 @@ def test_deep_nesting_is_refused_without_a_traceback() -> None:
     [
         ("gpus", "--set: must be written key=value, but got gpus"),
         ("gpus=[", "--set: the value must be valid YAML, but got gpus=["),
-        ("gpus=33", "x.yaml: space.gpus: must be at most 32, but got 33"),
+        ("gpus=1025", "x.yaml: space.gpus: must be at most 1024, but got 1025"),
         ("name.deep=1", "--set: name must be a section, but got name.deep=1"),
     ],
 )

@@ -266,7 +266,7 @@ def test_the_map_of_what_fits_tells_tried_from_inferred_and_failed_from_infeasib
         frame(
             trial(100.0, batch_size=8, peak_memory_mib=700.0),
             trial(batch_size=16, **short),
-            trial(batch_size=32, outcome="infeasible", kind="device memory (inferred)"),
+            trial(batch_size=32, inferred_from="b16", **short),
             trial(batch_size=64, outcome="failed", kind="killed"),
         )
     ).set_index("batch_size")

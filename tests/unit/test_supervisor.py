@@ -1,16 +1,22 @@
-"""A supervisor clears away the folders of ranks that were killed with their supervisor and fork server, and no
-others."""
+"""What a supervisor does around its rank: it clears away the folders of ranks that were killed with their supervisor
+and fork server, asks for the fork server that is wanted, and says what is missing."""
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
+import importlib.util
 import os
+import socket
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.unit.records import config
+from workers.contract import paths
+from workers.contract.ranks import Seat
 from workers.launch import supervisor
 
 pytestmark = pytest.mark.unit
@@ -43,3 +49,28 @@ def test_what_nobody_holds_goes_and_what_is_held_or_new_or_not_ours_stays(tempor
     os.close(supervisors)
     left = {path.name for path in temporary.iterdir()}
     assert left == {"sweep-rank-held", "sweep-rank-new", "another", "elsewhere", "sweep-rank-link"}
+
+
+def test_a_node_without_torch_says_so_and_what_to_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    trial = dataclasses.replace(config(), framework="torch")
+    seat = Seat(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, host="127.0.0.1")
+    order = supervisor.Order(config=trial, seat=seat, entry="", env={}, log=str(tmp_path / "rank-0.log"))
+    (end,) = supervisor.supervise(order, "none", lambda: False)
+    assert isinstance(end, supervisor.RankEnd)
+    assert (end.what, end.kind) == ("failed", "no torch")
+    assert "needs torch on every node" in end.message
+    assert "make setup TORCH=1" in end.message
+
+
+def test_a_node_is_asked_for_the_fork_server_that_a_trial_wants_and_that_is_not_there(tmp_path: Path) -> None:
+    key = f"asked-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wanted:
+        wanted.bind(paths.wanted_address(key))
+        wanted.settimeout(5)
+        assert not supervisor.is_answering(key, "torch")
+        assert wanted.recv(64) == b"torch"
+    assert paths.fork_server_address(key) != paths.fork_server_address(key, "torch")
+    assert not supervisor.is_answering(key, "torch"), "also where nobody hears"

@@ -126,7 +126,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_a_node_has_is_found_and_read_again_and_again(node: Path) -> None:
-    sources, missing = readings.found(f"{node}/proc", f"{node}/sys")
+    sources, missing = readings.sources(f"{node}/proc", f"{node}/sys")
     values, gone = telemetry.take(sources)
     assert [it.name for it in missing] == ["GPUs"]
     assert not gone
@@ -139,7 +139,7 @@ def test_what_a_node_has_is_found_and_read_again_and_again(node: Path) -> None:
 
 
 def test_what_can_no_longer_be_read_is_named_once_and_the_rest_goes_on(node: Path) -> None:
-    sources, _ = readings.found(f"{node}/proc", f"{node}/sys")
+    sources, _ = readings.sources(f"{node}/proc", f"{node}/sys")
     (node / "proc/meminfo").write_text("nothing of it")
     values, gone = telemetry.take(sources)
     assert [it.name for it in gone] == [f"{node}/proc/meminfo"]
@@ -149,7 +149,7 @@ def test_what_can_no_longer_be_read_is_named_once_and_the_rest_goes_on(node: Pat
 
 
 def test_a_node_without_energy_counters_says_so(tmp_path: Path) -> None:
-    _, missing = readings.found(f"{tmp_path}/proc", f"{tmp_path}/sys")
+    _, missing = readings.sources(f"{tmp_path}/proc", f"{tmp_path}/sys")
     assert "cpu_energy_j" in [it.name for it in missing]
 
 
@@ -194,7 +194,7 @@ def nvml_of(gpus: int, without: str = "") -> types.SimpleNamespace:
 
 def gpu_sources(monkeypatch: pytest.MonkeyPatch, library: Any, node: Path) -> list[readings.ReadingSource]:
     monkeypatch.setattr(readings, "nvml", lambda: (library, ""))
-    return readings.found(f"{node}/proc", f"{node}/sys")[0]
+    return readings.sources(f"{node}/proc", f"{node}/sys")[0]
 
 
 def test_each_gpu_is_asked_and_pcie_of_one_at_a_time(monkeypatch: pytest.MonkeyPatch, node: Path) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeps.record import ledger
+from sweeps.record import ownership
 from sweeps.record.ledger import Ledger, Tail, TrialRecord
-from sweeps.run.tracker import StoreWriter
+from sweeps.run.tracker import StoreWriter, Tracker
 from sweeps.spec import plan, sweep_file
 from tests.unit.records import record
 
@@ -24,7 +28,7 @@ TRIALS = plan.plan(sweep_file.parse(SWEEP, "told")).trials
 @pytest.fixture
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
-    made = ledger.create(plan.plan(sweep_file.parse(SWEEP, "told")), SWEEP)
+    made = ownership.create(plan.plan(sweep_file.parse(SWEEP, "told")), SWEEP)
     yield made
     made.end("complete")
 
@@ -190,3 +194,51 @@ def test_the_tail_of_a_ledger_is_read_once_and_not_before_its_line_is_whole(book
     path.write_bytes(whole)
     assert list(tail.news()) == [other]
     assert list(tail.news()) == []
+
+
+STAND_IN = f"""#!{sys.executable} -S
+import json, os, select, time
+time.sleep(0.2)  # it loads what it needs
+print(json.dumps({{"refusal": ""}}), flush=True)
+heard = os.read(0, 1 << 16)
+time.sleep(0.3)
+if select.select([0], [], [], 0)[0]:
+    heard += os.read(0, 1 << 16)
+print(json.dumps({{"left": 0, "is_closed": True, "late": 2, "heard": heard.decode().split()}}))
+"""
+
+
+@pytest.fixture
+def process(book: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tracker]:
+    """Has a driver's end of it; in its place a process that has no store, and tells what it heard."""
+    (script := tmp_path / "python").write_text(STAND_IN)
+    script.chmod(0o755)
+    with monkeypatch.context() as once:
+        once.setattr(sys, "executable", str(script))
+        made = Tracker(book.facts)
+    yield made
+    made.close(is_complete=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_writes_to_the_store_is_deaf_to_signals_from_its_first_instant_on(
+    number: signal.Signals, process: Tracker
+) -> None:
+    """They reach all of a job's processes; it is its driver that tells it how the sweep ended."""
+    os.kill(process._process.pid, number)
+    process.ready()
+    assert process.close(is_complete=True) == 0
+    assert process.is_closed
+    assert process.late == 2
+    assert process.leaves_run, "one may come"
+    assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, []), "its driver hears them as before"
+
+
+def test_how_a_sweep_ended_is_told_once_though_ray_goes_as_it_ends(process: Tracker) -> None:
+    process.ready()
+    ends = threading.Thread(target=process.close, args=(True,))
+    ends.start()
+    time.sleep(0.1)
+    assert process.close(is_complete=False) == 0
+    ends.join()
+    assert process._said["heard"] == ["FINISHED"]

@@ -33,6 +33,38 @@ def test_what_differs_is_named_with_its_cure(other: dict[str, str], words: str) 
     assert "ray up FILE (the cluster's launcher file) brings" in said
 
 
+ON_3_12 = json.dumps(SAME | {"Python": "3.12"})
+
+
+def test_another_python_is_named_with_its_cure_which_is_no_ray_up() -> None:
+    said = versions.difference(json.dumps(SAME | {"Python": "3.11"}), ON_3_12)
+    assert said.startswith(f"{versions.DIFFERS} (Python 3.12 there, 3.11 here): make clean setup PYTHON=python3.12 ")
+    assert "ray up" not in said
+    both = versions.difference(json.dumps(SAME | {"Python": "3.11", "ray": "2.1"}), ON_3_12)
+    assert "(Python 3.12 there, 3.11 here, ray 2.60.0 there, 2.1 here): make clean setup PYTHON=python3.12" in both
+    assert both.endswith("ray up FILE (the cluster's launcher file) brings the rest there, and ends sweeps")
+
+
+def test_a_python_of_the_same_minor_version_or_one_that_nobody_told_differs_in_nothing() -> None:
+    assert json.loads(versions.here())["Python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert versions.difference(ON_3_12, ON_3_12) == ""
+    assert versions.difference(json.dumps(SAME), ON_3_12) == "", "a client of before"
+    assert versions.difference(ON_3_12, json.dumps(SAME)) == "", "a question, answered by the code of before"
+
+
+@pytest.mark.parametrize(("command", "is_told"), [("doctor", True), ("list", False), ("status", False)])
+def test_python_is_compared_where_it_matters_to_what_was_asked(
+    command: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(versions.ASKED_BY, json.dumps(json.loads(versions.here()) | {"Python": "3.9"}))
+    monkeypatch.setattr(main, "main", lambda _: 0)
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", said)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    on_head.main([command, "--cluster"])
+    assert (f"{versions.DIFFERS} (Python " in said.getvalue()) == is_told
+
+
 def test_any_edit_of_the_code_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = versions.here()
     upload.pack(tmp_path)
@@ -72,18 +104,17 @@ def test_who_asks_from_afar_hears_of_it(is_other: bool, monkeypatch: pytest.Monk
     assert [words.startswith(versions.DIFFERS) for words in heard] == ([True] if is_other else [])
 
 
+@pytest.mark.parametrize("other", [{"mlflow": "3.1"}, {"Python": "3.9"}])
 def test_a_submitted_driver_says_so_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    other: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(ledger.JOB, "job")
-    monkeypatch.setenv(versions.ASKED_BY, json.dumps(json.loads(versions.here()) | {"mlflow": "3.1"}))
+    monkeypatch.setenv(versions.ASKED_BY, json.dumps(json.loads(versions.here()) | other))
     assert main.main(["run", str(tmp_path / "none.yaml"), "--address", "local"]) == 2
     assert capsys.readouterr().err.startswith(versions.DIFFERS)
 
 
 def test_the_command_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(["--version"])
-    assert ended.value.code == 0
+    assert main.main(["--version"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert all(f"{name} {json.loads(versions.here())[name]}" in line for name in versions.PACKAGES)

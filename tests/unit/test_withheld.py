@@ -33,7 +33,7 @@ def window(half_width_ms: float | None = 1.0, withheld: str = "") -> Window:
 
 
 def row(made: Window | None, **fields: object) -> dict[str, object]:
-    """Of a trial whose ranks had this window."""
+    """Make the row of a trial whose ranks had this window."""
     told = record(config(**fields))
     measured = told.outcome.measurement
     assert measured

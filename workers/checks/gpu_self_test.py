@@ -20,7 +20,7 @@ from typing import Any
 
 from workers.checks.self_test import LEAST_ROUNDS, ROUND_S
 from workers.contract.messages import Precision
-from workers.frameworks.tensorflow import precision
+from workers.frameworks import precision
 from workers.node import gpus
 
 MATRIX = 8192

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import io
 import json
 import os
@@ -18,7 +17,8 @@ import psutil
 
 from workers.contract import quota
 from workers.contract.messages import Precision
-from workers.frameworks.tensorflow import precision
+from workers.contract.packages import version_of
+from workers.frameworks import precision
 from workers.node import toolkit
 
 PACKAGES = ("ray", "tensorflow", "keras", "horovod", "mlflow", "numpy", "pandas")
@@ -60,7 +60,7 @@ def facts() -> Facts:
         host=platform.node(),
         system=platform.platform(terse=True),
         python=platform.python_version(),
-        packages={name: _version(name) for name in PACKAGES},
+        packages={name: version_of(name) for name in PACKAGES},
         processor=_processor(),
         cores=psutil.cpu_count(logical=False) or 0,
         threads=os.cpu_count() or 0,
@@ -77,13 +77,6 @@ def facts() -> Facts:
     )
 
 
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 def _processor() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -92,7 +85,7 @@ def _processor() -> str:
 
 
 def _gpus(trouble: list[str]) -> tuple[Gpu, ...]:
-    """By NVIDIA's library, where the `gpu` extra brought it: no CUDA context is made."""
+    """Return the GPUs by NVIDIA's library, where the `gpu` extra brought it: no CUDA context is made."""
     try:
         import pynvml
     except ImportError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import hmac
-import importlib.metadata
 import json
 import os
 import platform
@@ -21,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workers.contract.packages import version_of
 from workers.node import toolkit
 
 PACKAGES = ("ray", "tensorflow", "horovod", "mlflow")
@@ -33,11 +33,11 @@ CURE = "make clean setup installs them anew"  # of TensorFlow and Horovod that c
 
 
 def facts(folders: Sequence[str]) -> dict[str, Any]:
-    """What the node is and has; `folders` that it should see."""
+    """Return what the node is and has; `folders` that it should see."""
     known, said = machine()
     return {
         "host": os.uname().nodename,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: version_of(name, "none") for name in PACKAGES}},
         "gpus": [gpu["name"] for gpu in known.get("gpus", [])],
         "mismatches": [str(one) for one in _mismatches(known)],
         "devices": len(glob.glob("/dev/nvidia[0-9]*")),
@@ -69,7 +69,7 @@ def _mismatches(known: Mapping[str, Any]) -> list[toolkit.Mismatch]:
 
 
 def without(patterns: Sequence[str]) -> list[str]:
-    """Those that no file here matches."""
+    """Return the patterns that no file here matches."""
     return [pattern for pattern in patterns if not glob.glob(pattern)]
 
 
@@ -80,13 +80,6 @@ def unset(names: Sequence[str]) -> list[str]:
 
 def clock() -> float:
     return time.time()
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
 
 
 def _name_leads_to() -> str:

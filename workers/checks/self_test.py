@@ -64,7 +64,7 @@ def slow(
     before: Sequence[Mapping[str, float]],
     tolerance: float = 0.10,
 ) -> list[str]:
-    """What is more than `tolerance` below the median of a node's peers, or of its own earlier tests. Pure."""
+    """Return what is more than `tolerance` below the median of a node's peers, or of its own earlier tests. Pure."""
     found = []
     for name, value in now.items():
         what, unit = (FIGURES | OF_A_GPU).get(name, (name, ""))
@@ -78,7 +78,7 @@ def slow(
 
 
 def measure(until: float) -> dict[str, float]:
-    """The figures of this node, by the monotonic clock until then. NumPy must have one thread."""
+    """Return the figures of this node, by the monotonic clock until then. NumPy must have one thread."""
     cores = quota.cores()
     with ThreadPoolExecutor(cores) as threads:
         multiply, *others = _multipliers(cores)

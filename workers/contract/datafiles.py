@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.contract.messages import WITHOUT_JPEGS, Protocol, TrialConfig
+from workers.contract.messages import Protocol, TrialConfig, has_jpegs
 
 SPLITS: dict[Protocol, tuple[str, ...]] = {"throughput": ("train",), "convergence": ("train", "validation")}
 
@@ -20,7 +20,7 @@ def pattern(split: str) -> str:
 
 
 def fingerprint(folder: str, splits: Sequence[str]) -> str:
-    """Of the files of these splits; empty where there are none, or they can't be looked at.
+    """Return a digest of the files of these splits; empty where there are none, or they can't be looked at.
 
     Times count in whole seconds: what copies files may cut the rest off, and a file that a trial has read is older.
     """
@@ -33,5 +33,5 @@ def fingerprint(folder: str, splits: Sequence[str]) -> str:
 
 
 def of_trial(config: TrialConfig) -> str:
-    """Of what a trial reads; empty where its images are no files."""
-    return "" if config.data in WITHOUT_JPEGS else fingerprint(config.data, SPLITS[config.protocol])
+    """Return a digest of the files that a trial reads; empty where its images are no files."""
+    return fingerprint(config.data, SPLITS[config.protocol]) if has_jpegs(config.data) else ""

@@ -14,7 +14,9 @@ OF_THE_SEAT = ("RANK", "SIZE", "HOSTNAME", "RENDEZVOUS_ADDR", "RENDEZVOUS_PORT")
 
 
 def environment(config: TrialConfig) -> dict[str, str]:
-    """What is set for this trial's ranks before they start."""
+    """Return what is set for this trial's ranks before they start."""
+    if config.framework == "torch":
+        return dict(config.env)
     mib = 1 << 20
     return {
         "HOROVOD_FUSION_THRESHOLD": str(round(config.fusion_mib * mib)),
@@ -30,10 +32,12 @@ def needs_own_process(variables: Mapping[str, str]) -> bool:
 
 
 def in_force(environ: Mapping[str, str], config: TrialConfig) -> dict[str, str]:
-    """The variables that bear on how the ranks talk, whoever set them, and all that the trial asked for; of those that
-    it takes from its nodes the names."""
+    """Return the variables that bear on how the ranks talk, whoever set them, and all that the trial asked for; of
+    those that it takes from its nodes the names."""
 
     def bears(name: str) -> bool:
+        if config.framework == "torch":
+            return name.startswith(("NCCL_", "GLOO_", "TORCH_NCCL_"))
         return name.startswith("NCCL_") or (name.startswith("HOROVOD_") and not name.endswith(OF_THE_SEAT))
 
     return {

@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -15,6 +15,12 @@ def die_with_parent(parent: int) -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Have whatever this process's descendants leave running become its own children, not those of the system's first
+    process. Children are not asked the same by it; a program that this process becomes is."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def flush_c_output() -> None:

@@ -14,18 +14,20 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from workers.contract.files import text
+
 GROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 
 
 def quota(groups: Path = GROUPS, own: Path = OWN) -> float:
-    """The cores whose time this process's container may use up; infinite where it has no quota."""
-    return min((_limit(folder) for folder in _folders(groups, _said(own))), default=math.inf)
+    """Return the cores whose time this process's container may use up; infinite where it has no quota."""
+    return min((_limit(folder) for folder in _folders(groups, text(own))), default=math.inf)
 
 
 def cores(groups: Path = GROUPS, own: Path = OWN, affinity: Collection[int] | None = None) -> int:
-    """The logical cores that this process may use: it may run on so many, and use up the time of so many, begun ones
-    included."""
+    """Return the logical cores that this process may use: it may run on so many, and use up the time of so many, begun
+    ones included."""
     allowed = len(os.sched_getaffinity(0) if affinity is None else affinity)
     within = quota(groups, own)
     return allowed if within >= allowed else max(1, math.ceil(within))
@@ -34,7 +36,8 @@ def cores(groups: Path = GROUPS, own: Path = OWN, affinity: Collection[int] | No
 def facts(
     of_machine: int, groups: Path = GROUPS, own: Path = OWN, affinity: Collection[int] | None = None
 ) -> Mapping[str, Any]:
-    """What is kept from this process of a machine with so many logical cores; nothing where it may use them all."""
+    """Return what is kept from this process of a machine with so many logical cores; nothing where it may use them
+    all."""
     usable, within = cores(groups, own, affinity), quota(groups, own)
     if usable >= of_machine and within >= of_machine:
         return {}
@@ -52,7 +55,7 @@ def described(of_machine: int, groups: Path = GROUPS, own: Path = OWN, affinity:
 
 
 def _folders(groups: Path, own: str) -> Iterator[Path]:
-    """Of this process's groups that may limit its processors, each with those above it. A container may see its own
+    """Yield this process's groups that may limit its processors, each with those above it. A container may see its own
     group at the root, under a path of its host."""
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -66,19 +69,11 @@ def _folders(groups: Path, own: str) -> Iterator[Path]:
 
 
 def _limit(folder: Path) -> float:
-    """In cores; infinite where the group has none, or there is no such group."""
-    parts = _said(folder / "cpu.max").split()
+    """Return a group's limit in cores; infinite where the group has none, or there is no such group."""
+    parts = text(folder / "cpu.max").split()
     if not parts:
-        parts = [_said(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+        parts = [text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):  # "max", or -1, is none
         return math.inf
     time_us, period_us = map(int, parts)
     return time_us / period_us
-
-
-def _said(file: Path) -> str:
-    """Nothing where there is no such file."""
-    try:
-        return file.read_text()
-    except OSError:
-        return ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import mmap
+import os
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -35,6 +36,7 @@ class Seat:
     shares_machine: bool = False  # with another of Ray's nodes, whose ranks it knows nothing of
     gpus: tuple[str, ...] = ()  # of the gang's ranks on this node, by local rank; empty words where they have none
     rendezvous: str = dataclasses.field(default="", repr=False)  # address:port/word
+    folder: str = ""  # in which a user's program runs
     checkpoint: str = ""  # the file that the gang goes on from, and leaves its checkpoints in
     made: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what says with what they were measured
     history: str = ""  # the file in which the cell's trials leave what their windows have shown
@@ -44,6 +46,7 @@ class Beat:
     """How far a rank has come, readable by another process."""
 
     def __init__(self, fd: int) -> None:
+        self.fd = fd
         self._memory = mmap.mmap(fd, BEAT.size)
 
     def write(self, phase: messages.Phase, step: int) -> None:
@@ -65,32 +68,55 @@ class Infeasible(Exception):  # noqa: N818 — a finding, not an error
 class Fault(Exception):  # noqa: N818
     """This trial fails for a reason that its user can mend."""
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: str, message: str, exit_code: int | None = None) -> None:
+        """`exit_code`: with which a user's program ended."""
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.exit_code = kind, exit_code
 
 
 class Voice:
-    """What a rank says while it lives."""
+    """What a rank says while it lives; a process that it forks says nothing."""
 
     def __init__(self, channel: socket.socket, beat: Beat) -> None:
         self._channel = channel
         self._beat = beat
+        self._pid = os.getpid()
         self.sign: Callable[[messages.RankReport], messages.RankReport] = lambda report: report
+        self.own_code: Callable[[], str] = lambda: ""  # the fingerprint of the user's, as far as it is loaded
 
     def beat(self, phase: messages.Phase, step: int = 0) -> None:
         self._beat.write(phase, step)
 
+    @property
+    def beat_fd(self) -> int:
+        """For a process of its own, which may beat too."""
+        return self._beat.fd
+
+    @property
+    def channel_fd(self) -> int:
+        """For a process of its own, which may say how far it has come."""
+        return self._channel.fileno()
+
+    def progress(self) -> tuple[messages.Phase, int]:
+        """Return what was beaten last."""
+        return self._beat.read()
+
+    @property
+    def is_of_a_fork(self) -> bool:
+        """Whether this is a process that the rank has forked."""
+        return os.getpid() != self._pid
+
     def say(self, what: str, **facts: Any) -> None:
         """One of `measured`, `infeasible`, `failed`, `echo`, once, as its last; before that any number of `epoch`, and
         a `note` or none."""
-        self._channel.sendall(json.dumps({"say": what, **facts}).encode() + b"\n")
+        if not self.is_of_a_fork:
+            self._channel.sendall(json.dumps({"say": what, **facts}).encode() + b"\n")
 
     def epoch(self, record: messages.EpochRecord) -> None:
         self.say("epoch", record=messages.to_json(record))
 
     def note(self, words: str) -> None:
-        """What the trial's user should know at once."""
+        """Tell what the trial's user should know at once."""
         self.say("note", words=words)
 
     def report(self, report: messages.RankReport) -> None:

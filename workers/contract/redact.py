@@ -3,19 +3,34 @@ that their form gives away. Pure; standard library only."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
-from collections.abc import Iterable
+import urllib.parse
+from collections.abc import Collection, Iterable, Mapping
 
 HIDDEN = "***"
 SECRET = re.compile(
-    r"(passwords?|passwd|passphrase|passcode|pwd|secrets?|credentials?|\bcreds?)\d*$"
+    r"(passwords?|passwd|passphrase|passcode|pwd|secrets?|credentials?|(?<!sa)creds?)\d*$"
 )  # ends a word of a name
+WEBHOOK = re.compile(r"webhooks?\d*$")  # ends a word: its address is all that it takes
 PASS = re.compile(r"((?<!by)(?<!com)pass|pw)\d*$")  # ends the last word: of DB_PASS, SSHPASS
-OF_ACCESS = re.compile(r"(api|access|account|private|secret)keys?\d*$")  # ends a name, in one word or two
+OF_ACCESS = re.compile(  # ends a name, in one word or two
+    r"((api|access|account|private|secret)keys?|(api|access|auth|bearer|refresh|session|github|gitlab|slack|hf)tokens)\d*$"
+)
 KEY = re.compile(r"(token|(api|access|account|auth|private|secret)keys?)\d*$|^(keys?|auth|oauth|authorization)\d*$")
 ENDS = ("pat", "jwt", "cookie", "bearer")  # a name of several words, or of one
 OF_DATA = ("sort", "group", "primary", "partition", "join", "pad", "eos", "bos", "unk", "mask", "sep", "cls", "dict")
-ABOUT_ONE = ("file", "path", "dir", "sock", "mode", "type", "name", "url", "host", "port", "length", "size", "bytes")
+OF_A_KEY = re.compile(r"frames?|points?|padding|mask|dims?|order|format|budget|limit")  # of KEY_FRAMES
+PIN = ("pin", "otp", "totp")  # ends a name of several words
+NO_PIN = re.compile(r"[A-Za-z]+|\d{1,3}(-\d{1,3})?(,\d{1,3}(-\d{1,3})?)*")  # a word, or cores: of I_MPI_PIN and CPU_PIN
+_WORD, _AT, _NUMBER = r"[A-Za-z]+([._/-][A-Za-z]+)*\d{0,3}", r".*[/.~\\$].*", r"\d+(\.\d+)?[A-Za-z]{0,4}|[A-Za-z]{1,5}"
+ABOUT_ONE = {  # last words, and how a value reads that is what they say: of PASSWORD_FILE, TOKEN_LENGTH
+    **dict.fromkeys(("file", "path", "dir", "sock", "url"), _AT),
+    **dict.fromkeys(("mode", "type", "name"), _WORD),
+    **dict.fromkeys(("port", "length", "size", "bytes"), _NUMBER),
+    "host": rf"{_WORD}|.*[.:].*",
+}
 FOLDERS = ("PWD", "OLDPWD")  # the shell's
 SWITCH = re.compile(r"\d|on|off|true|false|yes|no|none|auto|", re.IGNORECASE)
 SETTING = re.compile(r"-?\d{1,7}(\.\d+)?")  # no token is so short
@@ -24,25 +39,88 @@ PASSWORD = re.compile(  # with a / or an @ in it, or with a quote; no port
 )
 USER = re.compile(r"(://)(?=[^\s:/@]*\d)[\w.-]{20,}@")  # so long that it is a token
 SENT = re.compile(  # with a request
-    r"([?&](?:sig|X-Amz-Signature)=|\bauthorization:\s*(?:bearer|basic|token) +)[^\s&\"']+", re.IGNORECASE
+    r"([?&](?:sig|X-Amz-Signature)=|\bauthorization:\s*(?:bearer|basic|token) +)(?!\$\w|\$?\{)[^\s&\"']+", re.IGNORECASE
 )
 KNOWN = re.compile(
     r"\b(hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|hooks\.slack\.com/services/[\w/]{20,}|discord(?:app)?\.com/api/webhooks/[\w/-]{20,}|npm_\w{30,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
+    r"|hooks\.slack\.com/(?:services|workflows|triggers)/[\w/]{20,}|webhook\.office\.com/[^\s\"']{20,}"
+    r"|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/[\w/-]{20,}|npm_\w{30,}|[sr]k_live_\w{16,}|SG\.[\w-]{16,}\.[\w-]{16,}"
+    r"|pypi-[\w-]{20,}|GOCSPX-[\w-]{20,}|xapp-[\w-]{10,}|ya29\.[\w-]{20,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
     r"|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
 )
-GIVEN = re.compile(r"""([A-Za-z_][\w.-]*)(["']\s*:\s*["']?|\s*==?\s*["']?)((?:Bearer |Basic )?[^\s"',;&|)}\]]+)""")
+# A name begins where no other goes on and is given up whole (`++`): a line of a megabyte takes as long as it is long.
+NAME = r"(?<![\w.-])([\w.-]++)"
+GIVEN = re.compile(NAME + r"""(?:["']\s*:\s*["']?|\s*==?\s*["']?)""")
+VALUE = re.compile(r"""(?:Bearer |Basic )?[^\s"',;&|)}\]]++""")
+NOTHING_ELSE = "????????"  # reads like no word, number, folder or switch: what can only be a secret
+QUOTED = re.compile(  # a value with blanks, also within a text that is quoted itself
+    rf"""{NAME}(["']\s*:\s*|\s*==?\s*)(?P<quote>\\?["'])((?:(?!(?P=quote)).)+)(?P=quote)"""
+)
+OPTION = re.compile(  # `--password hunter2`, `--auth='two words'`
+    r"""(?<!\S)(--?([A-Za-z][\w-]*)(?:\s+|=))(?:(["'])((?:(?!\3)[^\n])+)\3|(["']?)([^\s"'{$-][^\s"']*))"""
+)
+LISTED = re.compile(  # `['--password', 'hunter2']`, as a command stands in a message and in YAML
+    r"""((?<![\w-])(["']?)(--?[A-Za-z][\w-]*)\2\s*,\s*)(?:(["'])((?:(?!\4)[^\n])+)\4|([^\s"',\]-][^\s"',\]]*))"""
+)
+LOGIN = re.compile(  # `curl -u me:hunter2`
+    r"""(?<!\S)((?:-u\s*|-U\s*|--(?:proxy-)?user(?:\s+|=))["']?[^\s:/"'$={]+:)((?!//)[^\s"'$]+)"""
+)
+CONTAINERS = re.compile(r"\b(docker|podman|nerdctl)\b")  # their `--user` is a user and a group
+HEADER = re.compile(  # of a request: `-H 'X-Api-Key: …'`
+    r"""((?<![\w-])(?:-H\s*|--header(?:\s+|=))(["']?)([A-Za-z][\w-]*):\s*(?:(?:bearer|basic|token|digest|apikey)\s+)?)"""
+    r"""((?:(?!\2)[^\n])+|[^\s"']+)""",
+    re.IGNORECASE,
+)
+REFERENCE = re.compile(r"\$\w+|\$?\{\w+\}")  # to a variable, in place of its value
+WAYS = re.compile(  # values of `--auth` that say how, not what
+    r"none|basic|bearer|digest|ntlm|negotiate|kerberos|krb5|gssapi|oauth2?|oidc|saml|ldap|m?tls|ssl|token|password"
+)
+KEPT_IN = re.compile(r"(~|\.{1,2})?/[\w./~+-]*|[\w./~+-]+\.(pem|key|pub|crt|json|txt)")  # a file: `--private-key a.pem`
+WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+|[@!#$%^&*+=?~]")
+SHORTEST_RANDOM = 8
+LETTERS_A_WORD, VOWELS_A_LETTER = 2.5, 0.15  # in fewer there is no word of English
 SHORTEST = 4  # characters of a value that is looked for in a text
+
+
+ABSENT = (  # of what a comment says in place of a secret
+    *("none", "null", "no", "yes", "unset", "empty", "missing", "required", "needed", "optional", "asked", "prompted"),
+    *("here", "there", "below", "above", "later", "elsewhere", "hidden", "masked", "redacted", "secret", "private"),
+    *("unused", "unknown", "default", "random", "todo", "tbd", "expired", "rotated", "removed", "encrypted", "string"),
+)
+COMMENTED = re.compile(NAME + r"""(\s*:\s+["']?)([^\s"',}\]]+)(?=["']?\s*([,}\]]|$))""")  # a line of YAML
+SPOKEN = re.compile(r"""\b(password|passphrase|passcode|secret|token|key)(\s+(?:is|was)\s+["']?)([^\s"',]+)""", re.I)
+
+
+def masked_comment(comment: str) -> str:
+    """Return a comment without its secrets. It may be a line that was commented out, or prose: of a word that ends in a
+    colon more can't be told than that a value is no word, or that nothing else stands there (`password: swordfish`)."""
+
+    def given(found: re.Match[str]) -> str:
+        name, sign, value = found.groups()[:3]
+        is_alone = found.string.strip() == found[0].strip() and SECRET.search(name.lower())
+        is_variable = "_" in name or name.isupper() or (is_alone and value.lower().rstrip(".!") not in ABSENT)
+        is_hidden = (is_variable or _is_no_word(value)) and is_secret(name, value)
+        return f"{name}{sign}{HIDDEN}" if is_hidden and not REFERENCE.fullmatch(value) else found[0]
+
+    def spoken(found: re.Match[str]) -> str:
+        return f"{found[1]}{found[2]}{HIDDEN}" if _is_no_word(found[3]) else found[0]
+
+    return SPOKEN.sub(spoken, COMMENTED.sub(given, comment))
+
+
+def _is_no_word(value: str) -> bool:
+    """Say whether a value is of letters and digits (`hunter2`), or random; a path is neither."""
+    is_mixed = value.isalnum() and any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    return is_mixed or (not KEPT_IN.fullmatch(value) and looks_random(value))
 
 
 def is_secret(name: str, value: object = None) -> bool:
     """Say whether a variable's name says that its value is secret. A number or a switch is no token: `MAX_TOKEN=128`,
-    a switch no password: `TWO_PASS=1`."""
+    a switch no password: `TWO_PASS=1`. What a last word says that the value is, such as a file, it must read like."""
     words = re.findall(r"[a-z0-9]+", name.lower())
-    if "webhook" in words:  # its address is all that it takes
-        return True
-    if name in FOLDERS or not words or words[-1] in ABOUT_ONE:
+    is_webhook = any(map(WEBHOOK.search, words))
+    if name in FOLDERS or not words or (_is_about_one(words[-1], value) and not (is_webhook and words[-1] == "url")):
         return False
     if words[-1] == "pwd" and str(value).startswith("/"):  # a folder, as the shell's is
         return False
@@ -50,12 +128,26 @@ def is_secret(name: str, value: object = None) -> bool:
         return False
     if any(SECRET.search(word) for word in words):
         return True
+    if OF_A_KEY.fullmatch(words[-1]) and words[-2:-1] and words[-2] in ("key", "keys", "token"):
+        return False
     if value is not None and SWITCH.fullmatch(str(value)):
         return False
+    if words[-1] in PIN and words[-2:-1]:
+        return value is None or not NO_PIN.fullmatch(str(value))
     if PASS.search(words[-1]) or OF_ACCESS.search("".join(words[-2:])):
         return True
     is_number = value is not None and SETTING.fullmatch(str(value))
-    return not is_number and (words[-1] in ENDS or any(map(KEY.search, words)))
+    return not is_number and (is_webhook or words[-1] in ENDS or any(map(KEY.search, words)))
+
+
+def _is_about_one(last: str, value: object) -> bool:
+    """Say whether a name that ends so tells where a secret is, or how long, and the value reads like that."""
+    return last in ABOUT_ONE and (value is None or not value or bool(re.fullmatch(ABOUT_ONE[last], str(value))))
+
+
+def secrets(variables: Mapping[str, str], named: Collection[str] = ()) -> list[str]:
+    """Return the values in an environment that nothing may say: of these names, and of those that say so."""
+    return [value for name, value in variables.items() if name in named or is_secret(name, value)]
 
 
 def shown(name: str, value: str) -> str:
@@ -65,15 +157,96 @@ def shown(name: str, value: str) -> str:
 
 def masked(text: str, values: Iterable[str] = ()) -> str:
     """Return a text without the secrets that can be told in it, and without these values."""
-    for value in sorted(values, key=len, reverse=True):
-        if len(value) >= SHORTEST:
-            text = text.replace(value, HIDDEN)
-    text = USER.sub(rf"\1{HIDDEN}@", PASSWORD.sub(rf"\1:{HIDDEN}@", text))  # postgresql://me:***@db/sweeps
-    return GIVEN.sub(_given, KNOWN.sub(HIDDEN, SENT.sub(rf"\1{HIDDEN}", text)))
+    for form in sorted({form for value in values for form in _forms(value)}, key=len, reverse=True):
+        if len(form) >= SHORTEST:
+            text = text.replace(form, HIDDEN)
+    if "@" in text:
+        text = USER.sub(rf"\1{HIDDEN}@", PASSWORD.sub(rf"\1:{HIDDEN}@", text))  # postgresql://me:***@db/sweeps
+    text = KNOWN.sub(HIDDEN, SENT.sub(rf"\1{HIDDEN}", text))
+    text = LOGIN.sub(_of_login, HEADER.sub(_of_header, text))
+    text = LISTED.sub(_of_list, OPTION.sub(_of_option, text))
+    return _without_given(QUOTED.sub(_of_quotes, text))
 
 
-def _given(found: re.Match[str]) -> str:
-    name, sign, value = found.groups()
-    is_word = name.lower() in ("key", "auth")  # of any text
-    is_hidden = is_secret(name, value) and not is_word
-    return f"{name}{sign}{HIDDEN if is_hidden else GIVEN.sub(_given, value)}"
+def secret_words(command: Iterable[object]) -> list[str]:
+    """Return the words of a command, given as a list, that an option before them says are secret."""
+    words = [str(word) for word in command]
+    pairs = [(option, word) for option, word in itertools.pairwise(words) if option.startswith("-")]
+    return [word for option, word in pairs if masked(quoted := f'{option} "{word}"') != quoted and masked(word) == word]
+
+
+def looks_random(value: str) -> bool:
+    """Say whether a value is no word or words: by its letters between changes of case, digits and signs, and by its
+    vowels."""
+    letters = [sign.lower() for sign in value if sign.isalpha()]
+    if len(value) < SHORTEST_RANDOM or not letters:
+        return False
+    vowels = sum(letter in "aeiouy" for letter in letters)
+    is_mixed = len(letters) < LETTERS_A_WORD * len(WORDS.findall(value))
+    return is_mixed or vowels < VOWELS_A_LETTER * len(letters)
+
+
+def _forms(value: str) -> set[str]:
+    """Return a value as it is, and as it stands in a text that was made by Python, as JSON or as an address."""
+    quoted = urllib.parse.quote(value), urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)
+    escaped = repr(value)[1:-1], repr(value + "'\"")[1:-4], json.dumps(value)[1:-1]
+    return {value, *quoted, *escaped, json.dumps(value, ensure_ascii=False)[1:-1]}
+
+
+def _of_option(found: re.Match[str]) -> str:
+    before, name, quote, phrase, mark, word = found.groups()
+    if not _is_secret_option(name, phrase or word):
+        return found[0]
+    return f"{before}{quote}{HIDDEN}{quote}" if quote else f"{before}{mark}{HIDDEN}"
+
+
+def _of_list(found: re.Match[str]) -> str:
+    before, _, option, quote, phrase, word = found.groups()
+    is_hidden = _is_secret_option(option.lstrip("-"), phrase or word)
+    return f"{before}{quote or ''}{HIDDEN}{quote or ''}" if is_hidden else found[0]
+
+
+def _is_secret_option(name: str, value: str) -> bool:
+    """Judge an option as a variable of its name, but that it may also name a file or a way, and that `--key` mostly
+    names a column: only one that looks random is hidden."""
+    if len(name) == 1 or value.startswith("-") or REFERENCE.fullmatch(value) or not is_secret(name, value):
+        return False
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    if words[-1].startswith("key") and KEPT_IN.fullmatch(value):
+        return False
+    return looks_random(value) if words == ["key"] else not (words[-1] == "auth" and WAYS.fullmatch(value.lower()))
+
+
+def _of_login(found: re.Match[str]) -> str:
+    is_of_groups = found[2].isdigit() or CONTAINERS.search(found.string[: found.start()])
+    return found[0] if is_of_groups else f"{found[1]}{HIDDEN}"
+
+
+def _of_header(found: re.Match[str]) -> str:
+    is_hidden = is_secret(found[3], found[4]) and not REFERENCE.fullmatch(found[4].strip())
+    return f"{found[1]}{HIDDEN}" if is_hidden else found[0]
+
+
+def _of_quotes(found: re.Match[str]) -> str:
+    name, sign, quote, value = found.groups()
+    is_hidden = is_secret(name, value) and not _is_word(name)
+    return f"{name}{sign}{quote}{HIDDEN if is_hidden else QUOTED.sub(_of_quotes, value)}{quote}"
+
+
+def _without_given(text: str) -> str:
+    """Return a text without the values behind names of secrets; one that is none may hold others: `a=b&token=…`."""
+    kept, at = [], 0
+    while found := GIVEN.search(text, at):
+        kept.append(text[at : found.end()])
+        at = found.end()
+        if is_secret(found[1], NOTHING_ELSE) and not _is_word(found[1]):
+            value = VALUE.match(text, at)
+            if value and is_secret(found[1], value[0]):
+                kept.append(HIDDEN)
+                at = value.end()
+    return "".join([*kept, text[at:]])
+
+
+def _is_word(name: str) -> bool:
+    """Say whether a name is a word of any text."""
+    return name.lower().strip("-.") in ("key", "auth")

@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
+from workers.contract.rule import RuleError
 from workers.contract.spelling import did_you_mean
 
 Scale = Literal["none", "linear", "sqrt"]
@@ -44,14 +45,6 @@ RULES = {
     "scale": f"scale must be one of {', '.join(SCALES)}",
     "base": f"base must be a whole number from 1 to {LARGEST_BASE}",
 }
-
-
-class ScheduleError(ValueError):
-    """A schedule that can't be: the rule, and the value given."""
-
-    def __init__(self, rule: str, got: object) -> None:
-        super().__init__(f"{rule}, but got {got}")
-        self.rule, self.got = rule, got
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +144,7 @@ class Schedule:
         require_use_of_base(self.base != BASE, self.scale, self.base)
 
     def rate(self, epoch: float, epochs: float, global_batch: int) -> float:
-        """The rate at an epoch of a run of so many, 0 <= epoch <= epochs."""
+        """Return the rate at an epoch of a run of so many, 0 <= epoch <= epochs."""
         own = self.shape.at(max(epoch, self.warmup), self.warmup, epochs)
         ramp = epoch / self.warmup if epoch < self.warmup else 1.0
         return own * ramp * self._multiplier(global_batch)
@@ -167,12 +160,12 @@ class Schedule:
 
 
 def curve(schedule: Schedule, epochs: float, global_batch: int, points: int) -> list[float]:
-    """The rates in the middle of so many equal parts of the run."""
+    """Return the rates in the middle of so many equal parts of the run."""
     return [schedule.rate((n + 0.5) * epochs / points, epochs, global_batch) for n in range(points)]
 
 
 def progress(epoch: float, begin: float, epochs: float) -> float:
-    """From 0 at the begin to 1 at the end of the run; 0 where warm-up takes all of it."""
+    """Return how far the run is, from 0 at its begin to 1 at its end; 0 where warm-up takes all of it."""
     return min((epoch - begin) / (epochs - begin), 1.0) if begin < epochs else 0.0
 
 
@@ -199,7 +192,7 @@ def read_pieces(text: str) -> Piecewise:
 
 
 def read_options(words: Iterable[str], form: type[Shape] | None, head: str) -> dict[str, Any]:
-    """The options as values, each known to the form and given once."""
+    """Return the options as values, each known to the form and given once."""
     own = option_names(form) if form else []
     known = own + option_names(Schedule)
     given: dict[str, Any] = {}
@@ -224,7 +217,7 @@ def read_number(text: str, what: str) -> float:
 
 def require(holds: bool, rule: str, got: object) -> None:
     if not holds:
-        raise ScheduleError(rule, plain(got) or "nothing")
+        raise RuleError(rule, plain(got) or "nothing")
 
 
 def require_fall(rate: float, end: float) -> None:
@@ -246,7 +239,7 @@ def option_names(form: type[Any]) -> list[str]:
 
 
 def options(value: Any) -> str:
-    """The options that are not at their defaults."""
+    """Return the options that are not at their defaults."""
     fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
     optional = [(f.name, given) for f, given in fields if f.default is not dataclasses.MISSING and given != f.default]
     return "".join(f" {name}={plain(given)}" for name, given in optional)

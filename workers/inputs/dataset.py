@@ -26,13 +26,13 @@ from workers.contract import datafiles
 from workers.contract.paths import written_whole
 from workers.inputs import labels
 from workers.inputs.drawn_images import Painter
+from workers.inputs.formats import STARTS
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 MANIFESTS = {"train": "dataset.json", "validation": "dataset-validation.json"}  # what a finished set was asked to be
 UNFINISHED = {"train": "dataset.unfinished", "validation": "dataset-validation.unfinished"}  # while it is being made
 SHARDS = {"train": "shards", "validation": "validation shards"}  # in sentences
-STARTS = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG", b"GIF8": "GIF", b"BM": "BMP"}  # of what is decoded
 FAULTS_SHOWN = 10  # of one shard, or missing shards
 PLAIN_LINE_EVERY_S = 10.0
 
@@ -90,7 +90,7 @@ class Recipe:
             yield from (rng.permutation(self.classes) + 1).tolist()
 
     def asked(self) -> dict[str, int]:
-        """What a manifest holds of it. The split is in the manifest's name."""
+        """Return what a manifest holds of it. The split is in the manifest's name."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "split"}
 
 
@@ -104,12 +104,12 @@ def shard_names(shards: int, split: Split = "train") -> list[str]:
 
 
 def found_names(folder: Path, split: Split = "train") -> list[str]:
-    """The files that training or validation would read, see `workers.inputs.shards`."""
+    """Return the files that training or validation would read, see `workers.inputs.shards`."""
     return sorted(path.name for path in folder.glob(datafiles.pattern(split)))
 
 
 def make(folder: Path, recipe: Recipe) -> str:
-    """The set as asked, in the folder. Returns a line about it."""
+    """Make the set as asked, in the folder; return a line about it."""
     if is_made(folder, recipe):
         shards = f"{recipe.shards} {SHARDS[recipe.split]}"
         return f"{folder} already holds these {recipe.images} images in {shards}: nothing to do"
@@ -153,7 +153,7 @@ def is_made(folder: Path, recipe: Recipe) -> bool:
 
 
 def is_begun(folder: Path, split: Split) -> bool:
-    """Whether a set of this split was made here, or its making begun."""
+    """Say whether a set of this split was made here, or its making begun."""
     return any((folder / name).exists() for name in (MANIFESTS[split], UNFINISHED[split]))
 
 
@@ -236,7 +236,7 @@ class Check:
             self.problems.append(f"{path.name}: and {len(faults) - FAULTS_SHOWN} more")
 
     def faults(self, tf: Any, serialized: bytes) -> Iterator[str]:
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+        from google.protobuf.message import DecodeError
 
         try:
             feature = tf.train.Example.FromString(serialized).features.feature
@@ -268,7 +268,7 @@ class Check:
 
 
 def check(folder: Path, classes: int, labels_from: int = 1) -> str:
-    """A line about each sound set. A `Refusal` has a line for each thing that is wrong."""
+    """Return a line about each sound set; raise a `Refusal` with a line for each thing that is wrong."""
     require_classes(classes)
     if not os.path.isdir(folder):  # never raises
         raise Refusal(f"DIR must be a folder, but got {'a file' if os.path.exists(folder) else 'nothing'}: {folder}")
@@ -288,7 +288,7 @@ def check(folder: Path, classes: int, labels_from: int = 1) -> str:
 
 
 def misnamed(names: Sequence[str], split: Split) -> Iterator[str]:
-    """What is wrong with a set's file names."""
+    """Yield what is wrong with a set's file names."""
     counts = {int(match[1]) for name in names if (match := re.fullmatch(rf"{split}-[0-9]{{5}}-of-([0-9]{{5}})", name))}
     right = {name for count in counts for name in shard_names(count, split)}
     for name in sorted(set(names) - right):
@@ -319,7 +319,7 @@ def tensorflow() -> Any:
 
 
 def counted(items: Sequence[T], doing: str) -> Generator[T, None, None]:
-    """The items, with a bar on a terminal and a line now and then elsewhere."""
+    """Yield the items, with a bar on a terminal and a line now and then elsewhere."""
     if sys.stderr.isatty():
         from rich import console, progress
 

@@ -6,23 +6,16 @@ decoded. It costs a look-up a group of records and one a batch, and nothing an i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
+from workers.inputs.record_places import FILLERS, HOPELESS, RecordPlace, place_of
 from workers.inputs.shards import Split
-
-FILLERS = -1  # and below: numbers of records that only fill up batches
-HOPELESS = 1000  # records left over, before it is asked how many came through
-
-
-class RecordPlace(NamedTuple):
-    file: int  # its place in the set
-    record: int  # its place in the file
 
 
 class Tally:
-    """Of one pass through the data. A record is known by its place in the set, as one number."""
+    """The images dropped in one pass through the data. A record is known by its place in the set, as one number."""
 
     def __init__(self, split: Split, labels: range, in_flight: int) -> None:
         self.split = split
@@ -56,7 +49,7 @@ class Tally:
         return int(self._decoded.numpy())
 
     def undecodable(self) -> list[RecordPlace]:
-        """In the order in which they were read."""
+        """Return those that can't be decoded, in the order in which they were read."""
         end = int(self._last.numpy())  # read first: the pipeline goes on
         left = dict(zip(*(values.numpy().tolist() for values in self._left.export()), strict=True))
         if len(left) > self._in_flight + HOPELESS:  # nothing may ever have come as far as a batch
@@ -66,12 +59,3 @@ class Tally:
     def mislabelled(self) -> list[tuple[RecordPlace, int]]:
         records, labels = (values.numpy().tolist() for values in self._mislabelled.export())
         return [(place_of(record), label) for record, label in sorted(zip(records, labels, strict=True))]
-
-
-def number_of(files: Any, records: Any) -> Any:
-    """Negative where the file is: that is how fillers are marked."""
-    return files * 2**32 + records
-
-
-def place_of(number: int) -> RecordPlace:
-    return RecordPlace(*divmod(number, 2**32))

@@ -11,20 +11,19 @@ from typing import Any
 
 import tensorflow as tf
 
+from workers.inputs.crops import AREA, ASPECT, ATTEMPTS, CENTRAL
+from workers.inputs.formats import JPEG_START
+
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
 }
-AREA = (0.08, 1.0)  # of the image, that a random crop covers
-ASPECT = (3 / 4, 4 / 3)
-CENTRAL = 0.875  # of each side, that validation looks at
-JPEG_START = b"\xff\xd8\xff"
 
 Window = Callable[[Any], Any]  # from an image's shape to (top, left, height, width)
 
 
 def for_training(record: Any, image_size: int, seed: Any, is_flipped: Any) -> tuple[Any, Any]:
-    """A random crop, turned over or not, and the label as it is in the record."""
+    """Return a random crop, turned over or not, and the label as it is in the record."""
     encoded, label = parsed(record)
 
     def random_window(shape: Any) -> Any:
@@ -34,7 +33,7 @@ def for_training(record: Any, image_size: int, seed: Any, is_flipped: Any) -> tu
             seed,
             aspect_ratio_range=ASPECT,
             area_range=AREA,
-            max_attempts=10,
+            max_attempts=ATTEMPTS,
             use_image_if_no_bounding_boxes=True,
         )
         return tf.concat([begin[:2], size[:2]], axis=0)
@@ -44,7 +43,7 @@ def for_training(record: Any, image_size: int, seed: Any, is_flipped: Any) -> tu
 
 
 def for_validation(record: Any, image_size: int) -> tuple[Any, Any]:
-    """The middle, and the label as it is in the record."""
+    """Return the middle, and the label as it is in the record."""
     encoded, label = parsed(record)
 
     def middle(shape: Any) -> Any:

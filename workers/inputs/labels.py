@@ -10,7 +10,7 @@ def is_sound(label: int, classes: int, labels_from: int) -> bool:
 
 
 def fault(label: int, classes: int, labels_from: int) -> str:
-    """The rule that a label breaks, the label, and what to do about it."""
+    """Return the rule that a label breaks, the label, and what to do about it."""
     last = labels_from + classes - 1
     rule = f"image/class/label must be from {labels_from} to {last} (labels_from: {labels_from}, classes: {classes})"
     return f"{rule}, but got {label}: {_cure(label, classes, labels_from)}"

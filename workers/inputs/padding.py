@@ -14,7 +14,7 @@ def steps(images_of_ranks: npt.NDArray[Any], batch_size: int) -> int:
 
 
 def step_weights(images_of_ranks: npt.NDArray[Any], batch_size: int) -> npt.NDArray[np.float32]:
-    """What a real image weighs in each step. Every rank fills its own batches in order, then tops them up.
+    """Return what a real image weighs in each step. Every rank fills its own batches in order, then tops them up.
 
     Averaged over the ranks, the weights of a step add up to one.
     """

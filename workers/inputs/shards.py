@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+import google_crc32c
+
 from workers.contract import datafiles
 from workers.contract.ranks import Fault
 
@@ -27,16 +29,6 @@ BLOCK_BYTES = 4 << 20
 ALONE_FIRST = 4  # heads of a file, before a block is tried
 
 
-def _table() -> Iterator[int]:
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        yield value
-
-
-CASTAGNOLI = tuple(_table())
-
-
 class Part(NamedTuple):
     """The records of a file that are a rank's: every so many, from the first."""
 
@@ -46,12 +38,13 @@ class Part(NamedTuple):
     first: int
 
 
-def found(folder: str, split: Split) -> list[str]:
+def files_of(folder: str, split: Split) -> list[str]:
     return sorted(str(path) for path in Path(folder).glob(datafiles.pattern(split)))
 
 
 def deal(paths: Sequence[str], rank: int, ranks: int) -> list[Part]:
-    """As many whole files as every rank can have; what is left over is split record by record.
+    """Deal as many whole files as every rank can have; what is left over is split record by record. So every record is
+    one rank's, and hardly any byte is read twice.
 
     So every record is one rank's, and hardly any byte is read twice.
     """
@@ -66,7 +59,7 @@ def owned(part: Part, records: int) -> int:
 
 
 def holds(parts: Sequence[Part], wanted: int) -> bool:
-    """Whether there are so many records. Reads no more record heads than it must."""
+    """Say whether there are so many records. Reads no more record heads than it must."""
     for part in parts:
         if wanted <= 0:
             break
@@ -76,22 +69,26 @@ def holds(parts: Sequence[Part], wanted: int) -> bool:
 
 
 def heads(path: str) -> Iterator[tuple[int, int]]:
-    """Where each record starts, and the length of its content. Raises a `Fault` where the file is not whole."""
+    """Yield where each record starts, and the length of its content. Raises a `Fault` where the file is not whole."""
     with open(path, "rb", buffering=0) as file:
         size_bytes, at, index = os.fstat(file.fileno()).st_size, 0, 0
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # it need not read ahead
         reader = HeadReader(file.fileno())
         while at < size_bytes:
-            head = reader.head(at)
-            if len(head) == HEAD.size:
-                length, checksum = HEAD.unpack(head)
-                if checksum != masked_crc(head[:8]):
-                    raise damaged(path, index, "its length must match its checksum, but does not")
-                end = at + HEAD.size + length + CHECKSUM.size
-            if len(head) < HEAD.size or end > size_bytes:
-                raise damaged(path, index, f"must be whole, but got {size_bytes - at} bytes")
+            length = length_of(reader.head(at), path, index, size_bytes - at)
             yield at, length
-            at, index = end, index + 1
+            at, index = at + HEAD.size + length + CHECKSUM.size, index + 1
+
+
+def length_of(head: bytes, path: str, index: int, left_bytes: int) -> int:
+    """Return the length of a record's content. `left_bytes` are those of its file, from its head on."""
+    if len(head) == HEAD.size:
+        length, checksum = HEAD.unpack(head)
+        if checksum != masked_crc(head[:8]):
+            raise damaged(path, index, "its length must match its checksum, but does not")
+        if HEAD.size + length + CHECKSUM.size <= left_bytes:
+            return int(length)
+    raise damaged(path, index, f"must be whole, but got {left_bytes} bytes")
 
 
 class HeadReader:
@@ -110,7 +107,7 @@ class HeadReader:
         self._heads: dict[Way, int] = {"alone": 0, "block": 0}
 
     def head(self, at: int) -> bytes:
-        """What stands there, cut short by the end of the file."""
+        """Return what stands there, cut short by the end of the file."""
         found = self._bytes[at - self._at : at - self._at + HEAD.size]
         if len(found) < HEAD.size:
             self._way = self._cheaper()
@@ -130,18 +127,18 @@ class HeadReader:
 
 
 def blame(paths: Sequence[str], complaint: str) -> Fault:
-    """What TensorFlow's reader complains of, with the file and the record, which it does not tell."""
+    """Return what TensorFlow's reader complains of, with the file and the record, which it does not tell."""
     byte = int(match[1]) if (match := re.search(r"record at (\d+)", complaint)) else -1
     try:
         for path in paths:
             for index, (at, length) in enumerate(heads(path)):
                 if byte == at + HEAD.size and not is_sound(path, byte, length):
-                    return damaged(path, index, "its content must match its checksum, but does not")
+                    return corrupted(path, index)
     except Fault as fault:
         return fault
     except OSError as error:
-        return Fault("unreadable data", f"the data must stay readable, but got {error}")
-    return Fault("unreadable data", f"the data must stay readable, but got {complaint.splitlines()[0]}")
+        return unreadable(error)
+    return unreadable(complaint.splitlines()[0])
 
 
 def is_sound(path: str, at: int, length: int) -> bool:
@@ -158,10 +155,15 @@ def damaged(path: str, index: int, what: str) -> Fault:
     return Fault(DAMAGED, f"{place(path, index)}: {what}")
 
 
+def corrupted(path: str, index: int) -> Fault:
+    return damaged(path, index, "its content must match its checksum, but does not")
+
+
+def unreadable(why: object) -> Fault:
+    return Fault("unreadable data", f"the data must stay readable, but got {why}")
+
+
 def masked_crc(content: bytes) -> int:
     """TFRecord's checksum: CRC-32C, rotated and moved."""
-    crc = 0xFFFFFFFF
-    for byte in content:
-        crc = crc >> 8 ^ CASTAGNOLI[crc & 0xFF ^ byte]
-    crc ^= 0xFFFFFFFF
+    crc: int = google_crc32c.value(content)
     return (crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF

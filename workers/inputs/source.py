@@ -1,8 +1,8 @@
 """What a source of images is to the rank that trains on it.
 
 A batch is (images, labels, weights), of a fixed shape: images are RGB, from 0 to 255 in uint8, NHWC; labels are
-int32 and count from 0; weights are float32. Pixels are normalised on the device, in the training step: a byte a
-value is a quarter of the copy to a GPU.
+int32 and count from 0; weights are float32. They are TensorFlow's tensors, or, from `plain`, NumPy arrays. Pixels are
+normalised on the device, in the training step: a byte a value is a quarter of the copy to a GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from workers.inputs.threads import Decoders
 MEAN_RGB = (123.675, 116.28, 103.53)
 STDDEV_RGB = (58.395, 57.12, 57.375)
 
+AHEAD_OF_OTHERS = 64  # batches that a user's own input may have made before they are taken, at most
 GROUP = 16  # records that are decoded one after the other by one thread
 
 Batch = tuple[Any, Any, Any]

@@ -38,7 +38,7 @@ def drop(path: Path) -> None:
 
 
 def read(path: Path, beat: Callable[[], None] = lambda: None) -> None:
-    """From its begin to its end, with a beat for each chunk: a file may be larger than a deadline is long."""
+    """Read a file from its begin to its end, with a beat for each chunk: it may be larger than a deadline is long."""
     buffer = bytearray(CHUNK)
     with open(path, "rb", buffering=0) as file:
         while file.readinto(buffer):
@@ -46,7 +46,7 @@ def read(path: Path, beat: Callable[[], None] = lambda: None) -> None:
 
 
 def read_mib() -> float:
-    """What this process has had from disks so far; what the page cache held is not in it."""
+    """Return what this process has had from disks so far; what the page cache held is not in it."""
     try:
         fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     except OSError:

@@ -9,7 +9,7 @@ from workers.node import pinning
 
 
 class Decoders:
-    """Where a rank's decode threads run. Each pass over a dataset starts its own."""
+    """The cores where a rank's decode threads run. Each pass over a dataset starts its own."""
 
     def __init__(self, cores: Collection[int] = ()) -> None:
         self._cores = frozenset(cores)  # kept for them; empty: they may run anywhere
@@ -17,7 +17,7 @@ class Decoders:
         self._ran_on: frozenset[int] = frozenset()  # those of the latest pass, when it began
 
     def iterate(self, dataset: Any) -> Iterator[Any]:
-        """The dataset's elements. The threads that TensorFlow starts for them keep to the cores."""
+        """Yield the dataset's elements. The threads that TensorFlow starts for them keep to the cores."""
         # TensorFlow's threads have no names. Some start with the iterator, some with the first element.
         others = pinning.threads_here()
         iterator = iter(dataset)
@@ -26,14 +26,18 @@ class Decoders:
         # A thread that was not yet kept may have started another meanwhile; one that was hands its cores on.
         while new := pinning.threads_here() - others - started:
             started |= new
-            if self._cores:
-                pinning.keep(new, self._cores)
-        self.threads |= started
-        self._ran_on = pinning.affinity(started)
+            self.keep(started)
         if first is not None:
             yield first
             yield from iterator
 
+    def keep(self, started: Collection[int]) -> None:
+        """Count the threads of a pass, by their numbers in the system, among them: they keep to the cores."""
+        if self._cores:
+            pinning.keep(started, self._cores)
+        self.threads.update(started)
+        self._ran_on = pinning.affinity(started)
+
     def affinity(self) -> frozenset[int]:
-        """The cores that they may run on, as the kernel says now; where none runs any more, as it said last."""
+        """Return the cores that they may run on, as the kernel says now; where none runs any more, as it said last."""
         return pinning.affinity(self.threads) or self._ran_on

@@ -1,12 +1,15 @@
-"""A process that imports TensorFlow and Horovod once on a node and forks a clean process for each rank.
+"""A process that imports a framework once on a node and forks a clean process for each rank.
 
-    python -m workers.launch.fork_server ADDRESS
+    python -m workers.launch.fork_server ADDRESS [tensorflow|torch] [whole]
 
 It listens on one Unix socket, for its own user only. A connection asks for one rank: it sends the order and two
 file descriptors (the rank's voice and its beat), gets the rank's pid, and later how the rank ended. Who hangs up
 has its rank killed. The fork server ends, and every rank with it, when its standard input closes.
 
-It runs no TensorFlow op and lists no device: a fork would inherit half of what that starts. It has one thread.
+Keras is imported as if some of what it looks for were not installed (`preload.without_unused`), which no rank of ours
+needs; `whole` imports it as it is, for scripts of a user's own.
+
+It runs no op of its framework and lists no device: a fork would inherit half of what that starts. It has one thread.
 
 Its ranks run what it has loaded, and it tells each the fingerprint of that. So it starts once more by
 `workers.node.start_from_source`, which loads no `.pyc` of the project.
@@ -27,21 +30,26 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from workers.contract.libc import die_with_parent
+from workers.contract import files
+from workers.contract.libc import adopt_orphans, die_with_parent
+from workers.contract.messages import Framework
 
 LARGEST_ORDER = 1 << 17
 
 
-def preloaded() -> dict[str, Any]:
+def preloaded(framework: Framework, is_whole: bool = False) -> dict[str, Any]:
     """Import what every rank needs, and nothing that starts a thread or touches a device; return facts of it all."""
     from workers.launch import preload
     from workers.node import fingerprint
 
-    facts = fingerprint.software()  # under the variables that it was started with
+    facts = fingerprint.software(framework=framework)  # under the variables that it was started with
+    if framework == "torch":
+        return _torch(facts)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with preload.without_unused():
+    with contextlib.nullcontext() if is_whole else preload.without_unused():
         import horovod.tensorflow
         import keras
         import tensorflow as tf
@@ -57,9 +65,30 @@ def preloaded() -> dict[str, Any]:
     return facts
 
 
+def _torch(facts: dict[str, Any]) -> dict[str, Any]:
+    from workers.launch import preload
+
+    with preload.without_unused():
+        import torch
+        import torch._dynamo  # DistributedDataParallel and optimizers load it at first use: 2 s of every trial
+
+        facts = preload.loaded(facts, "torch")
+    if torch.cuda.is_initialized():
+        raise RuntimeError("torch has started a device in the fork server; a fork of it would not be clean")
+    return facts
+
+
 def peer_uid(connection: socket.socket) -> int:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
+
+
+def children() -> set[int]:
+    """Return the processes that have this one as their parent."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found.update(map(int, files.text(task / "children").split()))
+    return found
 
 
 class Child(NamedTuple):
@@ -93,7 +122,7 @@ class ForkServer:
         self._selector.register(connection, selectors.EVENT_READ, self._hear)
 
     def _hear(self, connection: socket.socket) -> None:
-        """The order of a new rank, or the end of a connection, which is the end of its rank."""
+        """Hear the order of a new rank, or the end of a connection, which is the end of its rank."""
         try:
             message, fds, _, _ = socket.recv_fds(connection, LARGEST_ORDER, 2)
         except OSError:
@@ -115,6 +144,7 @@ class ForkServer:
         if pid == 0:
             try:
                 die_with_parent(parent)
+                adopt_orphans()  # they end with this rank, and with no other
                 os.environ["TMPDIR"] = tempfile.tempdir = scratch
                 from workers.contract import environment
                 from workers.launch import rank
@@ -148,8 +178,17 @@ class ForkServer:
             with contextlib.suppress(ProcessLookupError):
                 kill(child.pid, signal.SIGKILL)
         status = os.waitpid(child.pid, 0)[1]
+        self._end_orphans()
         shutil.rmtree(child.scratch, ignore_errors=True)
         return os.waitstatus_to_exitcode(status)
+
+    def _end_orphans(self) -> None:
+        """End what ranks that are gone have left running in a session of its own: by now it is this process's child."""
+        ranks = {child.pid for child in self._ranks.values()}
+        while orphans := children() - ranks:
+            for pid in orphans:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
     def _send(self, connection: socket.socket, message: dict[str, int]) -> None:
         with contextlib.suppress(OSError):
@@ -161,9 +200,10 @@ class ForkServer:
         sys.exit(0)
 
 
-def main(address: str) -> None:
+def main(address: str, framework: Framework = "tensorflow", *how: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    software = preloaded()
+    adopt_orphans()
+    software = preloaded(framework, "whole" in how)
     gc.collect()
     gc.freeze()  # what is here now stays shared with the ranks
     ForkServer("\0" + address, software).serve()

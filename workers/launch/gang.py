@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import itertools
 import math
 import os
+import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import ray
@@ -25,8 +28,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from workers.checks import gpu_self_test, self_test
 from workers.contract import datafiles, messages
-from workers.contract.messages import Progress
-from workers.contract.paths import SweepPaths, fork_server_address
+from workers.contract.messages import Framework, Progress
+from workers.contract.paths import SweepPaths, fork_server_address, wanted_address
 from workers.launch import verdict
 from workers.launch.seats import Location, seated
 from workers.launch.supervisor import Order, RankEnd, is_answering, supervise
@@ -35,40 +38,46 @@ from workers.strategies.rendezvous import Rendezvous
 from workers.workloads.images import checkpoint
 
 ENTRY = "workers.workloads.images.train:run"
+OF_SCRIPTS = "workers.workloads.script.run:run"
 COVER_EVERY_S = 10.0
 LOOK_EVERY_S = 5.0
+LONGEST_NAME = 64  # of a framework, in bytes
+CREDENTIALS = struct.Struct("3i")  # of who speaks: process, user, group
 SURE_WITHIN_S = 60.0  # is Ray of a node's end
 ECHO_S = 2.0  # how long the rest of a gang may take to end by itself once one rank has
 
 
 def fork_server_key() -> str:
-    """One fork server a node and sweep."""
+    """One a node and sweep: its fork servers, each of a framework, go by it."""
     here = ray.get_runtime_context()
     return f"{here.get_job_id()}-{here.get_node_id()[:16]}"
 
 
 class NodeActor:
-    """Keeps this node's fork server and its sampler alive, and takes them along when it goes."""
+    """Keeps this node's fork servers and its sampler alive, and takes them along when it goes."""
 
-    def introduce(self, folders: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        """What this node is made of, and which data it has: fingerprints of these splits in these folders."""
+    def introduce(self, folders: Mapping[str, Sequence[str]], env_from: Collection[str] = ()) -> dict[str, Any]:
+        """Return what this node is made of, and which data it has: fingerprints of these splits in these folders. The
+        values of these variables stay here."""
         node_id = ray.get_runtime_context().get_node_id()
-        hardware, software = fingerprint.hardware(), fingerprint.software()
+        hardware, software = fingerprint.hardware(), fingerprint.told(fingerprint.software(), env_from)
         return {
             "id": node_id,
             "node": os.uname().nodename,
             "hardware": {"digest": fingerprint.digest(hardware), **hardware},
-            "software": {"digest": fingerprint.digest(software), **software, "project": fingerprint.project()},
+            "software": {**software, "project": fingerprint.project()},
+            **({"torch_software": _torch_software(env_from)} if importlib.util.find_spec("torch") else {}),
             "data": {folder: datafiles.fingerprint(folder, splits) for folder, splits in folders.items()},
         }
 
-    def tend(self, log: str, samples: str, sample_every_s: float) -> None:
-        """Returns when it is cancelled. A call that lasts, because an actor without one wakes a hundred times a
-        second, in the way of those who measure."""
+    def tend(self, log: str, samples: str, sample_every_s: float, framework: Framework, *how: str) -> None:
+        """Tend the node until it is cancelled, with the fork server of this framework, and with each other's from when
+        a trial first wants it. The call lasts, because an actor without one wakes a hundred times a second, in the way
+        of those who measure."""
         Path(log).parent.mkdir(parents=True, exist_ok=True)
-        fork_server = [sys.executable, "-m", "workers.launch.fork_server", fork_server_address(fork_server_key())[1:]]
+        key = fork_server_key()
         sampler = [sys.executable, "-m", "workers.node.telemetry", samples, "--every", str(sample_every_s)]
-        commands = [fork_server, sampler] if sample_every_s else [fork_server]
+        commands = {framework: _fork_server(key, framework, how)} | ({"sampler": sampler} if sample_every_s else {})
         # They see every GPU of the node; each rank is told which is its own.
         environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | gpus.ORDER
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -80,25 +89,62 @@ class NodeActor:
                 )
 
         is_dismissed = ray.get_runtime_context().is_canceled
-        running = [started(command) for command in commands]
-        while not is_dismissed():
-            time.sleep(1.0)
-            for n, process in enumerate(running):
-                if process.poll() is not None:
-                    running[n] = started(commands[n])
-        for process in running:
+        running = {name: started(command) for name, command in commands.items()}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wanted:
+            wanted.bind(wanted_address(key))
+            wanted.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            wanted.settimeout(1.0)
+            while not is_dismissed():
+                with contextlib.suppress(TimeoutError):
+                    name = _heard(wanted)
+                    if name in get_args(Framework) and name not in commands:
+                        commands[name] = _fork_server(key, name, how)
+                        running[name] = started(commands[name])
+                for name, process in running.items():
+                    if process.poll() is not None:
+                        running[name] = started(commands[name])
+        for process in running.values():
             process.communicate()  # closes its input, and it goes
+
+
+def _heard(wanted: socket.socket) -> str:
+    """Return the name that a process of its own user asks for; nothing where another user does."""
+    said, facts, _, _ = wanted.recvmsg(LONGEST_NAME, socket.CMSG_SPACE(CREDENTIALS.size))
+    uids = [CREDENTIALS.unpack(fact)[1] for _, kind, fact in facts if kind == socket.SCM_CREDENTIALS]
+    return said.decode(errors="replace") if uids == [os.getuid()] else ""
+
+
+def _fork_server(key: str, framework: str, how: Sequence[str]) -> list[str]:
+    """Return the command that starts a node's fork server of a framework."""
+    own = how if framework == "tensorflow" else ()
+    address = fork_server_address(key, framework)[1:]
+    return [sys.executable, "-m", "workers.launch.fork_server", address, framework, *own]
+
+
+def _torch_software(env_from: Collection[str]) -> dict[str, Any]:
+    return fingerprint.told(fingerprint.software(framework="torch"), env_from)
 
 
 class NodeActors:
     """A node actor on every node that ranks may run on, as long as this object's process lives."""
 
     def __init__(
-        self, paths: SweepPaths, sample_every_s: float = 1.0, folders: Mapping[str, Sequence[str]] | None = None
+        self,
+        paths: SweepPaths,
+        sample_every_s: float = 1.0,
+        folders: Mapping[str, Sequence[str]] | None = None,
+        *,
+        env_from: Collection[str] = (),
+        has_scripts: bool = False,
+        framework: Framework = "tensorflow",
     ) -> None:
-        """`folders` that trials read, each with its splits."""
+        """`folders` that trials read, each with its splits; variables that they have of their nodes. Scripts find all
+        of a framework imported. The fork server of `framework` is started at once, another's when a trial first wants
+        it."""
+        self._how = (framework, "whole") if has_scripts else (framework,)
         self._paths = paths
         self._folders = dict(folders or {})
+        self._env_from = tuple(env_from)
         self._sample_every_s = sample_every_s
         self._node_actors: dict[str, tuple[Any, Any]] = {}  # by node: the node actor, and what it does until it goes
         self._introducing: list[Any] = []
@@ -123,13 +169,13 @@ class NodeActors:
                 )
                 .remote()
             )
-            self._introducing.append(node_actor.introduce.remote(self._folders))
+            self._introducing.append(node_actor.introduce.remote(self._folders, self._env_from))
             log = str(self._paths.logs / f"fork-server-{node[:8]}.log")
             samples = str(self._paths.samples(f"{ray.get_runtime_context().get_job_id()}-{node[:16]}"))
-            self._node_actors[node] = node_actor, node_actor.tend.remote(log, samples, self._sample_every_s)
+            self._node_actors[node] = node_actor, node_actor.tend.remote(log, samples, self._sample_every_s, *self._how)
 
     def introduced(self, but: Collection[str] = ()) -> list[dict[str, Any]]:
-        """What the nodes that are new since the last call are made of, as far as they have said; `but` those of
+        """Return what the nodes that are new since the last call are made of, as far as they have said; `but` those of
         others."""
         if time.monotonic() - self._covered_at > COVER_EVERY_S or not self._left_out <= set(but):
             self.cover(but)
@@ -153,14 +199,14 @@ class NodeActors:
 
 
 def own_address() -> str:
-    """This node's, by which it is in the cluster. Ray's own function asks which way leads to the internet: nodes that
-    have none would all be 127.0.0.1."""
+    """Return this node's address, by which it is in the cluster. Ray's own function asks which way leads to the
+    internet: nodes that have none would all be 127.0.0.1."""
     address, _ = own_machine()
     return address
 
 
 def own_machine() -> tuple[str, bool]:
-    """This node's address, and whether another of Ray's nodes that ranks may run on has it too."""
+    """Return this node's address, and whether another of Ray's nodes that ranks may run on has it too."""
     node_id, nodes = ray.get_runtime_context().get_node_id(), ray.nodes()
     address = next(node["NodeManagerAddress"] for node in nodes if node["NodeID"] == node_id)
     beside = [node for node in nodes if node["NodeManagerAddress"] == address and node["NodeID"] != node_id]
@@ -187,9 +233,11 @@ class Supervisor:
             software=fingerprint.digest(fingerprint.software()),
         )
 
-    def probe(self, last: str, every_s: float, patience_s: float, on_node: Sequence[str] = ()) -> list[dict[str, Any]]:
+    def probe(
+        self, last: str, every_s: float, patience_s: float, framework: Framework, on_node: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
         """Test this node, and the GPUs that the gang has on it, but for what was tested lately; not before its fork
-        server is there, which makes a node slow while it imports TensorFlow."""
+        server is there, which makes a node slow while it imports its framework."""
         due = [last] if not _is_recent(last, every_s) else []
         marks = [f"{last}-gpu-{gpu}" for gpu in on_node]
         if not all(_is_recent(mark, every_s) for mark in marks):
@@ -197,7 +245,7 @@ class Supervisor:
         if not due:
             return []
         give_up = time.monotonic() + patience_s
-        while time.monotonic() < give_up and not is_answering(fork_server_key()):
+        while time.monotonic() < give_up and not is_answering(fork_server_key(), framework):
             time.sleep(0.1)
         node, tests = os.uname().nodename, []
         if last in due:
@@ -262,6 +310,7 @@ class Group:
                 str(paths.last_probe(pool[0][1].fork_server)),
                 every_s,
                 config.deadlines.fork_server_s,
+                config.framework,
                 [location.gpu for _, location in pool if location.gpu],
             )
             for pool in self._pools
@@ -269,10 +318,18 @@ class Group:
         return list(itertools.chain(*ray.get(tests)))
 
     def start(
-        self, config: messages.TrialConfig, paths: SweepPaths, entry: str = ENTRY, at: float = 0.0, attempt: int = 0
+        self,
+        config: messages.TrialConfig,
+        paths: SweepPaths,
+        entry: str = ENTRY,
+        at: float = 0.0,
+        attempt: int = 0,
+        folder: str = "",
     ) -> None:
-        """Have every rank forked. Returns at once; `wait` tells how it went. When, and how often before, is for
-        gangs that only pretend."""
+        """Have every rank forked, a user's program in this folder.
+
+        Returns at once; `wait` tells how it went. When, and how often before, is for gangs that only pretend.
+        """
         self._ends, self._give_up = [], float("inf")
         self._saved = None
         self.progress = Progress("start", 0)  # of rank 0
@@ -303,7 +360,7 @@ class Group:
                 gpu=location.gpu,
                 node_id=location.node_id,
                 hardware=location.hardware,
-                software=location.software,
+                software=location.software if config.framework == "tensorflow" else "",  # else its rank says it
             )
             for rank, location in enumerate(self._locations)
         ]
@@ -311,20 +368,22 @@ class Group:
             order = Order(
                 config=config,
                 seat=dataclasses.replace(
-                    seat, checkpoint=str(paths.checkpoint(config.trial)), made=made, history=history
+                    seat,
+                    folder=folder,
+                    checkpoint=str(paths.checkpoint(config.trial)),
+                    made=made,
+                    history=history,
                 ),
-                entry=entry,
+                entry=OF_SCRIPTS if config.script else entry,
                 env=gpus.environment([location.gpu] if location.gpu else []),
                 log=str(paths.rank_log(config.trial, seat.rank)),
                 samples=str(paths.samples(location.fork_server)),
-                gpus=tuple(
-                    other.gpu for other in self._locations if other.fork_server == location.fork_server and other.gpu
-                ),
+                gpus=tuple(gpu for gpu in seat.gpus if gpu),
             )
             self._running[supervisor.run.remote(order)] = seat.rank
 
     def wait(self, timeout_s: float) -> messages.TrialOutcome | None:
-        """The outcome once every rank has ended; None if that takes longer than `timeout_s`."""
+        """Return the outcome once every rank has ended; None if that takes longer than `timeout_s`."""
         until = time.monotonic() + timeout_s
         while self._running:
             now = time.monotonic()
@@ -342,12 +401,13 @@ class Group:
         return verdict.outcome(self._ends, self._granted)
 
     def has_come_on(self) -> bool:
-        """Whether the trial has left a checkpoint, since its start, that the next attempt would not begin before."""
+        """Say whether the trial has left a checkpoint, since its start, that the next attempt would not begin
+        before."""
         kept = self._kept()
         return kept is not None and kept.is_beyond(self._kept_before)
 
     def _kept(self) -> checkpoint.Kept | None:
-        return checkpoint.left(self._saved) if self._saved else None
+        return checkpoint.peek(self._saved) if self._saved else None
 
     def stop(self) -> None:
         """End the trial that runs, if one does; afterwards none of its processes is left."""
@@ -362,7 +422,8 @@ class Group:
         self._pools = [[] for _ in self._pools]
 
     def _seat(self, config: messages.TrialConfig) -> list[Any]:
-        """A supervisor for each rank, in the order of the ranks; those that are there already sit where they sat."""
+        """Return a supervisor for each rank, in the order of the ranks; those that are there already sit where they
+        sat."""
         missing = [
             (bundle, self._supervisor(config, bundle))
             for bundle, ranks in enumerate(self.seats)
@@ -407,7 +468,7 @@ class Group:
             )
 
     def _hear(self, run: Any) -> None:
-        """What a supervisor yields next: progress, or the end of its rank."""
+        """Hear what a supervisor yields next: progress, or the end of its rank."""
         rank = self._running[run]
         try:
             heard = ray.get(next(run))
@@ -454,6 +515,6 @@ class Group:
 
 
 def _reason(error: Exception) -> str:
-    """The line of what Ray says of an actor's death that says why."""
+    """Return the line of what Ray says of an actor's death that says why."""
     lines = str(error).strip().splitlines()
     return next((line.strip() for line in lines if "because" in line), lines[0])

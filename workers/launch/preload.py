@@ -7,7 +7,8 @@ if they were edited meanwhile its trial is told apart from the others.
 
 Both start by `start_from_source`, whose loaders know the source that each module was compiled from. The fingerprint is
 of the files as they lie there when all is loaded, and every loaded module must be one of these: neither an edit in
-between nor a `.pyc` of another program can stand for them.
+between nor a `.pyc` of another program can stand for them. Of the packages that a rank computes with it is of their
+files as they lie there then.
 """
 
 from __future__ import annotations
@@ -19,17 +20,35 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from workers.contract.messages import Framework
 from workers.node import fingerprint, start_from_source
 
-# What a rank (`launch.rank`) and its training (`workloads.images.train`) come to import, at once or later; a test reads
-# their imports and holds this.
-MODULES = (
-    "workers.launch.rank",
-    "workers.workloads.images.train",
-    "workers.inputs.digits",
-    "workers.inputs.records",
-    "workers.inputs.synthetic",
-)
+# What a rank (`launch.rank`) and its training (`workloads.images.train`) come to import, at once or later, of each
+# framework; a test reads their imports and holds this.
+MODULES: dict[Framework, tuple[str, ...]] = {
+    "tensorflow": (
+        "workers.launch.rank",
+        "workers.workloads.images.train",
+        "workers.workloads.script.run",
+        "workers.frameworks.tensorflow.body",
+        "workers.inputs.digits",
+        "workers.inputs.own",
+        "workers.inputs.records",
+        "workers.inputs.synthetic",
+    ),
+    "torch": (
+        "workers.launch.rank",
+        "workers.workloads.images.train",
+        "workers.frameworks.torch.body",
+        "workers.frameworks.torch.models.alexnet",
+        "workers.frameworks.torch.models.googlenet",
+        "workers.frameworks.torch.models.inception",
+        "workers.frameworks.torch.models.resnet",
+        "workers.frameworks.torch.models.tiny",
+        "workers.frameworks.torch.models.vgg",
+        "workers.inputs.plain.records",
+    ),
+}
 # Keras imports these where they are installed, for plots, data frames and estimators, which no rank has: two fifths of
 # the time until a node is ready, and a quarter of its fork server's memory.
 UNUSED = frozenset({"matplotlib", "pandas", "sklearn"})
@@ -51,19 +70,19 @@ def without_unused() -> Iterator[None]:
             del sys.modules[name]
 
 
-def loaded(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Import what a rank needs; return the facts of its software with what was imported."""
+def loaded(facts: Mapping[str, Any], framework: Framework = "tensorflow") -> dict[str, Any]:
+    """Import what a rank of this framework needs; return the facts of its software with what was imported."""
     with without_unused():
-        for module in MODULES:
+        for module in MODULES[framework]:
             importlib.import_module(module)
     lying = fingerprint.contents()
     for wrong in _unlike({path: start_from_source.digest(content) for path, content in lying.items()}):
         raise LoadedError(wrong)
-    return {**facts, "code": fingerprint.code(lying)}
+    return {**facts, **fingerprint.package_contents(framework), "code": fingerprint.code(lying)}
 
 
 def _unlike(lying: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with the project's modules in this process, against the digests of the files by path."""
+    """Yield what is wrong with the project's modules in this process, against the digests of the files by path."""
     for name, module in sorted(sys.modules.items()):
         if name.partition(".")[0] != fingerprint.PACKAGE.name:
             continue

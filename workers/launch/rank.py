@@ -7,11 +7,12 @@ import dataclasses
 import importlib
 import json
 import os
+import resource
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,8 +23,19 @@ from workers.launch import preload
 from workers.node import fingerprint, start_from_source
 
 PRECEDENCE = -10  # as a niceness
-# How a rank hears that another has gone: from Horovod, or through TensorFlow from what carries its reductions.
-RING_BROKEN = ("HorovodInternalError", "Horovod has been shut down", "/gloo/", "ncclCommGetAsyncError")
+LINES = 4  # to each other rank: Horovod joins all, those of a node and those across nodes, and a script's ranks meet
+FILES_BESIDE = 1024
+# How a rank hears that another has gone: from Horovod or torch.distributed, or from what carries its reductions.
+IN_USER_CODE = "in user code:"  # begins what TensorFlow says of an error in a function that it traced
+RING_BROKEN = (
+    "HorovodInternalError",
+    "Horovod has been shut down",
+    "/gloo/",
+    "ncclCommGetAsyncError",
+    "MeetingBroken",
+    "DistBackendError",
+    "DistNetworkError",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +49,11 @@ class Provenance:
         """Return the report with these; data that changed while it was read has two, and is like no other."""
         now = datafiles.of_trial(config)
         files = self.data_files if now == self.data_files else f"{self.data_files}>{now}"
-        return dataclasses.replace(report, software=self.software, data_files=files)
+        return dataclasses.replace(report, software=self.with_own(report.software), data_files=files)
+
+    def with_own(self, code: str) -> str:
+        """Return the fingerprint of this software with a user's own code, if there is any."""
+        return fingerprint.digest({"software": self.software, "own": code}) if code else self.software
 
 
 def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
@@ -46,6 +62,7 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
     _take_precedence()
     _be_first_to_go()
     _redirect(Path(order["log"]), keep=(channel_fd, beat_fd))
+    may_open_lines(order["seat"]["size"])
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     voice = Voice(socket.socket(fileno=channel_fd), Beat(beat_fd))
     code, made = 0, Provenance()
@@ -53,19 +70,26 @@ def main(order: dict[str, Any], channel_fd: int, beat_fd: int) -> NoReturn:
         config = messages.trial_config(order["config"])
         os.environ.update(order["env"] | environment.environment(config))
         _check_variables(config)
-        made = Provenance(_software(order["software"]), datafiles.of_trial(config))
+        made = Provenance(_software(order["software"], config.framework), datafiles.of_trial(config))
         voice.sign = lambda report: made.stamp(report, config)
         module, function = order["entry"].split(":")
         entry = getattr(importlib.import_module(module), function)
         entry(config, _remembering(Seat(**order["seat"]), made), voice)
     except BaseException as error:
-        secrets = _secrets(order["config"]["env_from"])
-        print(redact.masked(traceback.format_exc(), secrets), file=sys.stderr)
+        secrets = redact.secrets(os.environ, order["config"]["env_from"])
         said = describe(error)
-        voice.say(**said | {"message": redact.masked(said["message"], secrets)}, **dataclasses.asdict(made))
+        said["message"] = redact.masked(said["message"], secrets)
+        if not (isinstance(error, Fault | Infeasible) and order["config"].get("script")):  # these say all in words
+            print(redact.masked(traceback.format_exc(), secrets), file=sys.stderr)
+        elif voice.is_of_a_fork:  # whose words nobody else hears
+            print(said["message"], file=sys.stderr)
+        with contextlib.suppress(OSError):  # a file of the user's has gone
+            made = dataclasses.replace(made, software=made.with_own(voice.own_code()))
+        voice.say(**said, **dataclasses.asdict(made))
         code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a user's script may have closed it, or put another in its place
+            stream.flush()
     flush_c_output()
     os._exit(code)  # nothing is worth the seconds that TensorFlow takes to unwind
 
@@ -76,21 +100,26 @@ def _check_variables(config: messages.TrialConfig) -> None:
         raise Fault("variable not set", f"{', '.join(unset)} {rule}: env_from names what a node has to give")
 
 
-def _secrets(named: Iterable[str]) -> list[str]:
-    """Return the values in this process's environment that nothing may say."""
-    return [value for name, value in os.environ.items() if name in named or redact.is_secret(name, value)]
-
-
-def _software(facts: Mapping[str, Any]) -> str:
-    """The fingerprint of what this process has loaded: what its fork server had, or, started by itself, what is
+def _software(facts: Mapping[str, Any], framework: messages.Framework) -> str:
+    """Return the fingerprint of what this process has loaded: what its fork server had, or, started by itself, what is
     there."""
-    return fingerprint.digest(facts if facts.get("code") else preload.loaded(facts))
+    return fingerprint.digest(facts if facts.get("code") else preload.loaded(facts, framework))
 
 
 def _remembering(seat: Seat, made: Provenance) -> Seat:
     """Windows that other code or other data have shown say nothing of these; nor do their checkpoints."""
     history = seat.history and str(paths.history_of(Path(seat.history), made.software, made.data_files))
     return dataclasses.replace(seat, history=history, made={**seat.made, **dataclasses.asdict(made)})
+
+
+def may_open_lines(size: int) -> None:
+    """Have as many files as a line to each other rank needs; 1,024, which Linux gives, are too few for as many
+    ranks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = LINES * size + FILES_BESIDE
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _take_precedence() -> None:
@@ -105,7 +134,7 @@ def _take_precedence() -> None:
 
 
 def _be_first_to_go() -> None:
-    """Should the kernel want memory back, a rank goes before what looks after it."""
+    """Have the kernel, should it want memory back, take a rank before what looks after it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -127,15 +156,17 @@ def begin(order: str, channel_fd: str, beat_fd: str) -> NoReturn:
     main(json.loads(Path(order).read_bytes()), int(channel_fd), int(beat_fd))
 
 
-def describe(error: BaseException) -> dict[str, str]:
+def describe(error: BaseException) -> dict[str, Any]:
     """Is this a finding, the echo of another rank's end, or the rank's own fault?"""
     name = type(error).__name__
     text = str(error).encode(errors="replace").decode()  # a file's name may hold what no store takes
-    message = next(iter(text.strip().splitlines()), name)
+    lines = text.strip().splitlines() or [name]
+    message = lines[-1].strip() if lines[0] == IN_USER_CODE else lines[0]
     if isinstance(error, Infeasible):
         return {"what": "infeasible", "kind": error.kind, "message": message}
     if isinstance(error, Fault):
-        return {"what": "failed", "kind": error.kind, "message": message}
+        ended = {} if error.exit_code is None else {"exit_code": error.exit_code}
+        return {"what": "failed", "kind": error.kind, "message": message, **ended}
     if isinstance(error, MemoryError):
         return {"what": "infeasible", "kind": "host memory", "message": message}
     if any(sign in f"{name} {error}" for sign in RING_BROKEN):

@@ -10,7 +10,9 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
+import importlib.util
 import json
+import math
 import os
 import selectors
 import shutil
@@ -22,17 +24,20 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from workers.contract import environment, messages, paths
+from workers.contract import environment, messages, paths, redact
 from workers.contract.messages import Progress
 from workers.contract.ranks import BEAT, Beat, Seat
-from workers.frameworks.tensorflow import memory
+from workers.frameworks import memory
+from workers.launch.bound_log import BoundLog
 from workers.measure import usage
 
 LOOK_EVERY_S = 0.5
+LAST_LINES, LONGEST_LINE = 8, 300  # of a log, that stand in the outcome
 TELL_EVERY_S = 5.0
+ASK_EVERY_S = 1.0
 SCRATCH = "sweep-rank-"
 YOUNG_S = 5.0  # a folder may just have been made, and not be held yet
-SAID = ("kind", "message", "software", "data_files")  # by a rank that ends without a report
+SAID = ("kind", "message", "exit_code", "software", "data_files")  # by a rank that ends without a report
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,8 @@ class RankEnd:
     step: int = 0
     at: float = 0.0
     log: str = ""
+    exit_code: int | None = None  # of a user's program
+    last_lines: tuple[str, ...] = ()  # of its log, where it ended badly
     report: messages.RankReport | None = None
     software: str = ""  # fingerprints of what it ran and read, where it could say so without a report
     data_files: str = ""
@@ -79,22 +86,29 @@ def supervise(order: Order, fork_server: str, is_called_off: Callable[[], bool])
     scratch_fd = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(scratch_fd, fcntl.LOCK_SH)
     beat_fd = os.memfd_create("beat")
+    log = BoundLog(order.log)
     ours, theirs = socket.socketpair()
     try:
+        log_begin = os.path.getsize(order.log) if os.path.exists(order.log) else 0
         os.ftruncate(beat_fd, BEAT.size)
         beat = Beat(beat_fd)
         ended: dict[str, Any] = {}
-        if not (line := _connected(order, fork_server, is_called_off)):
+        if missing := _missing(order.config.framework):
+            ended = missing
+        elif not (line := _connected(order, fork_server, is_called_off)):
             ended = _no_fork_server(order, is_called_off)
         else:
             with line:
                 socket.send_fds(line, [_encode(order, scratch)], [theirs.fileno(), beat_fd])
                 theirs.close()
-                for seen in _watched(order, line, ours, beat, is_called_off):
+                for seen in _watched(order, line, ours, beat, log, is_called_off):
                     if isinstance(seen, Progress):
                         yield seen
                     else:
                         ended = seen
+        log.look()
+        if order.config.script and ended["what"] in ("failed", "infeasible"):
+            ended["last_lines"] = _last_lines(order, log_begin)
         phase, step = beat.read()
         used = _usage(order, ended.get("report"))
         yield RankEnd(
@@ -125,7 +139,7 @@ def _clear_away_what_nobody_holds() -> None:
 
 @contextlib.contextmanager
 def _taken_from_nobody(folder: Path) -> Iterator[None]:
-    """Raises BlockingIOError where a supervisor holds it, or may be about to."""
+    """Take a folder within the block; raises BlockingIOError where a supervisor holds it, or may be about to."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if time.time() - os.fstat(held).st_mtime < YOUNG_S:
@@ -136,35 +150,64 @@ def _taken_from_nobody(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def is_answering(fork_server: str) -> bool:
+def is_answering(fork_server: str, framework: messages.Framework = "tensorflow") -> bool:
+    """Say whether a node's fork server of a framework is there; if not, ask for it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        return line.connect_ex(paths.fork_server_address(fork_server)) == 0
+        is_there = line.connect_ex(paths.fork_server_address(fork_server, framework)) == 0
+    if not is_there:
+        ask_for(fork_server, framework)
+    return is_there
+
+
+def ask_for(fork_server: str, framework: messages.Framework) -> None:
+    """Tell the node that a fork server of this framework is wanted: it starts one where none runs."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line, contextlib.suppress(OSError):
+        line.setblocking(False)
+        line.sendto(framework.encode(), paths.wanted_address(fork_server))
 
 
 def _connected(order: Order, fork_server: str, is_called_off: Callable[[], bool]) -> socket.socket | None:
-    give_up = time.monotonic() + order.config.deadlines.fork_server_s
-    while time.monotonic() < give_up and not is_called_off():
+    framework = order.config.framework
+    give_up, ask_at = time.monotonic() + order.config.deadlines.fork_server_s, 0.0
+    while (now := time.monotonic()) < give_up and not is_called_off():
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            line.connect(paths.fork_server_address(fork_server))
+            line.connect(paths.fork_server_address(fork_server, framework))
             return line
         except OSError:
             line.close()
+            if now >= ask_at:
+                ask_for(fork_server, framework)
+                ask_at = now + ASK_EVERY_S
             time.sleep(0.02)
     return None
+
+
+def _missing(framework: messages.Framework) -> dict[str, Any]:
+    """Return how a rank ends for which its node lacks the framework; nothing where it has it."""
+    if framework == "tensorflow" or importlib.util.find_spec(framework):
+        return {}
+    rule = f"framework: {framework} needs {framework} on every node, but {os.uname().nodename} has none"
+    return {"what": "failed", "kind": f"no {framework}", "message": f"{rule}: make setup TORCH=1 installs it"}
 
 
 def _no_fork_server(order: Order, is_called_off: Callable[[], bool]) -> dict[str, Any]:
     if is_called_off():
         return {"what": "stopped"}
-    message = f"the node's fork server did not answer within {order.config.deadlines.fork_server_s:g} s"
+    of = "" if order.config.framework == "tensorflow" else f" of {order.config.framework}"
+    message = f"the node's fork server{of} did not answer within {order.config.deadlines.fork_server_s:g} s"
     return {"what": "failed", "kind": "no fork server", "message": message}
 
 
 def _watched(
-    order: Order, fork_server: socket.socket, voice: socket.socket, beat: Beat, is_called_off: Callable[[], bool]
+    order: Order,
+    fork_server: socket.socket,
+    voice: socket.socket,
+    beat: Beat,
+    log: BoundLog,
+    is_called_off: Callable[[], bool],
 ) -> Iterator[Progress | dict[str, Any]]:
-    """A rank's progress while it lives; at last, how it ended."""
+    """Yield a rank's progress while it lives; at last, how it ended."""
     heard = b""
     epoch, note = None, ""
     pid = 0
@@ -195,20 +238,23 @@ def _watched(
                 was_killed_for_memory = memory.kernel_kills() > kills_before
                 exit_code = message.get("exit")
                 aborted = order.config.device == "gpu" and exit_code == -signal.SIGABRT
-                refused = memory.fatal_refusal(order.log, log_begin) if aborted else ""
-                yield _verdict(heard + _drained(voice), exit_code, was_killed_for_memory, refused)
+                refused, alone = (
+                    said(order.log, log_begin) if aborted else "" for said in (memory.fatal_refusal, memory.fatal_echo)
+                )
+                yield _verdict(heard + _drained(voice), exit_code, was_killed_for_memory, refused, alone)
                 return
+            log.look()
             now = time.monotonic()
             if beat.read() != seen:
                 seen, since = beat.read(), now
-            held = memory.resident(pid) if pid else 0
+            held = (memory.held if order.config.script else memory.resident)(pid) if pid else 0
             if held > may_hold:
                 _hang_up(fork_server)
                 yield _too_much(held, may_hold, order.config)
                 return
             limit_s = _limit_s(order, seen[0])
             if now - since > limit_s:
-                why = _stalled(seen, limit_s, pid)
+                why = _stalled(order.config, seen, limit_s, pid)
                 _hang_up(fork_server)
                 yield why
                 return
@@ -222,15 +268,18 @@ def _watched(
 
 
 def _limit_s(order: Order, phase: messages.Phase) -> float:
-    """How long a rank may stay in a phase. One that has TensorFlow to import starts as slowly as a fork server."""
-    deadlines = order.config.deadlines
-    if phase == "start" and environment.needs_own_process(order.config.env):
+    """How long a rank may stay in a phase. One that has TensorFlow to import starts as slowly as a fork server. Of a
+    script that tells no steps only the first rank says how far it has come."""
+    config, deadlines = order.config, order.config.deadlines
+    if config.script and config.protocol == "convergence" and phase == "build" and order.seat.rank:
+        return math.inf
+    if phase == "start" and environment.needs_own_process(config.env):
         return deadlines.fork_server_s
     return deadlines.for_phase(phase)
 
 
 def _news(heard: bytes) -> tuple[list[messages.EpochRecord], str, bytes]:
-    """The epochs told of, a note, and what has been heard besides."""
+    """Return the epochs told of, a note, and what has been heard besides."""
     finished, note, kept = [], "", b""
     for line in heard.splitlines(keepends=True):
         if line.endswith(b"\n") and line.startswith(b'{"say": "epoch"'):
@@ -243,10 +292,16 @@ def _news(heard: bytes) -> tuple[list[messages.EpochRecord], str, bytes]:
 
 
 def _usage(order: Order, report: messages.RankReport | None) -> dict[str, float] | None:
-    """What the node did during the window, on the gang's GPUs and no other; told by the first of its ranks."""
+    """Return what the node did during the window, on the gang's GPUs and no other; told by the first of its ranks."""
     if not report or not order.samples or order.seat.local_rank:
         return None
     return usage.summary(Path(order.samples), *report.window_at, gpus=order.gpus)
+
+
+def _last_lines(order: Order, begin: int) -> tuple[str, ...]:
+    """Return what this attempt printed last, without secrets."""
+    said = redact.masked(memory.logged(order.log, begin), redact.secrets(os.environ, order.config.env_from))
+    return tuple(line.rstrip()[:LONGEST_LINE] for line in said.splitlines() if line.strip())[-LAST_LINES:]
 
 
 def _too_much(held: int, limit: float, config: messages.TrialConfig) -> dict[str, Any]:
@@ -267,7 +322,7 @@ def _receive(source: socket.socket) -> bytes:
 
 
 def _drained(voice: socket.socket) -> bytes:
-    """What the rank said before it ended and nobody has read yet."""
+    """Return what the rank said before it ended and nobody has read yet."""
     voice.setblocking(False)
     heard = b""
     while chunk := _receive(voice):
@@ -285,9 +340,9 @@ def _hang_up(fork_server: socket.socket) -> None:
 
 
 def _verdict(
-    heard: bytes, exit_code: int | None, was_killed_for_memory: bool = False, refused: str = ""
+    heard: bytes, exit_code: int | None, was_killed_for_memory: bool = False, refused: str = "", alone: str = ""
 ) -> dict[str, Any]:
-    """What a rank said last, if that and its exit agree; else what its exit says."""
+    """Return what a rank said last, if that and its exit agree; else what its exit says."""
     said: dict[str, Any] = json.loads(heard.splitlines()[-1]) if heard.endswith(b"\n") else {}
     if said.get("say") == "measured" and exit_code == 0:
         return {"what": "measured", "report": messages.rank_report(said["report"])}
@@ -304,13 +359,17 @@ def _verdict(
         return {"what": "infeasible", "kind": "host memory", "message": message}
     if refused:
         return {"what": "infeasible", "kind": "device memory", "message": refused}
+    if alone:
+        return {"what": "echo", "kind": "ring broken", "message": alone}
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         return {"what": "failed", "kind": "killed", "message": f"killed by signal {-exit_code} ({name})"}
     return {"what": "failed", "kind": "exited", "message": f"ended with exit code {exit_code} and no result"}
 
 
-def _stalled(seen: tuple[messages.Phase, int], limit_s: float, pid: int) -> dict[str, Any]:
+def _stalled(
+    config: messages.TrialConfig, seen: tuple[messages.Phase, int], limit_s: float, pid: int
+) -> dict[str, Any]:
     phase, step = seen
     if phase in ("start", "ring"):
         return {
@@ -318,6 +377,8 @@ def _stalled(seen: tuple[messages.Phase, int], limit_s: float, pid: int) -> dict
             "kind": "no rendezvous",
             "message": f"did not join the ring within {limit_s:g} s{_state(pid)}",
         }
+    if config.script and not _state(pid) and (said := _stalled_script(config, phase, step, limit_s)):
+        return said
     where = {"build": "building", "count": f"while it counted the data's records, {step:,} so far"}.get(
         phase, f"after step {step}"
     )
@@ -328,8 +389,30 @@ def _stalled(seen: tuple[messages.Phase, int], limit_s: float, pid: int) -> dict
     }
 
 
+def _stalled_script(config: messages.TrialConfig, phase: messages.Phase, step: int, limit_s: float) -> dict[str, Any]:
+    """Return how a user's script stands still where that is of its own making; nothing elsewhere."""
+    if phase == "build" and config.script and config.script.lengths:
+        message = f"the program must come to its end within {limit_s:g} s for each of its lengths, but did not"
+        return {"what": "failed", "kind": "never ended", "message": message}
+    if phase == "build" and config.protocol == "convergence":
+        rule = "the script must take steps, on all ranks, or report, on the first"
+        message = f"{rule}, but did not for {limit_s:g} s"
+        return {"what": "failed", "kind": "stalled", "message": message}
+    if phase == "build" and not step:
+        message = f"the script must {messages.TOLD_STEPS}, but took no step within {limit_s:g} s"
+        return {"what": "failed", "kind": "no steps", "message": message}
+    if phase == "build":
+        message = f"ranks must step together, but this one waited {limit_s:g} s for the first step of the others"
+        return {"what": "failed", "kind": "no steps", "message": message}
+    if phase == "finish":
+        rule = "the script must end by the SystemExit that its loop raises once enough is measured"
+        message = f"{rule}, but went on for {limit_s:g} s behind step {step}"
+        return {"what": "failed", "kind": "never ended", "message": message}
+    return {}
+
+
 def _state(pid: int) -> str:
-    """What the system says of a process that stands still, where that explains it."""
+    """Return what the system says of a process that stands still, where that explains it."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             state = stat.read().rsplit(")", 1)[1].split()[0]

@@ -28,7 +28,7 @@ GRAVITY = (
 
 
 def outcome(ends: Sequence[RankEnd], granted: Sequence[messages.Granted]) -> messages.TrialOutcome:
-    """What a gang whose ranks have all ended amounts to."""
+    """Return what a gang whose ranks have all ended amounts to."""
     if all(end.what == "measured" for end in ends):
         reports = tuple(end.report for end in sorted(ends, key=lambda end: end.rank) if end.report)
         return messages.TrialOutcome(
@@ -49,18 +49,20 @@ def outcome(ends: Sequence[RankEnd], granted: Sequence[messages.Granted]) -> mes
         rank=end.rank,
         step=end.step,
         log=end.log,
+        exit_code=end.exit_code,
+        last_lines=end.last_lines,
         granted=tuple(granted),
     )
 
 
 def _used(ends: Sequence[RankEnd]) -> dict[str, float]:
-    """What the trial's nodes did, each told by one of its ranks."""
+    """Return what the trial's nodes did, each told by one of its ranks."""
     of_nodes = [(end.usage, end.host) for end in ends if end.usage is not None]
     return usage.combine([used for used, _ in of_nodes], [host for _, host in of_nodes])
 
 
 def _as_measured(place: messages.Granted, reports: Sequence[messages.RankReport]) -> messages.Granted:
-    """With what the rank itself says that it ran and read: its node's files may be others by now."""
+    """Return a place with what the rank itself says that it ran and read: its node's files may be others by now."""
     return _as_said(place, reports)
 
 
@@ -72,7 +74,7 @@ def _as_said(place: messages.Granted, said: Sequence[messages.RankReport | RankE
 
 
 def culprit(ends: Sequence[RankEnd]) -> RankEnd | None:
-    """The rank whose end explains the others'; None if all were stopped from outside."""
+    """Return the rank whose end explains the others'; None if all were stopped from outside."""
     own = [end for end in ends if end.what in ("infeasible", "failed", "lost")]
     if not own:
         own = [end for end in ends if end.what == "echo"]

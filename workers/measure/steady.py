@@ -135,7 +135,8 @@ class Decision:
 
 
 def decide(step_ms: Steps, rule: Rule, known: Known = NOTHING) -> Decision:
-    """Whether to stop after these steps, the first of the trial included. Between looks, the answer of the last."""
+    """Decide whether to stop after these steps, the first of the trial included. Between looks, the answer of the
+    last."""
     trace = checked(step_ms)
     is_last = len(trace) >= rule.max_steps
     if not is_last:
@@ -158,7 +159,7 @@ def decide(step_ms: Steps, rule: Rule, known: Known = NOTHING) -> Decision:
 
 
 def next_look(taken: int, rule: Rule, known: Known = NOTHING) -> int:
-    """The number of steps at which it is worth asking again, after so many; `max_steps` is the last."""
+    """Return the number of steps at which it is worth asking again, after so many; `max_steps` is the last."""
     looks = _looks(rule.block, rule.max_steps)
     after = max(taken + 1, _first_stop(rule, known))
     return looks[min(bisect.bisect_left(looks, after), len(looks) - 1)]
@@ -172,7 +173,8 @@ def _last_look(taken: int, rule: Rule) -> int:
 
 @functools.cache
 def _looks(block: int, max_steps: int) -> tuple[int, ...]:
-    """The ends of blocks at which the trace has grown by a tenth (a power of 1.1 is passed), and its last step."""
+    """Return the ends of blocks at which the trace has grown by a tenth (a power of 1.1 is passed), and its last
+    step."""
 
     def powers(steps: int) -> int:
         return math.floor(math.log(steps) / math.log(GROWTH))
@@ -187,7 +189,7 @@ def _first_stop(rule: Rule, known: Known) -> int:
 
 
 def estimate(step_ms: Steps, min_warmup: int = 10, known: Known = NOTHING) -> Estimate | None:
-    """What the trace says so far; None while the window would be shorter than `SHORTEST` steps."""
+    """Return what the trace says so far; None while the window would be shorter than `SHORTEST` steps."""
     trace = checked(step_ms)
     if len(trace) < min_warmup + SHORTEST:
         return None
@@ -197,7 +199,7 @@ def estimate(step_ms: Steps, min_warmup: int = 10, known: Known = NOTHING) -> Es
 
 
 def fixed(step_ms: Steps, known: Known = NOTHING) -> Estimate | None:
-    """What steps say that follow a warm-up of given length; None if they are fewer than `SHORTEST`."""
+    """Return what steps say that follow a warm-up of given length; None if they are fewer than `SHORTEST`."""
     window = checked(step_ms)
     return _judged(window, deviations(window), 0, known) if len(window) >= SHORTEST else None
 
@@ -242,20 +244,21 @@ def _is_unlike(window: Trace, half_width_ms: float, known: Known) -> bool:
 
 
 def _steps_for_stalls(known: Known, step_ms: float, half_width_ms: float) -> int:
-    """The steps from which the known stalls are absent with the chance `MISSED`; 0 if they cost next to nothing."""
+    """Return the steps from which the known stalls are absent with the chance `MISSED`; 0 if they cost next to
+    nothing."""
     if not known.stalls or known.excess / known.steps * step_ms <= NEGLIGIBLE * half_width_ms:
         return 0
     return math.ceil(math.log(MISSED) / math.log1p(-known.stalls / known.steps))
 
 
 def stalls(window: Trace, far: Trace) -> Trace:
-    """What each stall took beyond an ordinary step, in ordinary steps. `far`: the steps in robust deviations."""
+    """Return what each stall took beyond an ordinary step, in ordinary steps. `far`: the steps in robust deviations."""
     excess = np.asarray(window / np.median(window) - 1, np.float64)
     return excess[(far > STALL) & (excess > STALL_EXCESS)]
 
 
 def learnt(known: Known, step_ms: Steps, start: int) -> Known:
-    """What is known once a trial has ended whose window begins at this step."""
+    """Return what is known once a trial has ended whose window begins at this step."""
     trace = checked(step_ms)
     window, far = trace[start:], deviations(trace)[start:]
     if len(window) < SHORTEST:
@@ -311,7 +314,7 @@ def half_width(window: Trace, effective: float) -> float:
 
 
 def correlation_time(values: Trace) -> float:
-    """Steps that say as much about the mean as one independent step: (1 + phi) / (1 - phi) for an AR(1).
+    """Return how many steps say as much about the mean as one independent step: (1 + phi) / (1 - phi) for an AR(1).
 
     Chance makes phi scatter around 0 in white noise: what lies within half a standard error is taken as it is, what
     lies beyond is moved up by up to a whole one. Below -0.1 it is not believed.
@@ -330,7 +333,8 @@ def correlation_time(values: Trace) -> float:
 
 
 def _longer_correlation_time(covariances: list[float], n: int) -> float:
-    """The same from the autoregression that Schwarz's criterion prefers (Levinson and Durbin); 0 if it is an AR(1)."""
+    """Return the same from the autoregression that Schwarz's criterion prefers (Levinson and Durbin); 0 if it is an
+    AR(1)."""
     coefficients: list[float] = []
     variance = covariances[0]
     best, time = math.inf, 0.0
@@ -349,7 +353,7 @@ def _longer_correlation_time(covariances: list[float], n: int) -> float:
 
 
 def calmed(trace: Trace) -> Trace:
-    """The trace in robust deviations, clipped: a stall weighs as much as a slow step."""
+    """Return the trace in robust deviations, clipped: a stall weighs as much as a slow step."""
     return clipped(deviations(trace))
 
 
@@ -358,7 +362,7 @@ def clipped(far: Trace) -> Trace:
 
 
 def deviations(trace: Trace) -> Trace:
-    """The trace in robust deviations from its second half's median."""
+    """Return the trace in robust deviations from its second half's median."""
     tail = trace[len(trace) // 2 :]
     median = np.median(tail)
     scale = 1.4826 * np.median(np.abs(tail - median)) or tail.std() or 1e-12 * median
@@ -367,7 +371,8 @@ def deviations(trace: Trace) -> Trace:
 
 
 def warmup_end(calm: Trace) -> int:
-    """The first step after the slower start; 0 if there is none. A start that a line fits about as well is a drift."""
+    """Return the first step after the slower start; 0 if there is none. A start that a line fits about as well is a
+    drift."""
     n = len(calm)
     needed = CHANGE * math.sqrt(correlation_time(calm[n // 2 :]))
     start = 0
@@ -393,7 +398,7 @@ def unsteadiness(calm: Trace) -> WhyNot:
 
 
 def _slope(calm: Trace) -> float:
-    """Of the line that fits best, in standard errors; infinite where it fits exactly."""
+    """Return the slope of the line that fits best, in standard errors; infinite where it fits exactly."""
     n = len(calm)
     centred = np.arange(n) - (n - 1) / 2
     moment = float(centred @ centred)

@@ -38,7 +38,7 @@ def samples(lines: Iterable[str | bytes]) -> Iterator[Sample]:
 
 
 def within(path: Path, start_at: float, end_at: float) -> list[Sample]:
-    """The samples of a window and, where there are, the last before and the first after it.
+    """Return the samples of a window and, where there are, the last before and the first after it.
 
     Finds its place by bisection: a file of days costs as little as one of minutes.
     """
@@ -141,7 +141,7 @@ class PartInWindow(NamedTuple):
 def summary(
     source: Path | Sequence[Sample], start_at: float, end_at: float, gpus: Collection[str] | None = None
 ) -> dict[str, float]:
-    """What a node did between two times of the wall clock; nothing where nothing was sampled.
+    """Return what a node did between two times of the wall clock; nothing where nothing was sampled.
 
     A figure that can't be told is left out. Totals are of the whole window, what wasn't seen of it (the sampler
     began late, the last sample is to come) taken as what was; `sampled_s` says how much was seen. `gpus` names
@@ -153,7 +153,7 @@ def summary(
 
 
 def combine(nodes: Sequence[Mapping[str, float]], machines: Sequence[str] = ()) -> dict[str, float]:
-    """The figures of a trial from those of its nodes. A sum needs a part of each node; means and maxima don't.
+    """Return the figures of a trial from those of its nodes. A sum needs a part of each node; means and maxima don't.
 
     `machines` names that of each node, where it is known. Several of Ray's nodes on one machine read the same
     processors, memory, disks and networks: these count once. GPUs are told by the one node that has them.
@@ -221,9 +221,9 @@ def _figures_of(
         "sampled_s": sum(stretch.seconds for stretch in stretches),
     }
     for name, figure in figures.items():
-        seen = _seen(stretches, figure.quantity, counts_up=figure.over_time in ("rate", "total"))
+        seen = _by_part(stretches, figure.quantity, counts_up=figure.over_time in ("rate", "total"))
         if name == "gpu_energy_j":  # older GPUs have no meter: what they drew, over the time
-            seen = {**_seen(stretches, "gpu_power_w", counts_up=False), **seen}
+            seen = {**_by_part(stretches, "gpu_power_w", counts_up=False), **seen}
         if gpus is not None and name.startswith("gpu_"):
             seen = {part: seen[part] for part in gpus} if seen.keys() >= set(gpus) else {}
         if seen and all(it.seconds >= LEAST_SEEN * window_s for it in seen.values()):
@@ -245,8 +245,9 @@ def _stretches(known: Sequence[Sample], start_at: float, end_at: float) -> list[
     return found
 
 
-def _seen(stretches: Sequence[Stretch], quantity: str, counts_up: bool) -> dict[str, PartInWindow]:
-    """By part. A counter that has fallen began anew in between, and that stretch tells nothing of it."""
+def _by_part(stretches: Sequence[Stretch], quantity: str, counts_up: bool) -> dict[str, PartInWindow]:
+    """Return what was seen, by part. A counter that has fallen began anew in between, and that stretch tells nothing of
+    it."""
     seen: dict[str, PartInWindow] = {}
     for stretch in stretches:
         before, after = (sample.values.get(quantity, {}) for sample in (stretch.before, stretch.after))

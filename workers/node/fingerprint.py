@@ -5,14 +5,15 @@ equal nodes have equal facts. What can't be read is left out. Imports no TensorF
 
 The project's part of the software is the content of the package `workers`, which is all of it that runs on a node:
 whoever edits it there has another fingerprint, whatever git says or if there is none, and whoever edits anything else
-has the same. The process that forks a node's ranks takes it of what it has loaded, see `workers.launch.preload`.
+has the same. The process that forks a node's ranks takes it of what it has loaded, see `workers.launch.preload`. The
+packages that a rank computes with are known by their content too, see `installed`: one that was built anew, with a
+patch or other flags, has the version that it had.
 """
 
 from __future__ import annotations
 
 import glob
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import mmap
@@ -25,14 +26,27 @@ from pathlib import Path
 from typing import Any
 
 from workers.contract import environment, quota, redact
-from workers.node import readings
-from workers.node.readings import text
+from workers.contract.files import text
+from workers.contract.messages import Framework
+from workers.contract.packages import version_of
+from workers.node import installed, readings
 
 PROJECT = "ray-sweeps"
 PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parent
-PACKAGES = ("tensorflow", "keras", "horovod", "ray", "mlflow", "numpy")
-NVIDIA_PACKAGES = ("nvidia-cuda-runtime-cu12", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-nccl-cu12")
+OF_CUDA = ("nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cudnn", "nvidia-nccl")
+NVIDIA_PACKAGES: dict[Framework, tuple[str, ...]] = {
+    "tensorflow": tuple(f"{name}-cu12" for name in OF_CUDA),
+    "torch": (*(f"{name}-cu{major}" for name in OF_CUDA for major in (12, 13)), *(OF_CUDA[:2])),
+}
+PACKAGES: dict[Framework, tuple[str, ...]] = {
+    "tensorflow": ("tensorflow", "keras", "horovod", "ray", "mlflow", "numpy"),
+    "torch": ("torch", "triton", "ray", "mlflow", "numpy"),
+}
+COMPUTING: dict[Framework, tuple[str, ...]] = {  # known by their content too
+    "tensorflow": ("tensorflow", "keras", "horovod", "numpy", *NVIDIA_PACKAGES["tensorflow"]),
+    "torch": ("torch", "triton", "numpy", *NVIDIA_PACKAGES["torch"]),
+}
 NCCL_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda/lib64")
 # Classes that Horovod's library has if, and only if, it was built with what they need. Their names stand near its
 # beginning, before its code.
@@ -69,8 +83,8 @@ def digest(facts: Mapping[str, Any]) -> str:
 
 
 def hardware(proc: str = "/proc", sys: str = "/sys", affinity: Collection[int] | None = None) -> dict[str, Any]:
-    """The node, as far as a container lets it be used. Devices come without their names, which may change places from
-    boot to boot, and sorted."""
+    """Return the node, as far as a container lets it be used. Devices come without their names, which may change places
+    from boot to boot, and sorted."""
     library, _ = readings.nvml()
     processors = cpu(text(f"{proc}/cpuinfo"))
     return _without_blanks(
@@ -93,7 +107,7 @@ def hardware(proc: str = "/proc", sys: str = "/sys", affinity: Collection[int] |
 
 
 def cpu(cpuinfo: str) -> dict[str, Any]:
-    """Of /proc/cpuinfo. `cores` are physical, `threads` what the system schedules on."""
+    """Return what /proc/cpuinfo tells. `cores` are physical, `threads` what the system schedules on."""
     processors = [
         {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in block.splitlines())}
         for block in cpuinfo.split("\n\n")
@@ -111,7 +125,7 @@ def cpu(cpuinfo: str) -> dict[str, Any]:
 
 
 def _caches(sys: str) -> dict[str, str]:
-    """Of the first core, by level and kind."""
+    """Return the caches of the first core, by level and kind."""
     caches = {}
     for path in sorted(glob.glob(f"{sys}/devices/system/cpu/cpu0/cache/index*")):
         kind = {"Data": "d", "Instruction": "i"}.get(text(f"{path}/type"), "")
@@ -120,7 +134,7 @@ def _caches(sys: str) -> dict[str, str]:
 
 
 def _memory_gib(meminfo: str) -> int:
-    """In whole GiB: the kernel keeps some MiB for itself, now more, now less."""
+    """Return the memory in whole GiB: the kernel keeps some MiB for itself, now more, now less."""
     total = re.match(r"MemTotal:\s+(\d+) kB", meminfo)
     return round(int(total[1]) / 2**20) if total else 0
 
@@ -149,14 +163,18 @@ def _disk(path: str) -> dict[str, Any]:
 
 
 def _gpus(library: Any) -> list[dict[str, Any]]:
-    """The link is the widest that card and slot allow: what is in force falls when a GPU rests."""
+    """Return the link is the widest that card and slot allow, and power and clocks are the limits that were set: what
+    is in force falls when a GPU rests."""
     return [
         _without_blanks(
             {
-                "name": _asked(library, "nvmlDeviceGetName", gpu),
+                "name": _ask(library, "nvmlDeviceGetName", gpu),
                 "memory_gib": _gpu_gib(library, gpu),
-                "pcie_generation": _asked(library, "nvmlDeviceGetMaxPcieLinkGeneration", gpu),
-                "pcie_width": _asked(library, "nvmlDeviceGetMaxPcieLinkWidth", gpu),
+                "pcie_generation": _ask(library, "nvmlDeviceGetMaxPcieLinkGeneration", gpu),
+                "pcie_width": _ask(library, "nvmlDeviceGetMaxPcieLinkWidth", gpu),
+                "power_limit_w": _gpu_limit_w(library, gpu),
+                "clock_mhz": _ask(library, "nvmlDeviceGetApplicationsClock", gpu, library.NVML_CLOCK_GRAPHICS),
+                "memory_clock_mhz": _ask(library, "nvmlDeviceGetApplicationsClock", gpu, library.NVML_CLOCK_MEM),
             }
         )
         for gpu in _handles(library)
@@ -164,56 +182,79 @@ def _gpus(library: Any) -> list[dict[str, Any]]:
 
 
 def _gpu_gib(library: Any, gpu: Any) -> int | None:
-    memory = _asked(library, "nvmlDeviceGetMemoryInfo", gpu)
+    memory = _ask(library, "nvmlDeviceGetMemoryInfo", gpu)
     return round(memory.total / 2**30) if memory else None
 
 
+def _gpu_limit_w(library: Any, gpu: Any) -> int | None:
+    """As `nvidia-smi -pl` has set it."""
+    limit_mw = _ask(library, "nvmlDeviceGetPowerManagementLimit", gpu)
+    return round(limit_mw / 1000) if limit_mw else None
+
+
 def _nvlinks(library: Any) -> list[str]:
-    """The pairs of GPUs that reach each other over NVLink, directly or over switches."""
+    """Return the pairs of GPUs that reach each other over NVLink, directly or over switches."""
     gpus = _handles(library)
     over_nvlink = library.NVML_P2P_CAPS_INDEX_NVLINK
     return [
         f"{one}-{other}"
         for one in range(len(gpus))
         for other in range(one + 1, len(gpus))
-        if _asked(library, "nvmlDeviceGetP2PStatus", gpus[one], gpus[other], over_nvlink) == library.NVML_P2P_STATUS_OK
+        if _ask(library, "nvmlDeviceGetP2PStatus", gpus[one], gpus[other], over_nvlink) == library.NVML_P2P_STATUS_OK
     ]
 
 
 def _handles(library: Any) -> list[Any]:
-    handles = [_asked(library, "nvmlDeviceGetHandleByIndex", index) for index in range(library.nvmlDeviceGetCount())]
+    handles = [_ask(library, "nvmlDeviceGetHandleByIndex", index) for index in range(library.nvmlDeviceGetCount())]
     return [handle for handle in handles if handle is not None]
 
 
-def _asked(library: Any, question: str, *about: Any) -> Any:
+def _ask(library: Any, question: str, *about: Any) -> Any:
     try:
         return getattr(library, question)(*about)
     except library.NVMLError:
         return None
 
 
-def software(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Versions, how they were built, the content of what runs on a node, and the variables that bear on a trial."""
+def software(environ: Mapping[str, str] = os.environ, framework: Framework = "tensorflow") -> dict[str, Any]:
+    """Versions, how they were built, the content of what ranks of a framework run on a node, and the variables that
+    bear on a trial."""
+    is_tensorflow = framework == "tensorflow"
     return _without_blanks(
         {
             "python": platform.python_version(),
-            "packages": {name: _version(name) for name in (*PACKAGES, *NVIDIA_PACKAGES)},
-            "tensorflow_build": _tensorflow_build(),
-            "horovod_build": _horovod_build(),
-            "nccl": _nccl(),
+            "packages": {name: version_of(name) for name in (*PACKAGES[framework], *NVIDIA_PACKAGES[framework])},
+            **package_contents(framework),
+            "tensorflow_build": _tensorflow_build() if is_tensorflow else {},
+            "horovod_build": _horovod_build() if is_tensorflow else {},
+            **_nccl(),
             "code": code(contents()),
             "environment": in_force(environ),
         }
     )
 
 
+def told(software: Mapping[str, Any], env_from: Collection[str]) -> dict[str, Any]:
+    """Return these facts as they may be recorded, with their digest: without the values of variables that a sweep takes
+    from its nodes. The digest knows these: a node is what it is, whoever names its variables, and is another when one
+    is set anew."""
+    variables = software.get("environment", {})
+    hidden = {name: redact.HIDDEN for name in variables if name in env_from}
+    return _without_blanks({"digest": digest(software), **software, "environment": {**variables, **hidden}})
+
+
+def package_contents(framework: Framework = "tensorflow") -> dict[str, Any]:
+    """Return the fact that says what lies in the packages that a rank computes with."""
+    return _without_blanks({"package_contents": installed.contents(COMPUTING[framework])})
+
+
 def contents(package: Path = PACKAGE) -> dict[str, bytes]:
-    """A package's sources by path, as they lie there now."""
+    """Return a package's sources by path, as they lie there now."""
     return {path.relative_to(package).as_posix(): path.read_bytes() for path in sorted(package.rglob("*.py"))}
 
 
 def code(sources: Mapping[str, bytes]) -> str:
-    """A digest of sources by path."""
+    """Return a digest of sources by path."""
     content = hashlib.sha256()
     for path, source in sources.items():
         content.update(f"{path} {len(source)}\n".encode() + source)
@@ -221,12 +262,13 @@ def code(sources: Mapping[str, bytes]) -> str:
 
 
 def project() -> dict[str, Any]:
-    """The project's version and commit: for people. They say too much and too little to be part of a fingerprint."""
-    return _without_blanks({"version": _version(PROJECT), **commit(ROOT)})
+    """Return the project's version and commit: for people. They say too much and too little to be part of a
+    fingerprint."""
+    return _without_blanks({"version": version_of(PROJECT), **commit(ROOT)})
 
 
 def in_force(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that Horovod, NCCL, TensorFlow and XLA read, but for those that tell a rank its seat."""
+    """Return the variables that Horovod, NCCL, TensorFlow and XLA read, but for those that tell a rank its seat."""
     return {
         name: redact.shown(name, value)
         for name, value in sorted(environ.items())
@@ -237,7 +279,7 @@ def in_force(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def commit(checkout: Path) -> dict[str, Any]:
-    """Of git, asked once. An installed copy has no checkout, even where a folder above it is one."""
+    """Return what git tells, asked once. An installed copy has no checkout, even where a folder above it is one."""
     unknown = {"commit": "unknown"}
     if not (checkout / ".git").exists():
         return unknown
@@ -251,21 +293,14 @@ def commit(checkout: Path) -> dict[str, Any]:
     return {"commit": found[1], "is_dirty": bool(changes)} if found else unknown
 
 
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 def _folder(package: str) -> Path | None:
-    """Where a package lies, without importing it."""
+    """Return where a package lies, without importing it."""
     spec = importlib.util.find_spec(package)
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
 def _tensorflow_build() -> dict[str, str]:
-    """What TensorFlow was built against. The module that says so is read, not run."""
+    """Return what TensorFlow was built against. The module that says so is read, not run."""
     folder = _folder("tensorflow")
     source = text(f"{folder}/python/platform/build_info.py") if folder else ""
     found = re.findall(r"'(cuda|cudnn)_version', '([\d.]+)'", source)
@@ -282,14 +317,15 @@ def _horovod_build() -> dict[str, bool]:
     return built if any(built.values()) else {}  # it talks by one of them, or its names can't be read
 
 
-def _nccl() -> str:
-    """The version of the system's library, which its file's name tells. A wheel's is among the packages."""
+def _nccl() -> dict[str, str]:
+    """Of the system's library: the version, which its file's name tells, and the content. A wheel's is among the
+    packages."""
     folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *NCCL_FOLDERS]
     for folder in folders:
-        name = os.path.basename(os.path.realpath(f"{folder}/libnccl.so.2"))
-        if found := re.fullmatch(r"libnccl\.so\.(\d+\.\d+\.\d+)", name):
-            return found[1]
-    return ""
+        file = os.path.realpath(f"{folder}/libnccl.so.2")
+        if found := re.fullmatch(r"libnccl\.so\.(\d+\.\d+\.\d+)", os.path.basename(file)):
+            return {"nccl": found[1], "nccl_content": installed.digest_of(file)[:16]}
+    return {}
 
 
 def _sorted(facts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -297,6 +333,6 @@ def _sorted(facts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _without_blanks(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what couldn't be read. What is false stays."""
+    """Leave out what couldn't be read. What is false stays."""
     kept = {name: _without_blanks(value) if isinstance(value, dict) else value for name, value in facts.items()}
     return {name: value for name, value in kept.items() if value is False or value}

@@ -43,7 +43,8 @@ class PinDecision(NamedTuple):
 
 
 def decode_threads(wanted: DecodeThreads, physical_cores: int, local_size: int) -> int:
-    """Of a node: as many for each of its ranks, so more than were asked for where that does not come out even.
+    """Return the decode threads of a node: as many for each of its ranks, so more than were asked for where that does
+    not come out even. `auto` leaves four cores to each rank.
 
     `auto` leaves four cores to each rank.
     """
@@ -52,7 +53,7 @@ def decode_threads(wanted: DecodeThreads, physical_cores: int, local_size: int) 
 
 
 def near_gpu(number: str) -> set[int]:
-    """The cores on the NUMA node of a GPU; empty where that can't be known."""
+    """Return the cores on the NUMA node of a GPU; empty where that can't be known."""
     try:
         import pynvml
     except ImportError:
@@ -73,8 +74,8 @@ def of_rank(
     near: Callable[[str], Collection[int]] = near_gpu,
     quota: float = math.inf,
 ) -> PinDecision:
-    """A rank's pins on a node that the trial has to itself. It has `decode` threads of its own, or none. `quota` is the
-    container's, in logical cores."""
+    """Return a rank's pins on a node that the trial has to itself. It has `decode` threads of its own, or none. `quota`
+    is the container's, in logical cores."""
     if config.isolation == "shared":
         return PinDecision(None, "isolation is shared: other trials run on the node")
     if seat.shares_machine:
@@ -92,7 +93,7 @@ def of_rank(
 
 
 def assigned(cores: Sequence[Core], near: Sequence[Collection[int]], compute: int, decode: int) -> list[Pins] | str:
-    """The pins of all ranks of a node, each of which needs so many physical cores; or why there are none.
+    """Return the pins of all ranks of a node, each of which needs so many physical cores; or why there are none.
 
     `near` holds the logical cores near to each rank's GPU, none where that makes no difference. These sets are equal,
     apart, or one within the other, as nodes and sockets are. Ranks near to the same cores share them equally. What is
@@ -167,7 +168,7 @@ def keep(threads: Collection[int], cpus: Collection[int]) -> None:
 
 
 def affinity(threads: Collection[int]) -> frozenset[int]:
-    """The logical cores that the kernel lets any of these threads run on; none where none of them lives."""
+    """Return the logical cores that the kernel lets any of these threads run on; none where none of them lives."""
     found: set[int] = set()
     for thread in threads:
         with contextlib.suppress(ProcessLookupError):

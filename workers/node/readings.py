@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from workers.contract.files import text
+
 CHUNK = 1 << 16
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SECTOR = 512  # bytes, in /proc/diskstats whatever the disk's own
@@ -34,8 +36,8 @@ class Missing(NamedTuple):
     why: str
 
 
-def found(proc: str = "/proc", sys: str = "/sys") -> tuple[list[ReadingSource], list[Missing]]:
-    """What this node can tell, and what it can't. Those that may take milliseconds come last."""
+def sources(proc: str = "/proc", sys: str = "/sys") -> tuple[list[ReadingSource], list[Missing]]:
+    """Return what this node can tell, and what it can't. Those that may take milliseconds come last."""
     things = [*_of_the_system(proc, sys), *_of_infiniband(sys), *_of_energy(sys), *_of_gpus()]
     return [it for it in things if isinstance(it, ReadingSource)], [it for it in things if isinstance(it, Missing)]
 
@@ -73,7 +75,8 @@ def _opened(name: str, paths: list[str], parse: Callable[..., Values]) -> Readin
 
 
 def processor_seconds(stat: str) -> Values:
-    """Of /proc/stat. Waiting for a disk isn't busy; what a hypervisor gave to others is told for all together."""
+    """Return the figures of /proc/stat. Waiting for a disk isn't busy; what a hypervisor gave to others is told for all
+    together."""
     busy: dict[str, float] = {}
     stolen = 0
     for line in stat.partition("\nintr")[0].splitlines():
@@ -89,7 +92,7 @@ def processor_seconds(stat: str) -> Values:
 
 
 def memory_bytes(meminfo: str) -> Values:
-    """Of /proc/meminfo. What programs share counts as used, not as cached."""
+    """Return the figures of /proc/meminfo. What programs share counts as used, not as cached."""
     kib = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in meminfo.splitlines())}
     available = kib["MemAvailable"]
     cached = kib["Cached"] + kib["Buffers"] - kib["Shmem"]
@@ -101,7 +104,7 @@ def memory_bytes(meminfo: str) -> Values:
 
 
 def disk_bytes(diskstats: str, disks: set[str]) -> Values:
-    """Of /proc/diskstats. Partitions, and what lies on other disks, would count twice."""
+    """Return the figures of /proc/diskstats. Partitions, and what lies on other disks, would count twice."""
     read: dict[str, float] = {}
     written: dict[str, float] = {}
     for line in diskstats.splitlines():
@@ -113,13 +116,14 @@ def disk_bytes(diskstats: str, disks: set[str]) -> Values:
 
 
 def whole_disks(sys: str) -> set[str]:
-    """Those with a device behind them: no loop, no RAID, no mapped ones, no single path of several to one disk."""
+    """Return the disks with a device behind them: no loop, no RAID, no mapped ones, no single path of several to one
+    disk."""
     named = {path.split("/")[-2] for path in glob.glob(f"{sys}/block/*/device")}
     return {name for name in named if text(f"{sys}/block/{name}/hidden") != "1"}
 
 
 def network_bytes(dev: str, interfaces: set[str]) -> Values:
-    """Of /proc/net/dev. Without a real interface (in a container) all but the loopback count."""
+    """Return the figures of /proc/net/dev. Without a real interface (in a container) all but the loopback count."""
     received, sent = {}, {}
     for line in dev.splitlines()[2:]:
         name, _, counts = line.partition(":")
@@ -135,7 +139,7 @@ def network_bytes(dev: str, interfaces: set[str]) -> Values:
 
 
 def real_interfaces(sys: str) -> set[str]:
-    """Those with a device behind them: a bridge or a bond counts what its members count."""
+    """Return the interfaces with a device behind them: a bridge or a bond counts what its members count."""
     return {path.split("/")[-2] for path in glob.glob(f"{sys}/class/net/*/device")}
 
 
@@ -148,12 +152,12 @@ def _of_infiniband(sys: str) -> Iterator[ReadingSource | Missing]:
 
 
 def port_bytes(sent: str, received: str, name: str) -> Values:
-    """A port counts words of four bytes."""
+    """Return the bytes of a port, which counts words of four."""
     return {"ib_send_bytes": {name: int(sent) * 4}, "ib_receive_bytes": {name: int(received) * 4}}
 
 
 def _of_energy(sys: str) -> Iterator[ReadingSource | Missing]:
-    """Of processor packages; what lies within a package (cores, DRAM) is left out."""
+    """Yield the energy of processor packages; what lies within a package (cores, DRAM) is left out."""
     zones = sorted(glob.glob(f"{sys}/class/powercap/intel-rapl:*"))
     packages = [zone for zone in zones if text(f"{zone}/name").startswith("package")]
     if not packages:
@@ -209,12 +213,12 @@ def _of_gpus() -> Iterator[ReadingSource | Missing]:
             yield Missing(f"GPU {index}", str(error))
     for name, gpu in gpus.items():
         for quantity, ask in _questions(library).items():
-            yield ReadingSource(f"{quantity} of GPU {name}", partial(_asked, library, quantity, ask, name, gpu))
+            yield ReadingSource(f"{quantity} of GPU {name}", partial(_ask, library, quantity, ask, name, gpu))
     if gpus:
         yield ReadingSource("PCIe of GPUs", InTurn(library, gpus).read)
 
 
-def _asked(library: Any, quantity: str, ask: Callable[[Any], float], name: str, gpu: Any) -> Values:
+def _ask(library: Any, quantity: str, ask: Callable[[Any], float], name: str, gpu: Any) -> Values:
     try:
         return {quantity: {name: ask(gpu)}}
     except library.NVMLError as error:
@@ -222,7 +226,7 @@ def _asked(library: Any, quantity: str, ask: Callable[[Any], float], name: str, 
 
 
 def _questions(library: Any) -> dict[str, Callable[[Any], float]]:
-    """What is asked of each GPU; the links' bytes are those of its data."""
+    """Return what is asked of each GPU; the links' bytes are those of its data."""
     return {
         "gpu_percent": lambda gpu: library.nvmlDeviceGetUtilizationRates(gpu).gpu,
         "gpu_memory_bytes": lambda gpu: library.nvmlDeviceGetMemoryInfo(gpu).used,
@@ -256,14 +260,5 @@ class InTurn:
         ways = (self._library.NVML_PCIE_UTIL_TX_BYTES, self._library.NVML_PCIE_UTIL_RX_BYTES)
         for quantity, way in zip(self._last, ways, strict=True):
             ask = partial(self._library.nvmlDeviceGetPcieThroughput, counter=way)
-            self._last[quantity] |= _asked(self._library, quantity, ask, name, gpu)[quantity]
+            self._last[quantity] |= _ask(self._library, quantity, ask, name, gpu)[quantity]
         return self._last
-
-
-def text(path: str) -> str:
-    """A small file's text without the white space around it; nothing where it can't be read."""
-    try:
-        with open(path, errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -26,7 +26,7 @@ from workers.node import readings
 def sample(path: str, every_s: float) -> None:
     """Append samples until standard input closes."""
     out = _opened(path)
-    sources, missing = readings.found()
+    sources, missing = readings.sources()
     due = time.monotonic()
     while True:
         now = time.monotonic()
@@ -43,7 +43,7 @@ def sample(path: str, every_s: float) -> None:
 
 
 def take(sources: list[readings.ReadingSource]) -> tuple[readings.Values, list[readings.Missing]]:
-    """What the sources say now. Those that can't be read are taken off the list."""
+    """Return what the sources say now. Those that can't be read are taken off the list."""
     values: readings.Values = {}
     gone = []
     for source in tuple(sources):
@@ -57,7 +57,7 @@ def take(sources: list[readings.ReadingSource]) -> tuple[readings.Values, list[r
 
 
 def _opened(path: str) -> int:
-    """The file to append to; a line that an earlier sampler left unfinished is ended."""
+    """Return the file to append to; a line that an earlier sampler left unfinished is ended."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     out = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     size = os.fstat(out).st_size

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from workers.contract.files import text
+
 Version = tuple[int, ...]  # empty: not known
 HOME = "/usr/local/cuda"
 BUILT_WITH = "horovod-cuda"  # a file in the environment, by set-up: the toolkit's version
@@ -90,28 +92,25 @@ def shown_driver(version: Version) -> str:
 
 def driver_here(path: str = "/sys/module/nvidia/version") -> Version:
     """Return the version of the driver that is loaded; empty without one."""
-    try:
-        return parsed(Path(path).read_text())
-    except OSError:
-        return ()
+    return parsed(text(path))
 
 
 def toolkit_here(home: str = "", built_with: Path = Path(sys.prefix) / BUILT_WITH) -> Version:
     """Return the toolkit's version in a folder; without one that with which Horovod was built, else the system's."""
     if not home and built_with.is_file():
         return parsed(built_with.read_text())
-    said = _said([f"{home or os.environ.get('CUDA_HOME', HOME)}/bin/nvcc", "--version"])
+    said = _output([f"{home or os.environ.get('CUDA_HOME', HOME)}/bin/nvcc", "--version"])
     return parsed(said.partition("release")[2])
 
 
 def gpus_here() -> list[tuple[str, Version]]:
     """Return the GPUs that NVIDIA's own tool lists, with their compute capabilities."""
-    said = _said(["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"])
+    said = _output(["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"])
     rows = (line.rpartition(",") for line in said.splitlines())
     return [(name.strip(), parsed(capability)) for name, _, capability in rows if name]
 
 
-def _said(command: Sequence[str]) -> str:
+def _output(command: Sequence[str]) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
     except (OSError, subprocess.SubprocessError):

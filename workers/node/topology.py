@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
 
+from workers.contract.files import text
+
 SYSTEM = Path("/sys/devices/system")
 
 
@@ -26,28 +28,20 @@ class Topology:
 
 
 def here(system: Path = SYSTEM, usable: Collection[int] | None = None) -> Topology:
-    """The physical cores that this process may run on, node by node."""
+    """Return the physical cores that this process may run on, node by node."""
     cpus = sorted(os.sched_getaffinity(0) if usable is None else usable)
     node_of = {
         cpu: int(folder.name.removeprefix("node"))
         for folder in (system / "node").glob("node[0-9]*")
-        for cpu in parsed(_said(folder / "cpulist"))
+        for cpu in parsed(text(folder / "cpulist"))
     }
-    siblings = {cpu: parsed(_said(system / f"cpu/cpu{cpu}/topology/thread_siblings_list")) for cpu in cpus}
+    siblings = {cpu: parsed(text(system / f"cpu/cpu{cpu}/topology/thread_siblings_list")) for cpu in cpus}
     has_siblings = all(cpu in own for cpu, own in siblings.items())
     threads: dict[int, list[int]] = defaultdict(list)  # by the first of a core's logical cores
     for cpu in cpus:
         threads[min(siblings[cpu]) if has_siblings else cpu].append(cpu)
     cores = sorted(Core(node_of.get(own[0], 0), tuple(own)) for own in threads.values())
     return Topology(tuple(cores), has_siblings)
-
-
-def _said(file: Path) -> str:
-    """Nothing where the system has no such file."""
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
 
 
 def parsed(text: str) -> set[int]:

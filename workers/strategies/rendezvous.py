@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import http
+import http.client
 import http.server
 import secrets
 import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -26,11 +29,13 @@ from workers.contract.ranks import Seat
 WORD_BYTES = 32
 SILENCE_S = 3.0  # of who asks, at most
 LARGEST_VALUE = 1 << 24  # bytes
+ASK_EVERY_S = 0.02
+ASKING = 32  # ranks may ask so often; of more, each asks the less often
 JOINED = "joined"  # the scope in which ranks say that they have
 
 
 class Rendezvous:
-    """Where one gang meets, on a free port, until all of it has or it is closed."""
+    """The place where one gang meets, on a free port, until all of it has or it is closed."""
 
     def __init__(self, seats: Sequence[Seat], address: str) -> None:
         word = secrets.token_urlsafe(WORD_BYTES)
@@ -53,11 +58,44 @@ def place(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def word(address: str) -> str:
+    """Return the trial's word of a rendezvous's address."""
+    return address.partition("/")[2]
+
+
+def tell(address: str, path: str, value: bytes) -> None:
+    """Leave a value where every rank of the gang can ask for it."""
+    status, _ = _request(address, "PUT", path, value)
+    if status != http.HTTPStatus.OK:
+        raise ConnectionError(f"the rendezvous took no value: {status}")
+
+
+def value_at(address: str, path: str) -> bytes:
+    """Return what a rank has left there; nothing before it has."""
+    status, value = _request(address, "GET", path)
+    return value if status == http.HTTPStatus.OK else b""
+
+
+def awaited(seat: Seat, path: str) -> bytes:
+    """Return what a rank leaves there, once it has."""
+    while not (value := value_at(seat.rendezvous, path)):
+        time.sleep(ASK_EVERY_S * max(1, seat.size / ASKING))
+    return value
+
+
+def _request(address: str, method: str, path: str, value: bytes | None = None) -> tuple[int, bytes]:
+    host, port = place(address)
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=SILENCE_S)) as line:
+        line.request(method, f"/{_in_path(word(address), port)}/{path}", value)
+        answer = line.getresponse()
+        return answer.status, answer.read()
+
+
 def leave(address: str, rank: int) -> None:
     """Tell a rendezvous that this rank needs it no more. It waits for no answer: other ranks wait for this one."""
-    word = _in_path(address.partition("/")[2], place(address)[1])
+    said = _in_path(word(address), place(address)[1])
     with contextlib.suppress(OSError), socket.create_connection(place(address), timeout=SILENCE_S) as line:
-        line.sendall(f"PUT /{word}/{JOINED}/{rank} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
+        line.sendall(f"PUT /{said}/{JOINED}/{rank} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
 
 
 def _in_path(word: str, port: int) -> str:
@@ -67,11 +105,12 @@ def _in_path(word: str, port: int) -> str:
 
 class _Store(socketserver.ThreadingTCPServer):
     daemon_threads = True
-    request_queue_size = 128  # a gang asks all at once
+    request_queue_size = 128  # at least: a gang asks all at once
 
     def __init__(
         self, address: str, word: str, welcome: Collection[str], size: int, on_joined: Callable[[], None]
     ) -> None:
+        self.request_queue_size = max(self.request_queue_size, size)
         super().__init__((address, 0), _Request)
         self.port = int(self.server_address[1])
         self.word = _in_path(word, self.port).encode()
@@ -132,7 +171,7 @@ class _Request(http.server.BaseHTTPRequestHandler):
         self._answer(200)
 
     def do_DELETE(self) -> None:
-        """A rank has met those of a scope. All that is here goes with the gang."""
+        """Answer a rank that has met those of a scope. All that is here goes with the gang."""
         self._answer(200)
 
     def _answer(self, status: int, value: bytes = b"") -> None:

@@ -1,11 +1,13 @@
 """What a sweep found, in words: the one source of what the console, the report and MLflow say of it. Pure.
 
 best        the answer: the cell to train with, how sure that is, and the notes that belong to it
+axes        what the axes are worth: which explains most, and each number format over the first
 doubts      what must be known before the figures are used, from the trials
 outcomes    how trials ended, and what that means for the figures
 next_steps  what to do now
 
-Whoever shows findings shows their sentences as they are. Nobody else writes one.
+Whoever shows findings shows their sentences as they are. The console's front
+(`overview.front`) and the report's sections on cost, foresight and the simulated twin still write leads of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from sweeps.analysis.findings import best, doubts, outcomes
+from sweeps.analysis.findings import axes, best, doubts, outcomes
 from sweeps.analysis.findings.finding import Finding, Rule, Severity, Sureness
 
 if TYPE_CHECKING:
@@ -64,9 +66,9 @@ class Findings:
 
 
 def find(study: Study) -> Findings:
-    """What a sweep found."""
+    """Return what a sweep found."""
     top = best.find(study)
-    first = [*best.findings(study, top)] if top else [*outcomes.nothing_measured(study)]
+    first = [*best.findings(study, top), *axes.findings(study)] if top else [*outcomes.nothing_measured(study)]
     return Findings(
         (*first, *outcomes.cached(study), *outcomes.begun_anew(study), *outcomes.incomplete(study), *_doubts(study)),
         top,
@@ -80,7 +82,8 @@ def _doubts(study: Study) -> tuple[Finding, ...]:
     if study.is_convergence:
         found = doubts.of_convergence(study.trials, bool(target.top1 or target.top5))
     else:
-        found = doubts.of_throughput(study.trials, study.is_strong)
+        found = doubts.of_throughput(study.trials, study.is_strong, study.rate, study.rank)
     if study.facts.simulated:
         found = [dataclasses.replace(one, rule="simulated") if one.rule == "mixed sources" else one for one in found]
+        found += doubts.of_simulation(study.configs, study.facts.simulated)
     return (*found, *outcomes.doubts(study))

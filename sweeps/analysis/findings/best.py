@@ -16,7 +16,7 @@ from sweeps import analysis
 from sweeps.analysis import Pick
 from sweeps.analysis.best_cell import NOT_SHOWN
 from sweeps.analysis.findings.finding import Finding, Rule
-from sweeps.record import bottleneck
+from sweeps.record import bottleneck, rows
 from sweeps.text import tables
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sweeps.analysis.study import Study
 
-Figure = Literal["images_per_s", "gpu_hours_per_epoch", "hours_to_target", "epochs_to_target", "top1"]
+Figure = str  # a column: one of these, or the figure of a user's script that its search goes by
 VERBS: dict[Figure, str] = {
     "images_per_s": "trains fastest",
     "hours_to_target": "reaches the target soonest",
@@ -38,6 +38,7 @@ MOST_REPEATS = 30  # that are worth asking for
 FEWEST_REPEATS = 3
 ROUNDING = 12**-0.5  # standard deviation of what is lost when a figure is rounded to whole numbers
 CLEARLY_CHEAPER = 0.02
+MANIFOLD = 1000  # percent: a larger end of an interval says no more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Best:
 
     @property
     def is_shown(self) -> bool:
-        """Whether it is the best for sure, and by itself."""
+        """True where it is the best for sure, and by itself."""
         return self.pick.is_shown and not self.unlike
 
     @property
@@ -63,7 +64,7 @@ class Best:
 
     @property
     def measured_with(self) -> str:
-        """Of what there are several among the cells, where it should be one."""
+        """Those sides of which there are several among the cells, where it should be one."""
         return analysis.named(self.table, self.unlike)
 
     @property
@@ -91,16 +92,18 @@ class Best:
 
 
 def find(study: Study) -> Best | None:
-    """The sweep's best cell; None where nothing was measured."""
+    """Return the sweep's best cell; None where nothing was measured."""
     if study.measured.empty:
         return None
+    if goal := study.own_goal:
+        return by(study, goal) or by(study, "images_per_s")
     if not study.is_convergence:
         return by(study, "images_per_s")
     return by(study, "hours_to_target") or by(study, "top1") or by(study, "images_per_s")
 
 
 def by(study: Study, figure: Figure) -> Best | None:
-    """The best cell by a figure; what it took to get to the target counts where every repeat got there."""
+    """Return the best cell by a figure; what it took to get to the target counts where every repeat got there."""
     table = study.measured
     if figure in analysis.TO_TARGET:
         table = table[(table["reached"] == table["n"]) & ~table["cell"].isin(_short_of_an_end(study)["cell"])]
@@ -110,21 +113,30 @@ def by(study: Study, figure: Figure) -> Best | None:
     spread = ROUNDING * study.facts.spec.evaluate_every if figure == "epochs_to_target" else 0.0
     picked = analysis.pick(
         analysis.repeats(study.trials, table, figure),
-        is_ratio=figure != "top1",
-        is_more_better=figure in ("images_per_s", "top1"),
+        is_ratio=figure != "top1" and not _is_own(figure),
+        is_more_better=figure in ("images_per_s", "top1") or (figure == study.own_goal and not study.is_less_better),
         least_spread=spread,
     )
     return Best(figure, table, picked, tuple(analysis.unlike(table)))
 
 
+def _is_own(figure: Figure) -> bool:
+    return figure not in AHEAD and figure != "gpu_hours_per_epoch"
+
+
+def _name(figure: Figure) -> str:
+    """Return a figure of a script by the name that the script has for it."""
+    return figure.removeprefix(rows.REPORTED)
+
+
 def _short_of_an_end(study: Study) -> pd.DataFrame:
-    """The trials that failed, were lost, pruned or infeasible: they did not come to the target either."""
+    """Return the trials that failed, were lost, pruned or infeasible: they did not come to the target either."""
     trials = analysis.plain(study.trials)
     return trials[~trials["outcome"].isin(["completed", "cancelled"])]
 
 
 def findings(study: Study, best: Best) -> Iterator[Finding]:
-    """The answer, then its notes."""
+    """Yield the answer, then its notes."""
     yield _answer(study, best)
     if not best.is_alone:
         yield _apart(study, best)
@@ -146,37 +158,40 @@ def _answer(study: Study, best: Best) -> Finding:
     top, figure = best.top, best.figure
     named = _upper(study.described(top)) or "It"
     open_ = "leads cells that were not measured alike" if best.unlike else "leads, but not clearly"
-    verb = f"{VERBS[figure] if best.is_shown else open_}:"
+    best_word = f"has the best {_name(figure)}"
+    verb = f"{VERBS.get(figure, best_word) if best.is_shown else open_}:"
     if best.is_alone:
         is_one_of_several = len(study.measured) > 1 and figure == "hours_to_target"
-        verb = "alone reached the target with every repeat:" if is_one_of_several else ALONE[figure]
+        verb = "alone reached the target with every repeat:" if is_one_of_several else ALONE.get(figure, "comes to")
     return Finding(
         rule="best",
         severity="answer",
         sureness="shown" if best.is_shown else "estimated" if best.is_alone else "open",
-        says=f"{named} {verb} {_value(top, figure)}",
+        says=f"{named} {verb} {_value(study, top, figure)}",
         cells=(top["cell"],),
         evidence=_evidence(best),
     )
 
 
-def _value(top: Any, figure: Figure) -> str:
+def _value(study: Study, top: Any, figure: Figure) -> str:
     value, within = float(top[figure]), float(top[f"{figure}_ci"])
     if figure == "images_per_s":
-        return f"{tables.plus_minus(value, within)} images/s"
+        return f"{tables.plus_minus(value, within)} {study.rate}"
     if figure == "hours_to_target":
         return f"in {tables.duration(3600 * value, 3600 * within)}"
     if figure == "top1":
         return f"{tables.accuracy(value, within)} top-1"
+    if _is_own(figure):
+        return f"{_name(figure)} {tables.plus_minus(value, within)}"
     return f"{tables.plus_minus(value, within)} epochs"
 
 
 def _apart(study: Study, best: Best) -> Finding:
-    """Whether the best cell is told from the others: by how much it leads at least, or what is open."""
+    """Say whether the best cell is told from the others: by how much it leads at least, or what is open."""
     pick, figure = best.pick, best.figure
     cells: tuple[str, ...] = ()
     if best.is_shown:
-        says = f"It is at least {_lead(pick.low, figure)} {AHEAD[figure]} than any other cell."
+        says = f"It is at least {_lead(pick.low, figure)} {AHEAD.get(figure, 'better')} than any other cell."
     else:
         says = " ".join(_open(study, best))
         cells = (best.top["cell"], *best.rivals["cell"])
@@ -203,31 +218,41 @@ def _open(study: Study, best: Best) -> Iterator[str]:
         yield f"It can't be compared with **{alone}**, which have a single repeat."
     if len(rivals):
         nearest = _upper(study.described(rivals.iloc[0]))
-        who = f"**{nearest}**" if len(rivals) == 1 else f"**{len(rivals)} of the {others} other cells**"
+        is_each = len(rivals) == others > 1
+        several = f"**{'None' if is_each else len(rivals)} of the {others} other cells**"
+        who = f"**{nearest}**" if len(rivals) == 1 else several
         first = "" if len(rivals) == 1 else f", {study.described(rivals.iloc[0])} first"
         counts = sorted({int(best.top["n"]), *map(int, rivals["n"])})
         each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} repeats each"
         ends = f"{_percent(pick.low, best.figure)} to {_percent(pick.high, best.figure)}"
-        yield f"{who} can't be told from it at 95%{first}: {each}, and its lead is {ends}."
+        can = "can" if is_each else "can't"
+        yield f"{who} {can} be told from it at 95%{first}: {each}, and its lead is {ends}."
     if best.repeats:
         reason = "" if pick.singles else ", if its lead is what it seems"
         yield f"{'At least' if pick.singles else 'About'} {best.repeats} repeats would tell{reason}."
     elif len(rivals) and not best.unlike:
-        yield "They are too near to each other for repeats to tell."
+        yield f"Even {MOST_REPEATS} repeats would not tell: they are too near to each other, or scatter too much."
 
 
 def _lead(low: float, figure: Figure) -> str:
-    """A lead that is above zero, with digits enough to stay there."""
+    """Return a lead that is above zero, with digits enough to stay there."""
+    if _is_own(figure):
+        return f"{low:.2g}"
     return f"{_hundredths(low, figure):.2g}{' points' if figure == 'top1' else '%'}"
 
 
 def _percent(end: float, figure: Figure) -> str:
-    return f"{_hundredths(end, figure):.1f}{' points' if figure == 'top1' else '%'}".replace("-", "−")
+    if _is_own(figure):
+        return f"{end:.2g}".replace("-", "−")
+    hundredths = _hundredths(end, figure)
+    if hundredths > MANIFOLD:  # an interval of few repeats may end anywhere
+        return f"more than {MANIFOLD:,}%"
+    return f"{hundredths:.1f}{' points' if figure == 'top1' else '%'}".replace("-", "−")
 
 
 def _hundredths(lead: float, figure: Figure) -> float:
-    """A lead as one says it: so much more of a rate, so much less of a time, points of an accuracy."""
-    if figure == "top1":
+    """Return a lead as one says it: so much more of a rate, so much less of a time, points of an accuracy."""
+    if figure == "top1" or _is_own(figure):
         return 100 * lead
     return 100 * (math.expm1(lead) if figure == "images_per_s" else -math.expm1(-lead))
 
@@ -251,13 +276,13 @@ def _target(study: Study) -> Iterator[Finding]:
 
 
 def _others(study: Study, best: Best) -> Iterator[Finding]:
-    """A convergence sweep's other figures, each with its best cell."""
+    """Yield a convergence sweep's other figures, each with its best cell."""
     figures: Sequence[Figure] = ("epochs_to_target", "top1")
     for figure in figures:
         other = by(study, figure)
         if figure == best.figure or not other or other.is_alone:
             continue
-        named, value = _upper(study.described(other.top)), _value(other.top, figure)
+        named, value = _upper(study.described(other.top)), _value(study, other.top, figure)
         if other.is_shown:
             says = f"{named} {VERBS[figure]}: {value}."
         else:
@@ -291,11 +316,11 @@ def _why(best: Best) -> str:
         return f"but the cells have {best.measured_with}"
     pick, others = best.pick, len(best.table) - 1
     near = others if pick.top in pick.singles else len(pick.rivals) + len(pick.singles)
-    return f"not told from {near} of the {others} others"
+    return f"not told from {'any' if near == others else near} of the {others} others"
 
 
 def _cheaper(study: Study, fastest: Best) -> Iterator[Finding]:
-    """The cell that costs least, where that is not the fastest one."""
+    """Yield the cell that costs least, where that is not the fastest one."""
     found = by(study, "gpu_hours_per_epoch")
     if not found:
         return

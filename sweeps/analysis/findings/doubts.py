@@ -13,22 +13,27 @@ of throughput
 of convergence
   missed target   repeats that did not come to the target, so that a cell's time to it is that of the others
   pruned          repeats that the search stopped, so that a cell's figures are those of what went on
+of a simulation
+  simulated       where the model misses published figures, and what of its trials no published figure judges
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sweeps.analysis import apart, cells, named, pick, plain, repeats, scaling, varied
 from sweeps.analysis.best_cell import NOT_SHOWN
 from sweeps.analysis.comparison import CACHED
 from sweeps.analysis.findings.finding import Finding, doubt
+from sweeps.record.rows import SIMULATED
+from sweeps.simulator import cluster as simulated
+from sweeps.simulator import evidence
+from workers.contract.messages import TrialConfig
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SIMULATED = "simulated"  # begins the fingerprint of a machine that was made up
 CLEARLY = 0.02  # that another setting of one GPU is faster by
 WORKLOAD = ("model", "data", "device", "precision", "image_size", "classes")  # what a fair base has in common
 CONDITIONS = ("hardware", "software", "data_files")  # and was measured on
@@ -36,22 +41,24 @@ WIDE = 0.1  # half of an interval, of its figure
 WIDE_POINTS = 0.01  # of an accuracy
 
 
-def of_throughput(trials: pd.DataFrame, is_strong: bool = False) -> list[Finding]:
-    """What is doubtful about these trials' table of cells, scaling and best cell."""
+def of_throughput(
+    trials: pd.DataFrame, is_strong: bool = False, rate: str = "images/s", rank: str = "rank"
+) -> list[Finding]:
+    """Return what is doubtful about these trials' table of cells, scaling and best cell."""
     measured = _measured(trials)
     if measured.empty:
         return []
     table = cells(measured)
     return [
         *_common(measured, table),
-        *_scaling_kinds(measured, table),
-        *_bases(measured, is_strong),
-        *_wide(table, "images_per_s", "images/s"),
+        *_scaling_kinds(measured, table, rank),
+        *_bases(measured, is_strong, rank),
+        *_wide(table, "images_per_s", rate),
     ]
 
 
 def of_convergence(trials: pd.DataFrame, has_target: bool) -> list[Finding]:
-    """What is doubtful about these trials' accuracies, and about what it took to get to the target."""
+    """Return what is doubtful about these trials' accuracies, and about what it took to get to the target."""
     measured = _measured(trials)
     if measured.empty:
         return [*_pruned(plain(trials))]
@@ -66,9 +73,16 @@ def of_convergence(trials: pd.DataFrame, has_target: bool) -> list[Finding]:
     ]
 
 
+def of_simulation(trials: Sequence[TrialConfig], where: str) -> list[Finding]:
+    """Return what is doubtful about what these trials came to on a cluster that is not there."""
+    kind = simulated.parse(where).gpu
+    return [doubt("simulated", says) for says in evidence.doubts(trials, kind, evidence.rows())]
+
+
 def _measured(trials: pd.DataFrame) -> pd.DataFrame:
     trials = plain(trials)
-    return trials[(trials["outcome"] == "completed") & (trials["images_per_s"] > 0)]
+    has_figure = (trials["images_per_s"] > 0) | trials["loss"].notna()  # a script may have told no steps
+    return trials[(trials["outcome"] == "completed") & has_figure]
 
 
 def _common(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
@@ -87,13 +101,14 @@ def _pooled(table: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _several(table: pd.DataFrame, side: str) -> tuple[str, ...]:
-    """The cells that were measured with more than one."""
+    """Return the cells that were measured with more than one."""
     kinds = table.groupby("cell")[side].nunique()
     return tuple(kinds[kinds > 1].index)
 
 
 def _nodes(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
-    """Stores of earlier versions tell no arrangement; there `spread` took the nodes that were left."""
+    """Yield the doubts about nodes. Stores of earlier versions tell no arrangement; there `spread` took the nodes that
+    were left."""
     ways = table.groupby("cell")["arrangement"].unique()
     ways = ways[ways.map(len) > 1]
     if len(ways):
@@ -116,7 +131,7 @@ def _nodes(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _sources(measured: pd.DataFrame) -> Iterator[Finding]:
-    is_made_up = measured["hardware"].astype(str).str.startswith(SIMULATED)
+    is_made_up = measured["software"].astype(str) == SIMULATED
     is_cached = measured["kind"] == CACHED
     if is_made_up.all():
         yield doubt("mixed sources", "every figure is simulated: nothing was measured")
@@ -130,8 +145,9 @@ def _sources(measured: pd.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _scaling_kinds(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Finding]:
-    """A line over the GPUs has one cell at each count: a grid of batches has many lines, each of its own kind."""
+def _scaling_kinds(measured: pd.DataFrame, table: pd.DataFrame, rank: str) -> Iterator[Finding]:
+    """Yield the doubts about mixed kinds. A line over the GPUs has one cell at each count; a grid of batches has many
+    lines, each of its own kind."""
     by = [name for name in (*varied(measured), *CONDITIONS) if name not in ("gpus", "placement", "batch_size")]
     for _, line in table.groupby(by, sort=False, dropna=False):
         batches = line.groupby("gpus")["batch_size"].agg(["min", "max"])
@@ -141,11 +157,11 @@ def _scaling_kinds(measured: pd.DataFrame, table: pd.DataFrame) -> Iterator[Find
         totals = batch * batch.index
         if batch.nunique() > 1 and totals.nunique() > 1:
             counts = ", ".join(f"{at} on {gpus}" for gpus, at in batch.items())
-            says = f"neither the batch of a GPU nor that of all stays the same ({counts} GPUs)"
+            says = f"neither the batch of a {rank} nor that of all stays the same ({counts} {rank}s)"
             yield doubt("mixed scaling", says, tuple(line["cell"]))
 
 
-def _bases(measured: pd.DataFrame, is_strong: bool) -> Iterator[Finding]:
+def _bases(measured: pd.DataFrame, is_strong: bool, rank: str) -> Iterator[Finding]:
     """Each speed-up's one GPU beside the others that did the same work."""
     table = scaling(measured, is_strong)
     compared = table[(table["gpus"] > 1) & table["speedup"].notna()]
@@ -157,22 +173,24 @@ def _bases(measured: pd.DataFrame, is_strong: bool) -> Iterator[Finding]:
         those = [at in slower and slower[at][1] == is_shown for at in where]
         if any(those):
             most = max(slower[at][0] for at, is_it in zip(where, those, strict=True) if is_it)
-            says = f"{sum(those)} of {len(compared)} speed-ups are over one GPU at a setting that is not its best"
+            are = "is" if sum(those) == 1 else "are"
+            says = f"{sum(those)} of {len(compared)} speed-ups {are} over one {rank} at a setting that is not its best"
             says += f": another one does up to {most:.2f} times as much{'' if is_shown else f' ({NOT_SHOWN})'}"
             yield doubt("untuned base", says, tuple(compared["cell"][those]), "shown" if is_shown else "estimated")
     only = singles["cell"].transform("size") == 1
     bases = {tuple(row) for row in table.loc[only[only].index, ["cell", *work]].astype(str).to_numpy()}
     alone = compared[[at in bases for at in where]]
     if len(alone):
-        says = f"{len(alone)} speed-ups are over one GPU that was measured at one setting only"
+        are = "speed-up is" if len(alone) == 1 else "speed-ups are"
+        says = f"{len(alone)} {are} over one {rank} that was measured at one setting only"
         yield doubt("untuned base", says, tuple(alone["cell"]))
 
 
 def _slower(
     measured: pd.DataFrame, alike: pd.DataFrame, work: list[str], picks: int
 ) -> dict[tuple[str, ...], tuple[float, bool]]:
-    """The single GPUs that do clearly less than the best of them by means: how many times as much that one does, and
-    whether it is shown that they are not the best."""
+    """Return the single GPUs that do clearly less than the best of them by means: how many times as much that one does,
+    and whether it is shown that they are not the best."""
     picked = pick(repeats(measured, alike, "images_per_s"), is_ratio=True, picks=picks)
     best = float(alike["images_per_s"].max())
     open_ = {picked.top, *picked.rivals, *picked.singles} if picked.top not in picked.singles else {*range(len(alike))}

@@ -15,7 +15,7 @@ Sureness = Literal[
 ]
 Rule = Literal[
     "nothing measured", "best", "told apart", "fewest epochs", "most accurate", "speed-up", "limit", "cheaper",
-    "target", "cached", "begun anew",
+    "target", "cached", "begun anew", "what matters", "precision",
     "mixed scaling", "single repeat", "wide interval", "untuned base", "mixed sources", "pooled", "mixed nodes",
     "missed target", "pruned", "simulated", "from the store", "incomplete", "failed", "withheld",
     "not pinned", "slow nodes",
@@ -44,7 +44,7 @@ class Finding:
         return self.sentence.replace("**", "")
 
     def row(self) -> dict[str, Any]:
-        """The finding for a program, in JSON's types."""
+        """Return the finding for a program, in JSON's types."""
         return {
             "rule": self.rule,
             "severity": self.severity,

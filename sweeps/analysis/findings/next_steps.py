@@ -32,7 +32,7 @@ COLUMNS = "trial,kind,message"  # that tell why a trial failed
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """Where the sweep was run from, as far as the commands depend on it."""
+    """The place from which the sweep was run, as far as the commands depend on it."""
 
     caller: Caller = NOBODY
     file: str = ""  # the sweep's; empty where it was resumed by its name
@@ -58,7 +58,7 @@ def lines(steps: list[NextStep]) -> list[str]:
 
 
 def suggest(study: Study, found: Findings, at: Situation) -> list[NextStep]:
-    """The steps that fit how the sweep ended, in the order to take them."""
+    """Return the steps that fit how the sweep ended, in the order to take them."""
     return [*_looks(study, found, at), *_after(study, found, at)]
 
 
@@ -86,7 +86,7 @@ def _after(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
 
 
 def _mending(study: Study, at: Situation) -> Iterator[NextStep]:
-    """What failed, and what may be wrong with where it ran."""
+    """Yield what failed, and what may be wrong with where it ran."""
     bad = [record for record in study.records if record.outcome.status in ("failed", "lost")]
     ends = sorted({record.outcome.status for record in bad})
     logs = [record for record in bad if record.outcome.log]
@@ -114,7 +114,7 @@ def _going_on(study: Study, at: Situation) -> NextStep:
 
 
 def _rounded_up(value: float) -> str:
-    """A positive figure, to two digits."""
+    """Return a positive figure, to two digits."""
     if value <= 0:
         return "1"
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
@@ -122,7 +122,7 @@ def _rounded_up(value: float) -> str:
 
 
 def _fitting(study: Study, at: Situation) -> Iterator[NextStep]:
-    """Nothing could run: why, and what is smaller."""
+    """Yield what is smaller, and why nothing could run."""
     if at.is_stored:
         condition = "outcome == 'infeasible'"
         yield NextStep("which", _call(study, at, "trials", study.name, "--where", condition, "--columns", COLUMNS))
@@ -159,7 +159,7 @@ def _more(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
 def _longer(study: Study, at: Situation, why: set[str]) -> Iterator[NextStep]:
     if not why <= TOO_SHORT:
         reasons = ", ".join(sorted(why - TOO_SHORT - {""})) or "unsteady steps"
-        yield NextStep("check", _doctor(study, at), f"every window shows {reasons}")
+        yield NextStep("check", _doctor(study, at), f"windows show {reasons}")
         return
     given = study.facts.spec
     if given.steps:
@@ -170,14 +170,14 @@ def _longer(study: Study, at: Situation, why: set[str]) -> Iterator[NextStep]:
 
 
 def _beyond(study: Study, at: Situation, batch: int) -> Iterator[NextStep]:
-    """Where the best has the largest batch of several, and no larger one did not fit."""
+    """Yield a larger batch where the best cell has the largest of several, and no larger one was infeasible."""
     tried = study.trials["batch_size"]
     if tried.nunique() > 1 and batch == int(tried.max()) and not study.is_strong:
         yield from _again(study, at, f"batch_size={_list([batch, 2 * batch])}", "the best has the largest batch tried")
 
 
 def _again(study: Study, at: Situation, change: str, why: str, *options: str) -> Iterator[NextStep]:
-    """The same sweep with a change, where that makes a sweep."""
+    """Yield the same sweep with a change, where that makes a sweep."""
     changes = [change] if change else []
     try:
         sweep_file.parse(study.facts.file, study.name, (*study.facts.overrides, *changes))
@@ -189,7 +189,7 @@ def _again(study: Study, at: Situation, change: str, why: str, *options: str) ->
 
 
 def _set(study: Study, *changes: str) -> list[str]:
-    """What was put over the file, and what is now; of a key given twice, the last."""
+    """Return what was put over the file, and what is now; of a key given twice, the last."""
     kept = {change.partition("=")[0]: change for change in (*study.facts.overrides, *changes)}
     return ["--set", *kept.values()] if kept else []
 
@@ -199,7 +199,7 @@ def _doctor(study: Study, at: Situation) -> str:
 
 
 def _call(study: Study, at: Situation, *words: str) -> str:
-    """The command as its user can copy it; what was simulated needs no cluster."""
+    """Return the command as its user can copy it; what was simulated needs no cluster."""
     is_of_ray = study.facts.simulated and at.caller.kind == "ray"
     return (Caller(at.caller.me) if is_of_ray else at.caller).command(*words)
 

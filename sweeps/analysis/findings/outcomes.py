@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
 from sweeps.analysis.findings.finding import Finding, doubt
-from sweeps.record import rows
 from workers.contract.messages import Status
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def begun_anew(study: Study) -> Iterator[Finding]:
 
 
 def incomplete(study: Study) -> Iterator[Finding]:
-    """What is not here."""
+    """Yield what is missing of the sweep's records."""
     if study.stored is not None:
         says = f"made from the tracking store alone. **Left out**, since only the sweep's ledger has them: {LEFT_OUT}"
         if not study.facts.nodes:
@@ -76,16 +75,13 @@ def incomplete(study: Study) -> Iterator[Finding]:
 
 
 def doubts(study: Study) -> Iterator[Finding]:
-    """What was found by trials or nodes that were not as they should be."""
+    """Yield what was found by trials or nodes that were not as they should be."""
     trials = study.trials
     done = trials[trials["outcome"] == "completed"]
     yield from withheld(trials)
     loose = done[done["is_pinned"] == 0]
     if len(loose):
-        not_pinned = [
-            str(words).removeprefix(rows.NOT_PINNED) for words in loose["pinned"] if words
-        ]  # not by cached trials
-        why = f": {not_pinned[0]}" if not_pinned else ""
+        why = next((f": {words}" for words in loose["why_not_pinned"] if words), "")  # cached trials don't say
         says = f"in {len(loose)} of {len(done)} trials the ranks had no cores of their own{why}"
         yield doubt("not pinned", says, tuple(dict.fromkeys(loose["cell"])))
     bad = trials[trials["outcome"].isin(["failed", "lost"])]
@@ -96,7 +92,8 @@ def doubts(study: Study) -> Iterator[Finding]:
     slow = [probe for probe in study.probes if probe.get("slow")]
     if slow:
         nodes = ", ".join(sorted({str(probe["node"]) for probe in slow}))
-        yield doubt("slow nodes", f"self-tests found {nodes} slower than its peers, or than itself before")
+        whom = "its peers" if len({probe["node"] for probe in study.probes}) > 2 else "the one other node"
+        yield doubt("slow nodes", f"self-tests found {nodes} slower than {whom}, or than itself before")
 
 
 def withheld(trials: pd.DataFrame) -> Iterator[Finding]:
@@ -111,7 +108,7 @@ def withheld(trials: pd.DataFrame) -> Iterator[Finding]:
 
 
 def why_all_withheld(trials: pd.DataFrame) -> set[str]:
-    """The reasons why no window has an interval of its own; none where one has, or there was no window."""
+    """Return the reasons why no window has an interval of its own; none where one has, or there was no window."""
     done = trials[(trials["outcome"] == "completed") & trials["steps_taken"].notna()]
     return {*done["why_withheld"].astype(str)} if len(done) and _is_loose(done).all() else set()
 

@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from workers.contract.messages import TrialConfig
+from workers.contract.messages import TrialConfig, is_own
 from workers.contract.ranks import Fault
-from workers.frameworks.tensorflow import models, optimizers, precision, readback
+from workers.frameworks.learning import Array, Judged, Learnt, diverged
+from workers.frameworks.tensorflow import models, optimizers, own_network, precision, readback
 from workers.inputs.source import MEAN_RGB, STDDEV_RGB
-from workers.strategies.ring import Ring, Solo
+from workers.strategies.ring import ReducingRing, Solo
 
 
-class Learnt(NamedTuple):
-    """Of one step at one rank."""
+class KerasLearner:
+    """A `learning.Learner`."""
 
-    loss: float  # weighted: its mean over all ranks is the mean over the global batch
-    sum_of_losses: float  # of this rank's images, fillers left out
-    images: int
-    is_last: bool  # a rank has asked to stop
-
-
-class Judged(NamedTuple):
-    """Of one validation batch at one rank."""
-
-    top1: int
-    top5: int
-    images: int
-
-
-class Learner:
-    def __init__(self, config: TrialConfig, ring: Ring) -> None:
+    def __init__(self, config: TrialConfig, ring: ReducingRing) -> None:
         import keras
         import tensorflow as tf
 
         keras.utils.set_random_seed(config.repeat_seed)
         self._ring = ring
         self._config = config
-        self.network = models.build(config.model, image_size=config.image_size, classes=config.classes)
+        self.network = _network(config)
         self._optimizer = optimizers.build(config)
         self._scaled = precision.loss_scaled(self._optimizer, config.precision)
         self._scaled.build(self.network.trainable_variables)
@@ -63,6 +50,21 @@ class Learner:
         """All that a step changes, in one order."""
         return [*self.network.variables, *self._scaled.variables]
 
+    @property
+    def parameters(self) -> int:
+        return int(self.network.count_params())
+
+    @property
+    def flops(self) -> int:
+        return own_network.flops(self.network) if is_own(self._config.model) else models.flops(self.network)
+
+    def state(self) -> list[Array]:
+        return [variable.numpy() for variable in self.variables]
+
+    def restore(self, state: Sequence[Array]) -> None:
+        for variable, value in zip(self.variables, state, strict=True):
+            variable.assign(value)
+
     def spread(self) -> None:
         """Give every rank what rank 0 has. Dropout alone differs from rank to rank."""
         self._ring.spread(self.variables)
@@ -73,7 +75,7 @@ class Learner:
 
     def agree(self) -> None:
         """Batch norm's statistics are each rank's own: go on with their mean."""
-        statistics = [v for v in self.network.non_trainable_variables if not v.path.endswith("seed_generator_state")]
+        statistics = [v for v in self.network.non_trainable_variables if "float" in v.dtype]  # no seed, no counter
         if statistics and self._ring.size > 1:
             flat = np.concatenate([variable.numpy().ravel() for variable in statistics])
             mean, start = self._ring.total(flat) / self._ring.size, 0
@@ -84,6 +86,7 @@ class Learner:
 
     def trace(self, batch: Any) -> None:
         """Build both steps for batches like this one, without taking them."""
+        own_network.check_fits(self.network, batch[0], self._config)
         self._step.get_concrete_function(*batch)
         self._judge.get_concrete_function(*batch)
 
@@ -97,24 +100,26 @@ class Learner:
         self._is_asked.assign(1.0)
 
     def runs(self) -> dict[str, str]:
-        """What of the trial's settings the step has that was taken; nothing where none was."""
+        """Return what of the trial's settings the step has that was taken; nothing where none was."""
         if not self._taken:
             return {}
         return readback.of_step(self._step.get_concrete_function(*self._taken).graph.as_graph_def())
 
     def learn(self, images: Any, labels: Any, weights: Any) -> Learnt:
         if not self._taken:
+            own_network.check_fits(self.network, images, self._config)
             self._taken = [_form(images), _form(labels), _form(weights)]
         loss, sum_of_losses, count, asked = self._step(images, labels, weights).numpy().tolist()
         if not math.isfinite(loss):
-            raise self._diverged(loss)
+            scale = getattr(self._scaled, "dynamic_scale", None)
+            raise diverged(loss, self._rate, None if scale is None else float(scale))
         return Learnt(loss, sum_of_losses, round(count), is_last=asked > 0)
 
     def judge(self, images: Any, labels: Any, weights: Any) -> Judged:
         return Judged(*(round(hits) for hits in self._judge(images, labels, weights).numpy().tolist()))
 
     def take_step(self, batch: Any, is_alone: bool) -> None:
-        """A step that is only timed, its gradients reduced over the ring or kept to itself.
+        """Take a step that is only timed, its gradients reduced over the ring or kept to itself.
 
         Ranks that have stepped alone no longer agree: nothing is learnt from then on.
         """
@@ -128,21 +133,21 @@ class Learner:
         import tensorflow as tf
 
         reduced = self._ring.average([v.value for v in self.network.trainable_variables])
-        reduced.append(self._asked(self._ring))
+        reduced.append(self._stop_requests(self._ring))
         return tf.add_n([tf.reshape(one, [-1])[0] for one in reduced])  # TensorFlow leaves out what nobody looks at
 
-    def _asked(self, ring: Ring) -> Any:
+    def _stop_requests(self, ring: ReducingRing) -> Any:
         """How many ranks have asked to stop, over the ring; where none can ask nothing is reduced."""
         import tensorflow as tf
 
         return ring.sum_of(self._is_asked) if self._can_be_asked else tf.zeros([])
 
-    def _learn(self, ring: Ring, images: Any, labels: Any, weights: Any) -> Any:
+    def _learn(self, ring: ReducingRing, images: Any, labels: Any, weights: Any) -> Any:
         import tensorflow as tf
 
         gradients, sums = self._gradients(images, labels, weights)
         with tf.control_dependencies(gradients[:1]):  # the last to appear: what is asked travels with it
-            asked = self._asked(ring)
+            asked = self._stop_requests(ring)
         self._scaled.apply(ring.average(gradients))
         return tf.concat([sums, [asked]], axis=0)
 
@@ -154,8 +159,15 @@ class Learner:
             loss = tf.reduce_sum(weights * losses)
             decay = optimizers.loss_decay(self._config)
             total = loss + decay * tf.add_n([tf.nn.l2_loss(v.value) for v in self._decayed]) if decay else loss
+            if self.network.losses:  # a user's network may have penalties of its own
+                total += tf.add_n([tf.cast(one, tf.float32) for one in self.network.losses])
             total = self._scaled.scale_loss(total)
-        gradients = tape.gradient(total, [v.value for v in self.network.trainable_variables])
+        variables = self.network.trainable_variables
+        gradients = tape.gradient(total, [v.value for v in variables])
+        if unused := [v.path for v, gradient in zip(variables, gradients, strict=True) if gradient is None]:
+            rule = f"every weight of {self._config.model} must bear on its output"
+            raise Fault("unused weights", f"{rule}, but these do not: {', '.join(unused)}")
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]  # an embedding's names rows alone
         is_real = tf.cast(weights > 0, tf.float32)
         return gradients, tf.stack([loss, tf.reduce_sum(is_real * losses), tf.reduce_sum(is_real)])
 
@@ -179,11 +191,11 @@ class Learner:
         )
         return tf.stack([top1, top5, tf.reduce_sum(weights)])
 
-    def _diverged(self, loss: float) -> Fault:
-        rate = f"its learning rate was {self._rate:g}"
-        scale = getattr(self._scaled, "dynamic_scale", None)
-        scaled = f", its loss scale had come to {float(scale):g}" if scale is not None else ""
-        return Fault("diverged", f"the loss is {loss}: {rate}{scaled}; lower lr_schedule, or warm up longer")
+
+def _network(config: TrialConfig) -> Any:
+    if is_own(config.model):
+        return own_network.build(config)
+    return models.build(config.model, image_size=config.image_size, classes=config.classes)
 
 
 def _form(batch: Any) -> Any:
@@ -193,7 +205,10 @@ def _form(batch: Any) -> Any:
 
 
 def normalised(images: Any) -> Any:
-    """Pixels from 0 to 255 as networks want them: ImageNet's mean and deviation taken out, on the device."""
+    """Pixels from 0 to 255 as networks want them: ImageNet's mean and deviation taken out, on the device. What is no
+    RGB in uint8 is a user's own, and reaches the network as it is."""
     import tensorflow as tf
 
+    if images.dtype != tf.uint8 or images.shape[-1] != len(MEAN_RGB):
+        return images
     return (tf.cast(images, tf.float32) - tf.constant(MEAN_RGB)) / tf.constant(STDDEV_RGB)

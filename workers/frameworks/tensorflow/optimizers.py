@@ -18,7 +18,7 @@ def loss_decay(config: TrialConfig) -> float:
 
 
 def build(config: TrialConfig) -> Any:
-    """A Keras optimizer whose rate is set before each step."""
+    """Return a Keras optimizer whose rate is set before each step."""
     import keras
 
     if config.optimizer == "sgd":

@@ -1,5 +1,5 @@
-"""What of a trial's settings is in force, asked of what runs it: the traced step and TensorFlow. Nothing here looks at
-what was asked for."""
+"""What of a trial's settings is in force, asked of what runs it: the traced step and TensorFlow. Nothing here looks
+at what was asked for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ ONE_BY_ONE, GROUPED = "HorovodAllreduce", "HorovodGroupedAllreduce"
 
 
 def of_step(graph: Any) -> dict[str, str]:
-    """Of a traced step (a GraphDef): the formats that it multiplies in, whether XLA compiles it, how it reduces its
-    gradients and in which formats. A rank alone reduces nothing."""
+    """Return what a traced step (a GraphDef) has in force: the formats that it multiplies in, whether XLA compiles it,
+    how it reduces its gradients and in which formats. A rank alone reduces nothing."""
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     is_compiled = any(function.attr["_XlaMustCompile"].b for function in graph.library.function)
     found = {"precision": _formats(nodes, CONTRACTIONS), "xla": "on" if is_compiled else "off"}
@@ -28,7 +28,7 @@ def _formats(nodes: Any, operations: Any) -> str:
 
 
 def of_tensorflow() -> dict[str, str]:
-    """Of this process."""
+    """Return what this process has in force."""
     import tensorflow as tf
 
     return {

@@ -11,12 +11,13 @@ import dataclasses
 import itertools
 import json
 import zipfile
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from workers.contract import messages
 from workers.contract.messages import EpochRecord
@@ -25,6 +26,7 @@ from workers.contract.ranks import Fault
 from workers.strategies.ring import Ring, gathered
 
 Made = Mapping[str, str]
+Array = npt.NDArray[Any]
 OF_A_RANK = ("software", "data_files")  # each rank has its own
 WORDS = {
     "software": "software or code in workers/",
@@ -42,19 +44,15 @@ class Kept:
     made: Made | None  # None: written by a version that did not say
 
     def is_beyond(self, before: Kept | None) -> bool:
-        """Whether an attempt has left this one that found the other: more epochs of the same, or its own first ones."""
+        """Say whether an attempt has left this one that found the other: more epochs of the same, or its own first
+        ones."""
         return before is None or self.made != before.made or len(self.epochs) > len(before.epochs)
 
 
 def joined(ranks: Iterable[tuple[Hashable, str]]) -> str:
     """Return what ranks have, each given with its node: a digest alone where all have the same; else each with its
     nodes x ranks, so that 3 + 1 ranks on unlike nodes are not 1 + 3."""
-    seated: defaultdict[str, list[int]] = defaultdict(list)
-    for (_, digest), count in Counter(ranks).items():
-        seated[digest].append(count)
-    if len(seated) < 2:
-        return "".join(seated)
-    return "+".join(f"{digest}*{messages.arranged(counts)}" for digest, counts in sorted(seated.items()))
+    return messages.joined((digest, count) for (_, digest), count in Counter(ranks).items())
 
 
 def of_gang(ring: Ring, own: Made, local_rank: int) -> Made:
@@ -66,14 +64,14 @@ def of_gang(ring: Ring, own: Made, local_rank: int) -> Made:
     return {**own, **joint}
 
 
-def save(path: Path, variables: Sequence[Any], epochs: Sequence[EpochRecord], made: Made) -> None:
+def save(path: Path, state: Sequence[Array], epochs: Sequence[EpochRecord], made: Made) -> None:
     header = {"made": dict(made), "epochs": [messages.to_json(epoch) for epoch in epochs]}
     with written_whole(path) as partial, partial.open("wb") as file:
-        np.savez(file, np.array(json.dumps(header)), *(variable.numpy() for variable in variables))
+        np.savez(file, np.array(json.dumps(header)), *state)
 
 
 def kept(path: Path) -> Kept | None:
-    """Return what a checkpoint says of itself; None where there is none. Reads none of its variables."""
+    """Return what a checkpoint says of itself; None where there is none. Reads nothing of its state."""
     if not path.exists():
         return None
     try:
@@ -86,7 +84,7 @@ def kept(path: Path) -> Kept | None:
         raise _not_ours(path, error) from error
 
 
-def left(path: Path) -> Kept | None:
+def peek(path: Path) -> Kept | None:
     """Return what lies there, for who only looks: a file that is no checkpoint is for the ranks to refuse."""
     try:
         return kept(path)
@@ -94,8 +92,8 @@ def left(path: Path) -> Kept | None:
         return None
 
 
-def load(path: Path, variables: Sequence[Any], made: Made) -> tuple[tuple[EpochRecord, ...], str]:
-    """Set the variables to what was saved, and give back the epochs until then; none where nothing was saved.
+def load(path: Path, restore: Callable[[Sequence[Array]], None], made: Made) -> tuple[tuple[EpochRecord, ...], str]:
+    """Restore what was saved, and give back the epochs until then; none where nothing was saved.
 
     None either where that was not measured with what runs now, and then in words why: the gang begins anew.
     """
@@ -107,8 +105,7 @@ def load(path: Path, variables: Sequence[Any], made: Made) -> tuple[tuple[EpochR
     try:
         with np.load(path) as saved:
             values = [saved[f"arr_{n}"] for n in range(1, len(saved.files))]
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
+        restore(values)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise _not_ours(path, error) from error
     return found.epochs, ""

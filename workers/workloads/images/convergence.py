@@ -22,10 +22,10 @@ import numpy as np
 
 from workers.contract.messages import EpochRecord, RankReport, reaches_target
 from workers.contract.ranks import Seat
-from workers.frameworks.tensorflow import memory
 from workers.inputs import storage
 from workers.workloads.images import checkpoint
 from workers.workloads.images.work import Work
+from workers.workloads.script import code
 
 
 def converge(work: Work, seat: Seat) -> RankReport:
@@ -42,6 +42,7 @@ def converge(work: Work, seat: Seat) -> RankReport:
     for record in history:  # whoever follows the trial may not have heard of them
         work.voice.epoch(record)
 
+    own_code = code.of_cells(config, Path.cwd())
     gone_on_from, was_all_done = int(done), done >= config.epochs or is_reached
     images, window_s, began_at = 0, 0.0, time.time()
     while done < config.epochs and not is_reached:
@@ -53,6 +54,7 @@ def converge(work: Work, seat: Seat) -> RankReport:
         if is_last or done % config.evaluate_every == 0:
             record = evaluated(work, record)
         work.source.check()
+        record = dataclasses.replace(record, code=own_code)
         history.append(record)
         is_reached = reaches_target(record, config)
         if ring.rank == 0:
@@ -61,7 +63,7 @@ def converge(work: Work, seat: Seat) -> RankReport:
             began = time.perf_counter()
             learner.agree()
             if ring.rank == 0:
-                checkpoint.save(saved, learner.variables, history, made)
+                checkpoint.save(saved, learner.state(), history, made)
                 checkpoint_s = time.perf_counter() - began
 
     if was_all_done:  # by an earlier attempt, as this one would have: its figures are those of its epochs
@@ -71,7 +73,7 @@ def converge(work: Work, seat: Seat) -> RankReport:
         window_s=window_s,
         window_at=(began_at, time.time()),
         read_mib=storage.read_mib() - work.read_before_mib,
-        peak_device_memory_mib=memory.device_peak_mib(),
+        peak_device_memory_mib=work.framework.device_peak_mib(),
         epochs=tuple(history),
         reached_target=bool(is_reached),
         begun_anew=begun_anew,
@@ -80,8 +82,9 @@ def converge(work: Work, seat: Seat) -> RankReport:
 
 
 def _gone_on(work: Work, saved: Path, made: checkpoint.Made) -> tuple[list[EpochRecord], str]:
-    """The epochs of the checkpoint that the trial goes on from; why it goes on from none, where one lies there."""
-    epochs, why = checkpoint.load(saved, work.learner.variables, made)
+    """Return the epochs of the checkpoint that the trial goes on from; why it goes on from none, where one lies
+    there."""
+    epochs, why = checkpoint.load(saved, work.learner.restore, made)
     if why:
         print(why)
         work.voice.note(why)
@@ -124,7 +127,7 @@ def train_epoch(work: Work, epoch: int, checkpoint_s: float = 0.0) -> tuple[Epoc
 
 
 def evaluated(work: Work, record: EpochRecord) -> EpochRecord:
-    """The epoch with its accuracies over the whole validation set, each image judged once by one rank."""
+    """Return the epoch with its accuracies over the whole validation set, each image judged once by one rank."""
     start = time.perf_counter()
     work.learner.agree()
     hits = np.zeros(3)

@@ -4,29 +4,52 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
+from pathlib import Path
 
-from workers.contract import quota
+from workers.contract import functions, paths, quota
 from workers.contract.messages import TrialConfig
-from workers.contract.ranks import Seat, Voice
-from workers.frameworks.tensorflow import memory, precision
+from workers.contract.ranks import Fault, Seat, Voice
+from workers.frameworks import framework
 from workers.inputs.opening import cores_here
 from workers.inputs.source import Cores
-from workers.node import gpus, pinning, topology
-from workers.strategies.ring import joined
+from workers.node import fingerprint, pinning, topology
 from workers.workloads.images.convergence import converge
 from workers.workloads.images.throughput import measure
 from workers.workloads.images.work import Work
+from workers.workloads.script import code
 
 
 def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
     cores = pinned(config, seat)
-    place(config)
+    body = framework.of_trial(config)
+    body.place(config)
     voice.beat("ring")
-    with joined(seat, config.compression, config.reduction) as ring, memory.shortage_is_a_finding(config):
+    with body.joined(seat, config) as ring, body.shortage_is_a_finding(config):
         voice.beat("build")
+        if config.own_code:
+            own_code_from(seat.folder)
+            functions.check_imported(config)
+            seat = knowing(seat, code.digest((), Path.cwd()))
         work = Work(config, ring, voice, cores)
         is_converging = config.protocol == "convergence"
         voice.report(converge(work, seat) if is_converging else measure(work, seat.history))
+
+
+def own_code_from(folder: str) -> None:
+    """Have this process find its user's modules and files where the sweep was begun."""
+    if not Path(folder).is_dir():
+        rule = f"code of your own must lie on every node in the folder in which the sweep is begun, {folder}"
+        raise Fault("no folder", f"{rule}, but {os.uname().nodename} has none: sweep submit takes it along")
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+
+
+def knowing(seat: Seat, own: str) -> Seat:
+    """Windows and checkpoints of other code of the user's say nothing of this one."""
+    history = seat.history and str(paths.history_of(Path(seat.history), own, ""))
+    software = fingerprint.digest({"software": seat.made.get("software", ""), "own": own})
+    return dataclasses.replace(seat, history=history, made={**seat.made, "software": software})
 
 
 def pinned(config: TrialConfig, seat: Seat) -> Cores:
@@ -38,22 +61,3 @@ def pinned(config: TrialConfig, seat: Seat) -> Cores:
         return dataclasses.replace(cores, pinning_note=note)
     pinning.keep(pinning.threads_here(), pins.compute)  # and so every thread that is started from here on
     return dataclasses.replace(cores, decode=pins.decode, is_pinned=True, pinning_note=note)
-
-
-def place(config: TrialConfig) -> None:
-    """Set TensorFlow to this trial's device and precision, before its first op."""
-    import tensorflow as tf
-
-    if config.device == "cpu":
-        tf.config.threading.set_intra_op_parallelism_threads(config.cores_per_worker)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-        native = precision.native_on_cpu(precision.cpu_flags())
-    else:
-        devices = tf.config.list_physical_devices("GPU")
-        if not devices:
-            raise RuntimeError("device is gpu, but TensorFlow sees no GPU in this rank")
-        gpus.check(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-        tf.config.experimental.set_memory_growth(devices[0], True)
-        native = precision.native_on_gpu(tf.config.experimental.get_device_details(devices[0])["compute_capability"])
-    precision.require(config, native)
-    precision.apply(config.precision)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from workers.contract.messages import Model
 from workers.frameworks.tensorflow.models import alexnet, googlenet, inception, resnet, tiny, vgg
@@ -28,9 +28,10 @@ NETWORKS: dict[Model, Callable[[int, int], Any]] = {  # image size, classes
 }
 
 
-def build(name: Model, *, image_size: int, classes: int) -> Any:
-    """A freshly initialised network for square RGB images, channels last; `IMAGE_SIZES` has the smallest size."""
-    return NETWORKS[name](image_size, classes)
+def build(name: str, *, image_size: int, classes: int) -> Any:
+    """Return a freshly initialised network for square RGB images, channels last; `IMAGE_SIZES` has the smallest
+    size."""
+    return NETWORKS[cast(Model, name)](image_size, classes)
 
 
 def flops(model: Any) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def alexnet(image_size: int, classes: int) -> Any:
-    """The single tower of "One weird trick for parallelizing convolutional neural networks", 2014."""
+    """Return the single tower of "One weird trick for parallelizing convolutional neural networks", 2014."""
     from keras import Input, Model, layers
 
     images = Input((image_size, image_size, 3))

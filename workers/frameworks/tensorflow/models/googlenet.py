@@ -27,7 +27,7 @@ STAGES = (
 
 
 def googlenet(image_size: int, classes: int) -> Any:
-    """The variant of 6.6 M parameters: batch normalisation, and 3×3 where the paper has 5×5 (7.0 M)."""
+    """Return the variant of 6.6 M parameters: batch normalisation, and 3×3 where the paper has 5×5 (7.0 M)."""
     from keras import Input, Model, layers
 
     images = Input((image_size, image_size, 3))

@@ -36,7 +36,7 @@ def inception_v4(image_size: int, classes: int) -> Any:
 
 
 def convolution(x: Any, filters: int, size: Size, strides: int = 1, padding: str = "same") -> Any:
-    """With batch normalisation and ReLU."""
+    """Add a convolution with batch normalisation and ReLU."""
     from keras import layers
 
     x = layers.Conv2D(filters, size, strides=strides, padding=padding, use_bias=False, kernel_initializer="he_normal")(

@@ -6,22 +6,23 @@ from typing import Any
 
 
 def resnet50(image_size: int, classes: int) -> Any:
-    """As first published (v1): the stride is in the first convolution of a block, 1×1."""
+    """Return ResNet-50 as first published (v1): the stride is in the first convolution of a block, 1×1."""
     return _resnet("resnet50", (3, 4, 6, 3), image_size, classes)
 
 
 def resnet50_v1_5(image_size: int, classes: int) -> Any:
-    """As most later tables have it: the stride is in the 3×3 convolution, which costs some 6 % more."""
+    """Return ResNet-50 as most later tables have it: the stride is in the 3×3 convolution, which costs some 6 %
+    more."""
     return _resnet("resnet50_v1.5", (3, 4, 6, 3), image_size, classes, is_stride_in_3x3=True)
 
 
 def resnet101(image_size: int, classes: int) -> Any:
-    """As first published (v1)."""
+    """Return ResNet-101 as first published (v1)."""
     return _resnet("resnet101", (3, 4, 23, 3), image_size, classes)
 
 
 def resnet152(image_size: int, classes: int) -> Any:
-    """As first published (v1)."""
+    """Return ResNet-152 as first published (v1)."""
     return _resnet("resnet152", (3, 8, 36, 3), image_size, classes)
 
 
@@ -53,7 +54,7 @@ def _bottleneck(x: Any, filters: int, strides: int, is_stride_in_3x3: bool, is_p
 
 
 def _convolution(x: Any, filters: int, size: int, strides: int = 1) -> Any:
-    """With batch normalisation."""
+    """Add a convolution with batch normalisation."""
     from keras import layers
 
     x = layers.Conv2D(filters, size, strides=strides, padding="same", use_bias=False, kernel_initializer="he_normal")(x)

@@ -10,7 +10,7 @@ from pathlib import Path
 READING = struct.Struct("<qd")
 
 
-class Odometer:
+class StepCounter:
     def __init__(self, folder: Path, rank: int) -> None:
         path = folder / f"rank-{rank}"
         path.write_bytes(bytes(READING.size))
@@ -22,6 +22,6 @@ class Odometer:
 
 
 def read(folder: Path, rank: int = 0) -> tuple[int, float]:
-    """Steps done, and when the last of them was."""
+    """Return how many steps are done, and when the last of them was."""
     path = folder / f"rank-{rank}"
     return READING.unpack(path.read_bytes()) if path.exists() else (0, 0.0)

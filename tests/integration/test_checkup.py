@@ -1,4 +1,5 @@
-"""A check-up's table: what is wrong with which node, and who has not answered."""
+"""A check-up's table: what is wrong with which node, and who has not answered. No node is asked: what Ray raises is
+planted."""
 
 from __future__ import annotations
 
@@ -14,9 +15,6 @@ import ray
 from sweeps.cluster import checkup
 from sweeps.cluster import ray_cluster as cluster
 from workers.checks import node_checkup
-
-pytestmark = pytest.mark.unit
-
 
 NODE: dict[str, Any] = {
     "host": "n1",

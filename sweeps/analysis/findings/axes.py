@@ -1,0 +1,176 @@
+"""What the axes of a sweep are worth: which of them explains most, and each number format over the first.
+
+Shares and ratios are given with their intervals, and called what these show: an axis explains the most where its whole
+interval lies above all others'; a format is faster where the interval of its ratio leaves 1. The intervals of all
+shares hold together (`analysis.effects`), and so do those of all ratios (Bonferroni; `analysis.joint`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sweeps import analysis
+from sweeps.analysis import CONFIDENCE, joint
+from sweeps.analysis.findings.finding import Finding, Sureness
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sweeps.analysis.study import Study
+
+FIRST = ("fp32", "tf32")  # what the other formats are held against
+MOST_NAMED = 3  # axes, and pairs of them
+CLEARLY = 0.01  # of the variance, that an axis or a pair explains
+
+
+def findings(study: Study) -> Iterator[Finding]:
+    if found := explained(study):
+        yield found
+    yield from precisions(study)
+
+
+def explained(study: Study) -> Finding | None:
+    """Which axis explains most of the differences between the cells; None where there are no two, or where none
+    explains anything that others don't, as where each value of an axis was tried once."""
+    if study.effects.empty:
+        return None
+    shares = study.effects.drop_duplicates("axis").sort_values("share", ascending=False, kind="stable")
+    first, rest = shares.iloc[0], shares.iloc[1:]
+    figure = "top-1" if study.is_convergence else "throughput"
+    named = [f"{study.word(row['axis'])} {_share(row)}" for row in shares[:MOST_NAMED].to_dict("records")]
+    if left := len(shares) - len(named):
+        named.append(f"{left} other{'s' * (left > 1)} less")
+    sureness: Sureness = "open"
+    if (first["share_low"], first["share_high"]) == (0, 1):
+        says = f"Which axis matters is open: the cells differ in {figure} by no more than their repeats do."
+        return Finding(rule="what matters", severity="note", sureness=sureness, says=says, evidence=_shares(shares))
+    if first["share"] <= CLEARLY:
+        return None
+    if not _is_known(first):
+        sureness = "estimated"
+        says = (
+            f"By means, what axes explain by themselves of the differences in {figure} between the cells is"
+            f" {', '.join(named)}; cells with a single repeat leave open how much of that is noise."
+        )
+    elif rest.empty or first["share_low"] > rest["share_high"].max():
+        sureness = "shown"
+        says = (
+            f"Of the differences in {figure} between the cells, **{study.word(first['axis'])}** explains the most by"
+            f" itself: {', '.join(named)}."
+        )
+    else:
+        says = f"Which axis explains most of the differences in {figure} is open: {', '.join(named)}."
+    says += "".join(_together(study))
+    return Finding(rule="what matters", severity="note", sureness=sureness, says=says, evidence=_shares(shares))
+
+
+def _together(study: Study) -> Iterator[str]:
+    """Yield the pairs of axes that explain something beyond each by itself, as far as repeats show it."""
+    pairs = study.interactions
+    least = pairs["share_low"].where(pairs["share_low"].notna(), pairs["share"])
+    strong = pairs[least > CLEARLY].head(MOST_NAMED)
+    if len(strong):
+        words = ", ".join(
+            f"{study.word(row['axis'])} with {study.word(row['other'])} {_share(row)}"
+            for row in strong.to_dict("records")
+        )
+        yield f" Together, beyond each by itself: {words}."
+
+
+def _share(row: Any) -> str:
+    within = f" ({row['share_low']:.0%} to {row['share_high']:.0%})" if _is_known(row) else ""
+    return f"{row['share']:.0%}{within}"
+
+
+def _is_known(row: Any) -> bool:
+    return bool(row["share_low"] == row["share_low"])
+
+
+def _shares(shares: pd.DataFrame) -> dict[str, float]:
+    ends = ("share", "share_low", "share_high")
+    return {f"{row['axis']}_{end}": float(row[end]) for row in shares.to_dict("records") for end in ends}
+
+
+@dataclasses.dataclass(frozen=True)
+class Gain:
+    """One cell's throughput over that of the cell which differs in its number format alone."""
+
+    precision: str
+    cell: str
+    ratio: float
+    low: float  # of an interval that holds together with all others; NaN where a side has a single repeat
+    high: float
+
+
+def formats(study: Study) -> list[str]:
+    """Return the number formats that were measured, first the one that others are held against; empty of fewer than
+    two."""
+    if "precision" not in study.axes or study.is_convergence:
+        return []
+    measured = {*study.measured["precision"]}
+    found = [str(at) for at in study.values("precision") if at in measured]
+    base = next((at for at in FIRST if at in found), found[0] if found else "")
+    return [base, *(at for at in found if at != base)] if len(found) > 1 else []
+
+
+def gains(study: Study) -> list[Gain]:
+    """Each measured cell of another number format that has one of the first beside it."""
+    import numpy as np
+
+    known = formats(study)
+    if not known:
+        return []
+    table = study.measured.reset_index(drop=True)
+    same = [axis for axis in study.axes if axis != "precision"]
+    pairs = []
+    for _, alike in table.groupby(same or (lambda row: 0), sort=False, dropna=False):
+        at = dict(zip(alike["precision"], alike.index, strict=True))
+        pairs += [(at[name], at[known[0]]) for name in known[1:] if {name, known[0]} <= {*at}]
+    if not pairs:
+        return []
+    rates = table["images_per_s"].to_numpy(float)
+    variances, freedom = analysis.log_spread(study.trials, table, "images_per_s")
+    both: Any = np.array(pairs).T
+    half = joint.half_width(variances[both], freedom[both], 1 - (1 - CONFIDENCE) / len(pairs))
+    ratios = rates[both[0]] / rates[both[1]]
+    return [
+        Gain(str(table["precision"][place]), table["cell"][place], ratio, ratio / math.exp(by), ratio * math.exp(by))
+        for (place, _), ratio, by in zip(pairs, ratios.tolist(), half.tolist(), strict=True)
+    ]
+
+
+def precisions(study: Study) -> Iterator[Finding]:
+    """Yield what each number format is worth over the first, all else equal."""
+    found = gains(study)
+    for name in dict.fromkeys(gain.precision for gain in found):
+        own = sorted((gain for gain in found if gain.precision == name), key=lambda gain: gain.ratio)
+        ends = [own[0]] if len(own) == 1 else [own[0], own[-1]]
+        words = " to ".join(f"**{gain.ratio:.2f}×**{_within(gain)}" for gain in ends)
+        known = [gain for gain in own if gain.low == gain.low]
+        faster, slower = sum(gain.low > 1 for gain in known), sum(gain.high < 1 for gain in known)
+        says = f"All else equal, {name} trains {words} as fast as {formats(study)[0]}"
+        if known and len(own) > 1:
+            says += f": faster in {faster}, slower in {slower} and not told apart in {len(known) - faster - slower}"
+            says += f" of {len(own)} settings"
+        elif known and not faster + slower:
+            says += ", which is not told apart"
+        if unknown := len(own) - len(known):
+            says += f"; by means, as {unknown} of {len(own)} ratios rest{'s' * (unknown == 1)} on single repeats"
+        sureness: Sureness = "shown" if len(own) in (faster, slower) else "open" if known else "estimated"
+        yield Finding(
+            rule="precision",
+            severity="note",
+            sureness=sureness,
+            says=f"{says}.",
+            cells=tuple(gain.cell for gain in ends),
+            evidence={"lowest": own[0].ratio, "lowest_low": own[0].low, "lowest_high": own[0].high}
+            | {"highest": own[-1].ratio, "highest_low": own[-1].low, "highest_high": own[-1].high}
+            | {"faster": float(faster), "slower": float(slower), "compared": float(len(own))},
+        )
+
+
+def _within(gain: Gain) -> str:
+    return f" ({gain.low:.2f} to {gain.high:.2f})" if gain.low == gain.low else ""

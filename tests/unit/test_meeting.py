@@ -1,0 +1,94 @@
+"""Ranks that meet beside what joins them: they add up, wait for each other, and hear which step is the last."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workers.contract.ranks import Seat
+from workers.strategies import meeting, rendezvous
+from workers.strategies.meeting import Meeting, MeetingBroken
+from workers.strategies.rendezvous import Rendezvous
+
+SIZE = 4
+
+
+@pytest.fixture
+def seats() -> Iterator[list[Seat]]:
+    of = {"size": SIZE, "local_size": SIZE, "cross_rank": 0, "cross_size": 1, "host": "127.0.0.1"}
+    made = [Seat(rank=rank, local_rank=rank, **of) for rank in range(SIZE)]  # type: ignore[arg-type]
+    store = Rendezvous(made, "127.0.0.1")
+    yield [dataclasses.replace(seat, rendezvous=store.address) for seat in made]
+    store.close()
+
+
+def at_each(seats: list[Seat], do: Callable[[Meeting], Any]) -> list[Any]:
+    """What it comes to at each rank, all at the same time."""
+
+    def met(seat: Seat) -> Any:
+        here = meeting.joined(seat)
+        try:
+            return do(here)
+        finally:
+            here.close()
+
+    with ThreadPoolExecutor(len(seats)) as pool:
+        return [found.result(20) for found in [pool.submit(met, seat) for seat in seats]]
+
+
+def test_every_rank_has_the_sum(seats: list[Seat]) -> None:
+    found = at_each(seats, lambda here: [here.total(np.array([1.0, here.rank * n])).tolist() for n in range(3)])
+    assert found == [[[4.0, 6.0 * n] for n in range(3)]] * SIZE
+
+
+def test_the_last_step_reaches_every_rank_before_the_next_barrier(seats: list[Seat]) -> None:
+    def told(here: Meeting) -> int | None:
+        if here.rank == 0:
+            here.end_after(17)
+        here.barrier()
+        return here.last_step
+
+    assert at_each(seats, told) == [17] * SIZE
+
+
+def test_a_rank_that_goes_is_noticed_by_those_who_wait_for_it(seats: list[Seat]) -> None:
+    def goes(here: Meeting) -> str:
+        if here.rank == 2:
+            return "gone"
+        try:
+            here.barrier()
+        except MeetingBroken:
+            here.close()  # as a rank's end does; the others hear of it
+            return "broken"
+        return "met"
+
+    assert at_each(seats, goes) == ["broken", "broken", "gone", "broken"]
+
+
+def test_who_does_not_know_the_word_is_no_rank(seats: list[Seat]) -> None:
+    def first(here: Meeting) -> list[float]:
+        return [*here.total(np.ones(1))]
+
+    with ThreadPoolExecutor(1) as pool:
+        host = pool.submit(at_each, seats[:1], first)
+        while not (told := rendezvous.value_at(seats[0].rendezvous, "meeting/0")):
+            pass
+        address, _, port = told.decode().rpartition(":")
+        strangers = [socket.create_connection((address, int(port))) for _ in range(2)]
+        strangers[0].sendall(b'{"word": "wrong", "rank": 1}\n')
+        strangers[1].sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert [stranger.recv(100) for stranger in strangers] == [b"", b""], "both are turned away"
+        assert at_each(seats[1:], first) == [[SIZE]] * (SIZE - 1)
+        assert host.result(20) == [[SIZE]]
+
+
+def test_one_rank_alone_meets_nobody(seats: list[Seat]) -> None:
+    here = meeting.joined(dataclasses.replace(seats[0], size=1))
+    here.end_after(5)
+    assert (here.last_step, here.total(np.array([2.0])).tolist()) == (5, [2.0])

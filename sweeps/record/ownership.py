@@ -197,7 +197,7 @@ def holder(name: str) -> Mapping[str, Any]:
     """Return who drives a sweep that somebody has; empty if that can't be told, or nobody does: a command such as
     `sweep sync` has it. A driver that has just taken it has not signed yet: the last one to sign may have gone."""
     give_up = time.monotonic() + SIGNS_WITHIN_S
-    while time.monotonic() < give_up:
+    while is_driven(name) and time.monotonic() < give_up:
         last, has_ended = _last_driver(name)
         if last and not has_ended and not (last["host"] == os.uname().nodename and _has_gone(last)):
             return last

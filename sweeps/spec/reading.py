@@ -13,6 +13,7 @@ from sweeps.errors import InputError, Mistake
 from workers.contract.spelling import did_you_mean
 
 LARGEST_FILE = 1 << 20
+DEEPEST = 20  # levels of keys and lists
 SHORT = {"search": "method"}  # sections that may be written as the value of this key
 RENAMED = {("deadlines", "nursery_s"): "fork_server_s"}  # keys of before, with their names of today
 
@@ -53,12 +54,8 @@ class _Loader(yaml.CSafeLoader):
 def mapping(text: str, place: str) -> dict[str, Any]:
     """Return the keys and values of a file's text."""
     try:
-        for event in yaml.parse(text, Loader=yaml.CSafeLoader):  # aliases blow a small file up to gigabytes
-            if isinstance(event, yaml.AliasEvent):
-                raise yaml.MarkedYAMLError(problem="an alias, which is not allowed", problem_mark=event.start_mark)  # type: ignore[arg-type]
+        _look_over(text)
         content = yaml.load(text, _Loader)
-    except RecursionError:
-        raise _wrong(place, "must be nested less deeply", "too many levels") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -67,6 +64,19 @@ def mapping(text: str, place: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise _wrong(place, "must hold keys and values", "an empty file" if content is None else content)
     return content
+
+
+def _look_over(text: str) -> None:
+    """Refuse what would blow up before any of it is built: an alias makes gigabytes of a small file, and whoever goes
+    down thousands of levels runs out of stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="an alias, which is not allowed", problem_mark=event.start_mark)  # type: ignore[arg-type]
+        if depth > DEEPEST:
+            problem = f"more than {DEEPEST} levels"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)  # type: ignore[arg-type]
 
 
 def override(content: dict[str, Any], text: str, axes: Sequence[str]) -> None:
@@ -85,6 +95,7 @@ def override(content: dict[str, Any], text: str, axes: Sequence[str]) -> None:
         if not isinstance(at, dict):
             raise _wrong("--set", f"{part} must be a section", text)
     try:
+        _look_over(value)
         at[path[-1]] = yaml.safe_load(value)
     except yaml.YAMLError:
         raise _wrong("--set", "the value must be valid YAML", text) from None

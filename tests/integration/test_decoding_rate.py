@@ -39,12 +39,12 @@ def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Of one rank, with batches of 60 ms and more; its step takes 30, and 10 to 20 of its own."""
     threads, batch, delay_s = request.param
     folder = tmp_path_factory.mktemp("trial")
-    causes.make_images(folder)
+    images = causes.make_images(folder)
     (end,) = gang(
         1,
         folder,
         "tests.integration.noting_ranks:run",
-        data=str(folder / "images"),
+        data=str(images),
         batch_size=batch,
         decode_threads=threads,
         env={DELAY_S: str(delay_s), COMPUTE_S: "0.03"},

@@ -149,7 +149,8 @@ def test_points_are_the_values_that_they_mean() -> None:
 def test_deep_nesting_is_refused_without_a_traceback(text: str) -> None:
     (line,) = mistakes(text)
     assert line.endswith(": more than 20 levels")
-    assert mistakes(GOOD, "space=" + "[" * 5000) == ["--set: the value must be valid YAML, but got space=" + "[" * 5000]
+    (line,) = mistakes(GOOD, "space=" + "[" * 5000)
+    assert line.startswith("--set: the value must be valid YAML, but got space=[[[")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ help:
 	@echo "make demo   a real sweep on this machine, from nothing to a report of results"
 	@echo "make unit   the tests without Ray and TensorFlow: the inner loop"
 	@echo "make test   every test that this machine can run, but for the long ones"
-	@echo "make long   the others: hosts taken down and launched again (root), sixteen kills of a driver, the deepest networks"
+	@echo "make long   the others: hosts taken down and launched again (root), kills of a driver, the deepest networks"
 	@echo "make search every property test with a hundred times its examples, drawn at random (hours)"
 	@echo "make soak   forty minutes of faults on hosts of namespaces, then what is doubled, lost or left (root; MINUTES=4)"
 	@echo "make check  lint, types, layering"

@@ -52,7 +52,8 @@ def instants(kills: int, seed: int) -> list[tuple[int, float]]:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("kills", "sizes"), [(3, 6), pytest.param(16, 20, marks=pytest.mark.long)])
+@pytest.mark.long  # tests/integration/test_sweep.py kills a driver once
+@pytest.mark.parametrize(("kills", "sizes"), [(3, 6), (16, 20)])
 def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(
     workplace: Path, cluster: Cluster, kills: int, sizes: int
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_head_that_is_killed_ends_the_driver_in_words_and_the_sweep_goes_on_wi
     assert stored("SELECT status, count(*) FROM runs GROUP BY status") == [("FINISHED", 3)]
 
 
+@pytest.mark.long  # tests/unit/test_in_process.py has it without ranks
 def test_a_retry_runs_what_failed_and_nothing_else_into_the_same_runs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,6 +185,7 @@ def asked(cluster: Cluster) -> list[str]:
     return commands(cluster, "-m sweeps.cli.on_head")
 
 
+@pytest.mark.long  # a cost; what is shown, the tests above have
 def test_whoever_follows_costs_little_and_one_who_fetched_all_each_time_would_be_found(
     cluster: Cluster, wires: Callable[[], Wire], follow: Follow
 ) -> None:

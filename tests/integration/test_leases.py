@@ -16,7 +16,8 @@ from sweeps.record import ledger
 from sweeps.record.ledger import TrialRecord
 from tests.integration.clusters import Cluster, eventually, said
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
+# tests/cluster/test_hosts.py has two sweeps at once on hosts.
+pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.timeout(600)]
 
 Driver = subprocess.Popen[bytes]
 SWEEP = """
@@ -67,7 +68,6 @@ def waits_with_nothing(one: tuple[TrialRecord, ...], other: tuple[TrialRecord, .
     return any(t.config.gpus == 2 and first <= t.started_at and t.ended_at <= last for t in other)
 
 
-@pytest.mark.long  # tests/cluster/test_hosts.py has two sweeps at once on hosts
 def test_two_sweeps_at_once_share_the_nodes_and_never_one_of_them(cluster: Cluster) -> None:
     """They have trials on a node each, and gangs of both: for those a sweep waits with nothing of its own running."""
     drivers = [started(cluster, name, 100, [1, 2, 3], [1, 2]) for name in ("mine", "yours")]

@@ -34,7 +34,8 @@ PUBLISHED: dict[Model, tuple[float, float]] = {  # millions of parameters, billi
 }
 NETWORKS: tuple[Model, ...] = get_args(Model)
 CLASSES = 7
-DEEPER: tuple[Model, ...] = ("vgg19", "resnet101", "resnet152")  # the code of one that is not, with more of its blocks
+# The code of one that is not among them, with more of its blocks, or another variant of them.
+DEEPER: tuple[Model, ...] = ("vgg19", "resnet101", "resnet152", "inception_v4", "resnet50_v1.5")
 TRAINED = [pytest.param(name, marks=pytest.mark.long if name in DEEPER else ()) for name in NETWORKS]
 
 

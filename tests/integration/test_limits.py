@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("fork_server")]
 @pytest.mark.parametrize(
     ("seconds", "says", "part"),
     [
-        # Beside which the network's own step, of some 20 ms, is little. Of the long two, a real cause is measured below.
+        # Beside which the network's own step, of some 20 ms, is little. Of the long two, a real cause is below.
         pytest.param({INPUT_S: 0.2, COMPUTE_S: 0.2}, "input-bound", "input", marks=pytest.mark.long),
         pytest.param({COMM_S: 0.2, COMPUTE_S: 0.2}, "communication-bound", "comm", marks=pytest.mark.long),
         ({COMPUTE_S: 0.6}, "compute-bound", "compute"),

@@ -175,8 +175,9 @@ def test_two_ranks_follow_the_loss_curve_of_one_with_twice_the_batch(tmp_path: P
 
 
 def test_every_image_counts_once_in_training_and_in_validation(tmp_path: Path) -> None:
-    one = measured(1, tmp_path / "1", **DIGITS | {"batch_size": 50})
-    two = measured(2, tmp_path / "2", **DIGITS | {"batch_size": 25})
+    fields = DIGITS | {"lr_schedule": "0.002"}  # rounding, which differs with the batch, does not grow by it
+    one = measured(1, tmp_path / "1", **fields | {"batch_size": 50})
+    two = measured(2, tmp_path / "2", **fields | {"batch_size": 25})
     for each in (one, two):
         assert [epoch.images for epoch in each.epochs] == [1437] * 2
         hits = np.array([[epoch.top1, epoch.top5] for epoch in each.epochs], float) * 360

@@ -4,6 +4,7 @@ trial, and none left open. MLflow's server is before it, or nobody."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import tempfile
@@ -35,7 +36,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="a PostgreSQL of the test's own is started by root as another user"),
 ]
 
-SWEEPS = 8
 AT_A_TIME = 4
 CUT_EVERY_S = 0.4
 DOWN_S = 2.0
@@ -81,15 +81,17 @@ def cut(postgres: Postgres) -> Iterator[list[int]]:
         yield counts
 
 
-def logged(of: SweepFacts) -> str:
-    """As the process beside a sweep does it; what the store said last when it would not."""
+def logged(of: SweepFacts) -> list[str]:
+    """As the process beside a sweep does it; what the store said when it would not."""
     give_up = time.monotonic() + PATIENCE_S
+    refusals = []
 
     def until_it_works(write: Any, *given: Any) -> Any:
         while True:
             try:
                 return write(*given)
-            except Exception:
+            except Exception as error:
+                refusals.append(str(error))
                 assert time.monotonic() < give_up
                 time.sleep(0.1)
 
@@ -102,7 +104,7 @@ def logged(of: SweepFacts) -> str:
     assert (scribe.left, scribe.is_closed) == (0, True), scribe.refusal
     store = until_it_works(tracking.Store, of)  # as a report is attached
     until_it_works(store.conclude, FOUND)
-    return scribe.refusal
+    return [*refusals, *filter(None, [scribe.refusal])]
 
 
 @pytest.mark.parametrize("before", ["MLflow's server", "nobody"])
@@ -124,18 +126,28 @@ def test_sessions_that_are_cut_and_a_database_that_crashes_double_nothing_and_le
         whole = held(undisturbed, stored)
         assert whole["runs"] == [("FINISHED", 1 + len(TRIALS))]
         assert len(whole["metrics"]) > 20
-        sweeps = [facts(f"cut {number} before {before}") for number in range(SWEEPS)]
+        is_back = threading.Event()
+
+        def write(number: int) -> list[tuple[SweepFacts, list[str]]]:
+            """One sweep after the other, until the database has crashed and is back."""
+            written: list[tuple[SweepFacts, list[str]]] = []
+            while not written or not is_back.is_set():
+                of = facts(f"cut {number}.{len(written)} before {before}")
+                written.append((of, logged(of)))
+            return written
+
         with cut(postgres) as counts, ThreadPoolExecutor(AT_A_TIME) as pool:
-            done = [pool.submit(logged, of) for of in sweeps]
+            writers = [pool.submit(write, number) for number in range(AT_A_TIME)]
             time.sleep(DOWN_S)
             postgres.crash()
             time.sleep(DOWN_S)
             postgres.start()
-            refusals = [one.result() for one in done]
+            is_back.set()
+            done = [writer.result() for writer in writers]
         assert os.environ[access.RETRIES] == "0", "of MLflow's HTTP client"
-        assert sum(counts) > SWEEPS
-        assert any(refusals), "nobody was disturbed"
-        for of in sweeps:
+        assert sum(counts) > AT_A_TIME
+        assert all(any(refusals for _, refusals in written) for written in done), "a writer was not disturbed"
+        for of, _ in itertools.chain.from_iterable(done):
             assert held(of, stored) == whole, of.name
         runs = "SELECT count(*) FROM runs WHERE status != 'FINISHED' AND lifecycle_stage = 'active'"
         assert stored(runs) == [(0,)]

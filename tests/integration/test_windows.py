@@ -73,14 +73,13 @@ def stopped_by(found: Measurement) -> str:
 
 
 def test_a_first_window_is_long_and_earns_shorter_ones(tmp_path: Path) -> None:
-    first, second = (measured(tmp_path, ci=0.5, max_steps=300, env={COMPUTE_S: "0.02"}) for _ in range(2))
+    """A busy machine's times stall or drift; then the next has to earn it anew."""
+    first, *later = (measured(tmp_path, ci=0.5, max_steps=300, env={COMPUTE_S: "0.02"}) for _ in range(4))
     assert len(first.ranks[0].steps) >= CALM_STEPS - 20
     shown = earlier_windows.load(str(history(tmp_path)))
     assert shown.steps >= CALM_STEPS
-    times = step_s(second)
-    has_stalled = max(times) > 2 * statistics.median(times)  # on a busy machine; then it has to earn it anew
-    if shown.calm_steps >= CALM_STEPS and not has_stalled:
-        assert len(times) < CALM_STEPS / 2
+    if shown.calm_steps >= CALM_STEPS:
+        assert min(len(step_s(one)) for one in later) < CALM_STEPS / 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"calm": 1}', '{"calm_steps": "x"}'])

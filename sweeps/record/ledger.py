@@ -125,6 +125,7 @@ class Ledger:
         self.facts = facts
         self.is_new = before is None
         self.has_run = False  # a trial, since this driver has it
+        self.has_ended = False  # as its last line says
         self._stays = not self.is_new
         self.before = before or SweepRecord(facts, ())
         self._again: Mapping[str, Any] | None = None  # what is to be said before the first of them starts
@@ -206,6 +207,7 @@ class Ledger:
 
     def end(self, why: str) -> None:
         self._append({"kind": "end", "why": why, "at": time.time()})
+        self.has_ended = True
 
     def close(self) -> None:
         """Leave the sweep to its next driver."""

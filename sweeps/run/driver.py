@@ -373,7 +373,8 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
                 ending.given_up(book, console, access.store_address() if tracker.leaves_run else "")
             else:  # cut short, by a second Ctrl-C or whatever went wrong: why, is told already
                 ending.ended(book, "stopped")
-            status_writer.close()  # from here on the ledger tells how it stands
+            if book.has_ended or not book.has_run:  # from here on the ledger tells how it stands
+                status_writer.close()
     if refusals and not progress.done:
         raise refusals[0]
     if left:

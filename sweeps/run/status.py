@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ MOST_NAMED = 8  # nodes of a trial
 FORESEEN = 5  # trials that wait, with their expected start
 LIVE = ("running", "starting")  # more is to come
 LINES_EVERY_S = 5.0  # at most, off a terminal
+AT = re.compile(r'\{"at": ([\d.]+)')  # how a bulletin begins
 SILENT_S = 15.0  # a driver that has said nothing for so long has gone, or stands still
 Bulletin = dict[str, Any]
 
@@ -95,8 +97,19 @@ class StatusWriter(Observer):
         now = time.time()
         if now - self._said_at >= EVERY_S:
             self._said_at = now
-            with contextlib.suppress(OSError), written_whole(self._path) as path:  # a full disk is the ledger's to tell
-                path.write_text(json.dumps(self._bulletin(now)))
+            try:
+                with written_whole(self._path) as path:
+                    path.write_text(json.dumps(self._bulletin(now)))
+            except OSError:  # a full disk is the ledger's to tell
+                self._still_there(now)
+
+    def _still_there(self, now: float) -> None:
+        """Tell so in the bulletin that stands, which takes no byte of a full disk: hours count until a driver was last
+        heard."""
+        with contextlib.suppress(OSError), self._path.open("r+") as file:
+            if found := AT.match(file.read()):
+                file.seek(found.start(1))
+                file.write(f"{now:.9f}"[: len(found[1])])
 
     def close(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -120,8 +133,8 @@ class StatusWriter(Observer):
         ended = {trial: status for trial, status in self._ended.items() if trial not in self._running}
         part_left = spent.part_left
         return {
-            "sweep": self._facts.name,
             "at": now,
+            "sweep": self._facts.name,
             "began_at": self._began,
             "trials": trials,
             "ended": dict(Counter(ended.values())),

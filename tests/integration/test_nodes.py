@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from sweeps.record import ledger, rows
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import status
-from tests.integration.clusters import LOG, Cluster, eventually, said
+from tests.integration.clusters import BIN, LOG, Cluster, eventually, said
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -181,6 +183,29 @@ def test_a_cluster_is_asked_for_what_the_sweeps_that_live_need_in_sum_and_for_no
     drivers[1].kill()
     assert eventually(lambda: asked_for(growing) == [], WITHIN_S), said()  # though nobody is left who would say so
     assert eventually(lambda: growing.ask("ray.util.list_named_actors(all_namespaces=True)") == [])
+
+
+def test_a_submitted_sweep_has_its_name_at_once_though_its_nodes_never_come(workplace: Path) -> None:
+    """A cluster that must grow first may take many minutes; this one can't grow that far."""
+    Path("small.yaml").write_text(SHORT + "space: {batch_size: 8, gpus: 3}\nwait_for_nodes_min: 10\n")
+    there = {"SWEEP_RESULTS": str(workplace / "results"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+    made = Cluster(cpus=0, grows_by=1, takes_jobs=True, **there)
+
+    def sweep(*arguments: str) -> str:
+        command = [str(BIN / "sweep"), *arguments, "--address", made.jobs]
+        environment = os.environ | made.environment
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=150).stdout
+
+    try:
+        assert sweep("submit", "small.yaml").split() == ["small"]
+        assert eventually(lambda: len(asked_for(made)) == 3)
+        assert eventually(lambda: made.nodes() == 3)
+        now = json.loads(sweep("status", "small", "--format", "json"))
+        assert (now["state"], now["ended"]) == ("running", {}), now
+        sweep("stop", "small")
+        assert eventually(lambda: asked_for(made) == [], WITHIN_S)
+    finally:
+        made.close()
 
 
 def request(growing: Cluster, cpus: int) -> None:

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from sweeps.errors import InputError, RefusedError
 from sweeps.record import discarded, ledger, ownership, processes
 from sweeps.run import driver, executor, status, tracker
 from sweeps.run.terms import Terms
+from sweeps.scheduling.engine import Engine
+from sweeps.scheduling.observer import Observer
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from tests.unit.driving import FAILED, TEXT, WAITS, Place, ended, interrupted, store_away, terminated
+from tests.unit.records import record
 
 
 @pytest.fixture
@@ -138,6 +142,37 @@ def test_a_sweep_stays_where_what_gc_would_need_to_delete_its_run_cannot_be_writ
         driver.drive(Path("mine.yaml"), (), Terms())
     assert ledger.read("mine").has_ended
     assert "mine ends before its first trial; to go on: sweep resume mine" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("mlflow")
+def test_hours_that_a_full_disk_did_not_let_a_driver_write_are_spent_all_the_same(
+    there: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial has held its ranks for an hour when the disk is full: neither its end nor the driver's stands anywhere."""
+
+    def fills(engine: Engine, book: ledger.Ledger, _: object, observers: list[Observer], *__: object) -> bool:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        now = time.time()
+        monkeypatch.setattr(status.time, "time", lambda: now - 3600)
+        book.start(book.facts.trials[0], now - 3600)
+        writer = next(one for one in observers if isinstance(one, status.StatusWriter))
+        writer.passed()
+        monkeypatch.setattr(book._file, "flush", full)
+        monkeypatch.setattr(status, "written_whole", full)
+        monkeypatch.setattr(status.time, "time", lambda: now)
+        writer.passed()
+        book.write(record(book.facts.trials[0]))
+        return True
+
+    there.nodes = [Node("here", 2, 0)]
+    monkeypatch.setattr(executor, "carry_out", fills)
+    with pytest.raises(RefusedError, match="No space left"):
+        driver.drive(Path("mine.yaml"), (), Terms())
+    found = ledger.read("mine")
+    assert not found.trials
+    assert found.spent == pytest.approx(found.facts.trials[0].gpus, abs=0.01)
 
 
 @pytest.mark.parametrize("end", [interrupted, terminated, lambda: None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import socket
 from collections.abc import Callable, Iterator
@@ -92,3 +93,24 @@ def test_one_rank_alone_meets_nobody(seats: list[Seat]) -> None:
     here = meeting.joined(dataclasses.replace(seats[0], size=1))
     here.end_after(5)
     assert (here.last_step, here.total(np.array([2.0])).tolist()) == (5, [2.0])
+
+
+def test_strangers_hold_nobody_up_and_are_turned_away(seats: list[Seat]) -> None:
+    """They say nothing, a part of a word, too much, what is none, or another's word."""
+    first, *others = seats
+    with ThreadPoolExecutor(SIZE) as pool, contextlib.ExitStack() as open_lines:
+        host = pool.submit(meeting.joined, first)
+        strangers = []
+        said = b'{"wo', b"x" * 10_000, b"[]\n", b"\xff\n", b'{"word": "mine", "rank": 1}\n', b'{"word": 1}\n'
+        for words in (b"", *said):
+            line = open_lines.enter_context(socket.create_connection(meeting._host(first), timeout=20))
+            line.sendall(words)
+            strangers.append(line)
+        met = [*pool.map(meeting.joined, others), host.result(20)]
+        totals = [*pool.map(lambda here: here.total(np.array([1.0])).tolist(), met)]
+        assert totals == [[float(SIZE)]] * SIZE
+        for line in strangers:
+            with contextlib.suppress(ConnectionResetError):  # of what it said something was not read
+                assert line.recv(1) == b""
+        for here in met:
+            here.close()

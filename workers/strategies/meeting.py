@@ -13,6 +13,7 @@ import contextlib
 import hmac
 import json
 import queue
+import selectors
 import socket
 import threading
 from typing import Any
@@ -23,6 +24,7 @@ from workers.contract.ranks import Fault, Seat
 from workers.strategies import rendezvous
 
 SCOPE = "meeting"
+FIRST_WORD_BYTES = 4096  # at most, of a rank that comes
 Numbers = np.ndarray[Any, Any]
 
 
@@ -59,7 +61,7 @@ class _Line:
 
     def __init__(self, line: socket.socket) -> None:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._line, self._heard = line, line.makefile("rb")
+        self._line, self._heard = line, b""
 
     def say(self, word: Any) -> None:
         try:
@@ -67,14 +69,33 @@ class _Line:
         except OSError as error:
             raise MeetingBroken(str(error)) from None
 
+    def fileno(self) -> int:
+        return self._line.fileno()
+
     def hear(self) -> Any:
+        while not self.has_word:
+            self.listen()
+        told, _, self._heard = self._heard.partition(b"\n")
+        return json.loads(told)
+
+    def listen(self) -> None:
+        """Take what comes next, a part of a word or more than one."""
         try:
-            told = self._heard.readline()
+            some = self._line.recv(65536)
         except OSError as error:
             raise MeetingBroken(str(error)) from None
-        if not told.endswith(b"\n"):
+        if not some:
             raise MeetingBroken("its line is closed")
-        return json.loads(told)
+        self._heard += some
+
+    @property
+    def has_word(self) -> bool:
+        return b"\n" in self._heard
+
+    @property
+    def is_long_winded(self) -> bool:
+        """Has more come than the first word of a rank is long?"""
+        return len(self._heard) > FIRST_WORD_BYTES
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -88,17 +109,42 @@ class _Host(Meeting):
     def __init__(self, seat: Seat) -> None:
         super().__init__(seat)
         word = rendezvous.word(seat.rendezvous)
-        with socket.create_server((seat.host, 0), backlog=seat.size) as listener:
+        self._lines: dict[int, _Line] = {}
+        with (
+            socket.create_server((seat.host, 0), backlog=seat.size) as listener,
+            selectors.DefaultSelector() as doors,
+        ):
             rendezvous.tell(seat.rendezvous, f"{SCOPE}/0", f"{seat.host}:{listener.getsockname()[1]}".encode())
-            self._lines: dict[int, _Line] = {}
+            doors.register(listener, selectors.EVENT_READ)
+            come: list[_Line] = []
             while len(self._lines) < seat.size - 1:
-                line = _Line(listener.accept()[0])
-                with contextlib.suppress(MeetingBroken, ValueError, TypeError, KeyError):
-                    said = line.hear()
-                    if hmac.compare_digest(str(said["word"]).encode(), word.encode()):
-                        self._lines[int(said["rank"])] = line
-                        continue
-                line.close()
+                for door, _ in doors.select():
+                    if door.fileobj is listener:
+                        come.append(_Line(listener.accept()[0]))
+                        doors.register(come[-1], selectors.EVENT_READ)
+                    elif isinstance(line := door.fileobj, _Line):
+                        self._hear_out(line, word, doors)
+            for line in come:
+                if line not in self._lines.values():
+                    line.close()
+
+    def _hear_out(self, line: _Line, word: str, doors: selectors.BaseSelector) -> None:
+        """Take in a rank that has said the gang's word. Whoever says nothing holds nobody up."""
+        try:
+            line.listen()
+            if not line.has_word:
+                if line.is_long_winded:
+                    raise MeetingBroken("no rank says so much")
+                return
+            said = line.hear()
+            if not hmac.compare_digest(str(said["word"]).encode(), word.encode()):
+                raise MeetingBroken("it is a stranger's")
+            self._lines[int(said["rank"])] = line
+        except (MeetingBroken, ValueError, TypeError, KeyError):
+            doors.unregister(line)
+            line.close()
+        else:
+            doors.unregister(line)
 
     def total(self, values: Numbers) -> Numbers:
         heard = {rank: line.hear() for rank, line in self._lines.items()}

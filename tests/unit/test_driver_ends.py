@@ -148,7 +148,7 @@ def test_a_sweep_stays_where_what_gc_would_need_to_delete_its_run_cannot_be_writ
 def test_hours_that_a_full_disk_did_not_let_a_driver_write_are_spent_all_the_same(
     there: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trial has held its ranks for an hour when the disk is full: neither its end nor the driver's stands anywhere."""
+    """A trial has held its ranks for an hour when the disk is full: neither its end nor the driver's is written."""
 
     def fills(engine: Engine, book: ledger.Ledger, _: object, observers: list[Observer], *__: object) -> bool:
         def full(*_: object) -> None:

@@ -57,11 +57,13 @@ SECRETS = [
         "DBCREDS",
     ),
     *("SENTRY_PIN", "LOGIN_OTP", "API_TOKENS", "HF_TOKENS", "SLACK_TOKENS", "SECRET_KEY_FORMAT", "API_KEY_PROD"),
+    *("TOKENS", "MY_TOKENS", "COOKIES", "PASS_DB", "SECRETSTRING", "CONNECTION_STRING", "AZURE_SAS", "SENTRY_DSN"),
+    *("SESSION_ID", "AWS_SESSION", "SIGNATURE", "PRIVATE_PEM", "WANDBKEY", "MASTERKEY", "DB_PSWD", "PASSWRD"),
     *("DB_PASSWORD_PORT", "TOKEN_LENGTH", "PASSWORD_FILE", "DB_PASSWORD_HOST", "SECRET_NAME", "AUTH_TOKEN_URL"),
 ]
 SETTINGS = [
-    *("TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "PWD", "PIN_MEMORY", "PIN", "SPIN"),
-    *("KEYBOARD", "KEY_FRAMES", "KEY_PADDING", "KEY_FORMAT", "NUM_TOKENS", "TOKENS", "AUTHOR", "MAX_TOKENS"),
+    *("TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "PWD", "PIN_MEMORY", "PIN", "SPIN", "MONKEY"),
+    *("KEYBOARD", "KEY_FRAMES", "KEY_PADDING", "KEY_FORMAT", "NUM_TOKENS", "AUTHOR", "MAX_TOKENS"),
     *("TF_XLA_FLAGS", "HOROVOD_CYCLE_TIME", "_"),
     *("xla_dump_hlo_pass_re", "PASSES", "SORT_KEY", "PAD_TOKEN", "PATH", "COMPAT", "NCCL_BYPASS", "COMPASS"),
     *("STEP_W", "TOP_W", "SACRED", "HOOKS"),
@@ -102,6 +104,11 @@ def test_a_number_or_a_switch_is_no_key(name: str, value: str) -> None:
         *(("RAY_AUTH_MODE", "token"), ("TOKEN_TYPE", "sha256"), ("SECRET_NAME", "db-creds"), ("WEBHOOK_PORT", "8080")),
         *(("TOKEN_LENGTH", "128"), ("KEY_SIZE", "4096"), ("PASSWORD_LENGTH", "auto"), ("PASSWORD_FILE", "")),
         *(("TOKEN_URL", "https://example.org/oauth"), ("CPU_PIN", "0-3,8"), ("I_MPI_PIN", "enable"), ("X_PIN", "1")),
+        *(
+            ("SESSION_ID", "training-3"),
+            ("SSL_PEM", "/etc/ssl/x1.pem"),
+            ("DSN", "sweeps"),
+        ),
         *(("MAX_TOKENS", "4096"), ("KEY_FRAMES", "all"), ("TOKENIZERS_PARALLELISM", "true")),
     ],
 )
@@ -151,6 +158,8 @@ def test_a_password_may_be_a_number_and_a_switch_is_none(name: str, value: str) 
         (f"train.py --api-key '{VALUE}'", "train.py --api-key '***'"),
         (f"train.py --auth {VALUE} --auth-token={VALUE}", "train.py --auth *** --auth-token=***"),
         (f"train.py --access-key {VALUE} --private-key '{VALUE}'", "train.py --access-key *** --private-key '***'"),
+        (f"sshpass -p {VALUE} ssh a sshpass -p'{VALUE}' ssh b", "sshpass -p *** ssh a sshpass -p*** ssh b"),
+        ("sshpass -p $HELD ssh a", "sshpass -p $HELD ssh a"),
         ("train.py --password 'two words' --lr 1", "train.py --password '***' --lr 1"),
         ("train.py --key qZ7xW2mN9vB4kP", "train.py --key ***"),
         ("train.py --auth basic --key column", "train.py --auth basic --key column"),

@@ -19,6 +19,10 @@ OF_ACCESS = re.compile(  # ends a name, in one word or two
     r"((api|access|account|private|secret)keys?|(api|access|auth|bearer|refresh|session|github|gitlab|slack|hf)tokens)\d*$"
 )
 KEY = re.compile(r"(token|(api|access|account|auth|private|secret)keys?)\d*$|^(keys?|auth|oauth|authorization)\d*$")
+MAYBE = re.compile(  # ends a name, in one word or two, of a value that looks random: WANDBKEY, MY_TOKENS, SENTRY_DSN
+    r"((?<!mon)(?<!hot)(?<!tur)(?<!ibp)keys?|(?<!num)(?<!max)tokens|cookies|session(id)?|sas|dsn|signature|pem|passwrd|pswd|connectionstring)\d*$"
+)
+MAYBE_BEGINS = re.compile(r"pass(\d*_|$)|secret")  # begins such a name: PASS_DB, SECRETSTRING
 ENDS = ("pat", "jwt", "cookie", "bearer")  # a name of several words, or of one
 OF_DATA = ("sort", "group", "primary", "partition", "join", "pad", "eos", "bos", "unk", "mask", "sep", "cls", "dict")
 OF_A_KEY = re.compile(r"frames?|points?|padding|mask|dims?|order|format|budget|limit")  # of KEY_FRAMES
@@ -66,6 +70,7 @@ LISTED = re.compile(  # `['--password', 'hunter2']`, as a command stands in a me
 LOGIN = re.compile(  # `curl -u me:hunter2`
     r"""(?<!\S)((?:-u\s*|-U\s*|--(?:proxy-)?user(?:\s+|=))["']?[^\s:/"'$={]+:)((?!//)[^\s"'$]+)"""
 )
+SSHPASS = re.compile(r"""(\bsshpass\s+-p\s*)(?:"[^"]*"|'[^']*'|(?!\$)[^\s"']+)""")
 CONTAINERS = re.compile(r"\b(docker|podman|nerdctl)\b")  # their `--user` is a user and a group
 HEADER = re.compile(  # of a request: `-H 'X-Api-Key: …'`
     r"""((?<![\w-])(?:-H\s*|--header(?:\s+|=))(["']?)([A-Za-z][\w-]*):\s*(?:(?:bearer|basic|token|digest|apikey)\s+)?)"""
@@ -136,8 +141,15 @@ def is_secret(name: str, value: object = None) -> bool:
         return value is None or not NO_PIN.fullmatch(str(value))
     if PASS.search(words[-1]) or OF_ACCESS.search("".join(words[-2:])):
         return True
+    if (MAYBE.search("".join(words[-2:])) or MAYBE_BEGINS.match("_".join(words))) and _may_be_random(value):
+        return True
     is_number = value is not None and SETTING.fullmatch(str(value))
     return not is_number and (is_webhook or words[-1] in ENDS or any(map(KEY.search, words)))
+
+
+def _may_be_random(value: object) -> bool:
+    text = str(value or "")
+    return text == NOTHING_ELSE or (not KEPT_IN.fullmatch(text) and looks_random(text))
 
 
 def _is_about_one(last: str, value: object) -> bool:
@@ -163,6 +175,7 @@ def masked(text: str, values: Iterable[str] = ()) -> str:
     if "@" in text:
         text = USER.sub(rf"\1{HIDDEN}@", PASSWORD.sub(rf"\1:{HIDDEN}@", text))  # postgresql://me:***@db/sweeps
     text = KNOWN.sub(HIDDEN, SENT.sub(rf"\1{HIDDEN}", text))
+    text = SSHPASS.sub(rf"\1{HIDDEN}", text)
     text = LOGIN.sub(_of_login, HEADER.sub(_of_header, text))
     text = LISTED.sub(_of_list, OPTION.sub(_of_option, text))
     return _without_given(QUOTED.sub(_of_quotes, text))

@@ -52,6 +52,7 @@ wait_for_nodes_min: 5
 """
 HOSTS = 3  # the head is none that a fault befalls: after its death a user calls `ray up`
 CELLS = 50
+MOST_REPEATS = 20
 TRIAL_S = 4.8  # five hundred in forty minutes, until it is known how long one takes here
 DISK_MIB = 512  # of the results
 OFF_BY_S = 30.0  # a clock
@@ -412,8 +413,9 @@ class Soak:
 
 
 def repeats(left_s: float, trial_s: float) -> int:
-    """Return the repeats of every cell, for as long as there is time."""
-    return max(1, round(left_s / trial_s / CELLS))
+    """Return the repeats of every cell, for as long as there is time: of the short trials, which come first, more seem
+    to fit than do."""
+    return min(MOST_REPEATS, max(1, round(left_s / trial_s / CELLS)))
 
 
 def strays(results: Path) -> Iterator[Path]:

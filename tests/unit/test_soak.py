@@ -273,6 +273,8 @@ def test_what_ranks_had_open_when_the_power_went_is_no_file_that_was_left() -> N
     assert not failed(gathered)
     gathered.strays += [Stray("/tmp/sweep-rank-y", 1001.0), Stray("/tmp/sweep-rank-z", 900.0)]
     assert failed(gathered) == {"no file is left": "/tmp/sweep-rank-y, /tmp/sweep-rank-z"}
+    of_results = Gathered(strays=[Stray("/tmp/sweep-hosts-x/shared/results/soak/.ledger.7", 990.0)])
+    assert failed(of_results).keys() == {"no file is left"}
 
 
 def test_no_trial_at_all_is_no_pass() -> None:
@@ -281,6 +283,7 @@ def test_no_trial_at_all_is_no_pass() -> None:
     assert line.verdict == "fail"
     *_, line = verdicts.of_mlflow(none, [Run("soak", "", CONTENT)])
     assert line.verdict == "fail"
+    assert verdicts.of_groups([]).verdict == "fail"
 
 
 def test_a_run_is_due_what_the_stores_own_readers_make_of_the_ledger_and_told_as_mlflow_answers() -> None:
@@ -406,7 +409,7 @@ def test_growth_that_was_not_watched_for_long_is_not_judged() -> None:
 def test_forty_minutes_are_begun_with_five_hundred_trials_and_what_is_left_with_what_fits() -> None:
     text = soak.SWEEP.replace("REPEATS", str(soak.repeats(2400, soak.TRIAL_S)))
     assert plan.plan(sweep_file.parse(text, "soak")).most == 500
-    assert [soak.repeats(left_s, 2.0) for left_s in (1200, 290, 20, -5)] == [12, 3, 1, 1]
+    assert [soak.repeats(left_s, 2.0) for left_s in (9000, 1200, 290, 20, -5)] == [20, 12, 3, 1, 1]
 
 
 def test_ledgers_are_read_up_to_a_line_that_was_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

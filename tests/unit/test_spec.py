@@ -148,7 +148,7 @@ def test_points_are_the_values_that_they_mean() -> None:
 @pytest.mark.parametrize("text", ["a: " + "[" * 5000, "a: " + "[" * 5000 + "]" * 5000, "{a: " * 5000 + "}" * 5000])
 def test_deep_nesting_is_refused_without_a_traceback(text: str) -> None:
     (line,) = mistakes(text)
-    assert line.endswith(": more than 20 levels")
+    assert line.endswith((": more than 20 levels", ": exceeded maximum nesting depth"))  # libyaml 0.2.6 has a limit too
     (line,) = mistakes(GOOD, "space=" + "[" * 5000)
     assert line.startswith("--set: the value must be valid YAML, but got space=[[[")
 

@@ -201,7 +201,7 @@ def test_a_submitted_sweep_has_its_name_at_once_though_its_nodes_never_come(work
         assert eventually(lambda: len(asked_for(made)) == 3)
         assert eventually(lambda: made.nodes() == 3)
         now = json.loads(sweep("status", "small", "--format", "json"))
-        assert (now["state"], now["ended"]) == ("running", {}), now
+        assert (now["state"], now["ended"]) == ("starting", {}), now
         sweep("stop", "small")
         assert eventually(lambda: asked_for(made) == [], WITHIN_S)
     finally:

@@ -194,7 +194,9 @@ def test_a_submitted_sweep_has_its_name_at_once_though_its_nodes_never_come(work
     def sweep(*arguments: str) -> str:
         command = [str(BIN / "sweep"), *arguments, "--address", made.jobs]
         environment = os.environ | made.environment
-        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=150).stdout
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150)
+        assert done.returncode in (0, 3), done.stderr  # 3: of a sweep that has ended early
+        return done.stdout
 
     try:
         assert sweep("submit", "small.yaml").split() == ["small"]

@@ -194,9 +194,7 @@ def test_a_submitted_sweep_has_its_name_at_once_though_its_nodes_never_come(work
     def sweep(*arguments: str) -> str:
         command = [str(BIN / "sweep"), *arguments, "--address", made.jobs]
         environment = os.environ | made.environment
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150)
-        assert done.returncode in (0, 3), done.stderr  # 3: of a sweep that has ended early
-        return done.stdout
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=150).stdout
 
     try:
         assert sweep("submit", "small.yaml").split() == ["small"]
@@ -204,8 +202,6 @@ def test_a_submitted_sweep_has_its_name_at_once_though_its_nodes_never_come(work
         assert eventually(lambda: made.nodes() == 3)
         now = json.loads(sweep("status", "small", "--format", "json"))
         assert (now["state"], now["ended"]) == ("starting", {}), now
-        sweep("stop", "small")
-        assert eventually(lambda: asked_for(made) == [], WITHIN_S)
     finally:
         made.close()
 

@@ -23,7 +23,7 @@ FINGERPRINTS = ("hardware", "software")
 # averaged. Each with the parameters that it may go along with: where these are compared, it is what they mean.
 STUDIED_BY: dict[str, tuple[str, ...]] = {
     "hardware": (),
-    "software": (),
+    "software": ("framework",),
     "data_files": ("data", "protocol"),
     "arrangement": ("gpus", "placement", "device", "cores_per_worker"),
 }

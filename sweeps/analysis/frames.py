@@ -15,7 +15,7 @@ WORDS = (
 )
 CATEGORIES = (
     *("outcome", "kind", "protocol", "model", "device", "placement", "precision", "cache", "isolation"),
-    *("optimizer", "compression"),
+    *("framework", "optimizer", "compression"),
 )
 
 

@@ -54,7 +54,7 @@ SETTINGS = {  # of a whole table: where a sweep file says it
     "max_steps": "stop.max_steps",
     "min_window": "stop.min_window",
 }
-COLUMNS = (*NAMED, *(axis for axis in AXES if axis != "global_batch"), *COUNTS, *SETTINGS, *FIGURES)
+COLUMNS = (*NAMED, *(axis for axis in AXES if axis not in (*NAMED, "global_batch")), *COUNTS, *SETTINGS, *FIGURES)
 PUBLISHED_STEPS = {"steps.warmup": 10, "steps.measured": 100}
 UNSTATED_BATCH = 128
 NO_RATE = {  # files of references/ that no sweep of this command can answer, and why
@@ -376,13 +376,14 @@ def _row(line: int, record: Mapping[str, str], common: Mapping[str, Any], note: 
 def _settings(record: Mapping[str, str]) -> dict[str, Any]:
     """Return where a row stands on the axes that it names."""
     named = {"gpus": record["n"], **record} if record.get("n") else record
-    axes = [name for name in named if name in AXES or name.startswith("env.")]
+    axes = [name for name in named if name.startswith("env.") or (name in AXES and name not in NAMED)]
     worded = {"model", "data", "placement", "lr_schedule", "precision"}
-    return {
+    found = {
         name: named[name] if name in worded or name.startswith("env.") else typed(named[name])
         for name in axes
         if named[name]
     }
+    return found | ({"framework": "torch"} if "torch" in named.get("framework", "").lower() else {})
 
 
 def typed(text: str) -> Any:

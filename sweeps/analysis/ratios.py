@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sweeps.analysis.alike import APART
+from sweeps.analysis.alike import APART, STUDIED_BY
 from sweeps.analysis.means import cells, parameters
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def ratios(trials: pd.DataFrame, axis: str, base: object, figure: str = "images_
     `ratio` and its interval are empty where that cell was not measured.
     """
     table = cells(trials)
-    goes_along = {"gpus": "arrangement", "placement": "arrangement", "data": "data_files"}.get(axis)
+    goes_along = next((side for side, axes in STUDIED_BY.items() if axis in axes), "")
     same = [name for name in (*parameters(trials), *APART) if name not in (axis, goes_along)]
     is_base = table[axis] == base
     under = table[is_base].drop_duplicates(same).set_index(same)[[figure, f"{figure}_ci"]]

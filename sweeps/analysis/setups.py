@@ -26,7 +26,7 @@ USUAL = ("model", "batch_size", "precision", "data", "placement")  # told even w
 PACKAGES = {"tensorflow": "TensorFlow", "horovod": "Horovod"}
 ALL_ELSE = "all else"
 # Of a trial's settings those that have a line anyhow, and those that no step in the window sees.
-HAVE_A_LINE = {*USUAL, "gpus", "device", "image_size", "arrangement"} | {
+HAVE_A_LINE = {*USUAL, "gpus", "device", "image_size", "arrangement", "framework"} | {
     *("warmup_steps", "measured_steps", "ci", "max_steps", "min_window", "seed", "repeat", "deadlines", "explain"),
     *("protocol", "epochs", "evaluate_every", "checkpoint_every", "target_top1", "target_top5", "targets"),
 }
@@ -154,7 +154,9 @@ def _bears(config: TrialConfig, name: str) -> bool:
         return config.optimizer == NEEDED_BY[name]
     if name in OF_FILES:
         return messages.has_jpegs(config.data)
-    if name == "reduction" and config.xla:
+    if messages.AXES_OF.get(name, config.framework) != config.framework:
+        return False
+    if (name == "reduction" and config.xla) or (name in messages.OF_HOROVOD and config.framework != "tensorflow"):
         return False
     return config.gpus > 1 or name not in (*OF_REDUCTION, "placement")
 

@@ -97,6 +97,9 @@ class Cluster:
     def unset(self, variables: Sequence[str], late: Late) -> dict[str, list[str]]:
         return self._ask_nodes(node_checkup.unset, variables, late)
 
+    def versions(self, packages: Sequence[str], late: Late) -> dict[str, list[str]]:
+        return self._ask_nodes(node_checkup.versions, packages, late)
+
     def _ask_nodes(
         self, question: Callable[[Sequence[str]], list[str]], about: Sequence[str], late: Late
     ) -> dict[str, list[str]]:

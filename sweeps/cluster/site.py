@@ -34,6 +34,9 @@ class Site(Protocol):
     def unset(self, variables: Sequence[str], late: Late) -> dict[str, list[str]]:
         """Of these variables, by node, those that the processes of Ray don't have there; `late` likewise."""
 
+    def versions(self, packages: Sequence[str], late: Late) -> dict[str, list[str]]:
+        """Return the versions of these packages by node, "none" of one that is not there; `late` likewise."""
+
     def shared(self, terms: LeaseTerms) -> contextlib.AbstractContextManager[Ask | None]:
         """With other sweeps that run here; None where there can be none."""
 
@@ -62,6 +65,9 @@ class Simulated:
         return {}
 
     def unset(self, variables: Sequence[str], late: Late) -> dict[str, list[str]]:
+        return {}
+
+    def versions(self, packages: Sequence[str], late: Late) -> dict[str, list[str]]:
         return {}
 
     def shared(self, terms: LeaseTerms) -> contextlib.AbstractContextManager[None]:

@@ -71,9 +71,12 @@ METRICS = {
 # times, or what `limited_by` says of it, raises the version; a test holds that.
 ESTIMATED = ("input_share", "comm_share", "compute_share", "overlap_share", "straggler_ratio")
 ESTIMATORS = "1"
-OF_NO_FILE = messages.OF_A_FRAMEWORK  # no sweep file can ask for these yet
-NO_PARAMS = ("deadlines", "env", "env_from", "arrangement", "script", "own", "targets", *OF_NO_FILE)
+NO_PARAMS = ("deadlines", "env", "env_from", "arrangement", "script", "own", "targets", "strategy")
 PARAMS = {f.name: str(f.type) for f in dataclasses.fields(TrialConfig) if f.name not in NO_PARAMS}
+# Of runs that were stored before there was such a parameter.
+BEFORE: dict[str, Any] = {
+    f.name: f.default for f in dataclasses.fields(TrialConfig) if f.name in messages.OF_A_FRAMEWORK
+}
 Side = Literal["hardware", "software"]
 SIDES: tuple[Side, ...] = get_args(Side)  # of a fingerprint
 WHERE = (*SIDES, "data_files", "arrangement")  # what trials must share to be pooled, beside their cell

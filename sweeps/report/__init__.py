@@ -120,6 +120,7 @@ def html(study: Study, found: Findings | None = None) -> str:
 def sections(study: Study) -> list[Section]:
     """Return the sections whose data exist, in the order of the page."""
     from sweeps.report import (
+        alternatives,
         cost,
         curves,
         effects,
@@ -127,7 +128,6 @@ def sections(study: Study) -> list[Section]:
         foresight,
         learning,
         machines,
-        precision,
         scaling,
         steps,
         telemetry,
@@ -143,7 +143,8 @@ def sections(study: Study) -> list[Section]:
         steps.section,
         curves.batch,
         curves.threads,
-        precision.section,
+        alternatives.framework,
+        alternatives.precision,
         cost.section,
         effects.section,
         feasibility.section,

@@ -19,6 +19,7 @@ from sweeps.text import caller
 from workers.contract.messages import TrialConfig, has_jpegs
 
 SOME = 200  # cells of a search that stand for all
+NO_PACKAGE, WITHOUT_CUDA = "none", "+cpu"  # in place of a version, and at the end of torch's
 SHARDS = "-*-of-*"  # as the files of a split are named
 
 
@@ -31,7 +32,12 @@ def check(spec: SweepSpec, place: str, terms: Terms) -> None:
 
 
 def check_simulated(spec: SweepSpec, place: str, terms: Terms) -> None:
-    """Raise what of a sweep no cluster that is made up can run: code of the user's own."""
+    """Raise what of a sweep no cluster that is made up can run: code of the user's own, and a framework of whose pace
+    nothing is known."""
+    frameworks = spec.space.framework.points()
+    if terms.machine and frameworks != ["tensorflow"]:
+        rule = "can't be simulated with torch: the model of step times is fitted to TensorFlow's published ones alone"
+        raise InputError(place, [Mistake("space.framework", rule, ", ".join(frameworks))])
     if terms.machine and (own := [spec.run] if spec.run else program.functions_of(spec)):
         key = "run" if spec.run else "model" if own[0] in spec.model.points() else "data"
         rule = "can't be simulated: nothing is known of a program before it has run"
@@ -85,6 +91,7 @@ def possible(planned: Plan, setting: Setting, begun: SweepFacts | None = None, l
         setting.console.print(f"asking every node for its {needed} …", style="dim")
     _check_data(planned.spec, setting, late)
     check_variables(planned.spec, setting, late)
+    check_torch(planned.spec, setting, late)
     if not refused:
         return planned
     if begun and planned.nodes and not setting.terms.skips_impossible and _held(planned, planned.nodes):
@@ -140,7 +147,8 @@ def _largest(trials: Sequence[TrialConfig]) -> list[dict[str, float]]:
 
 def _needed(spec: SweepSpec) -> str:
     """Return what trials need of every node, in words."""
-    return " and ".join(["images"] * any(_images(spec)) + ["variables"] * bool(spec.env_from))
+    asked = {"images": any(_images(spec)), "variables": spec.env_from, "torch": _has_torch(spec)}
+    return " and ".join(name for name, is_needed in asked.items() if is_needed)
 
 
 def _check_data(spec: SweepSpec, setting: Setting, late: Late) -> None:
@@ -164,6 +172,31 @@ def check_variables(spec: SweepSpec, setting: Setting, late: Late) -> None:
         if nodes := [node for node, unset in lacking.items() if name in unset]:
             rule = f"must be set on every node where Ray is started, but not on {', '.join(nodes)}"
             mistakes.append(Mistake("env_from", rule, name))
+    if mistakes:
+        raise InputError(setting.place, mistakes)
+
+
+def _has_torch(spec: SweepSpec) -> bool:
+    return "torch" in spec.space.framework.points()
+
+
+def check_torch(spec: SweepSpec, setting: Setting, late: Late) -> None:
+    """Refuse a sweep of torch on nodes that have none, several versions of it, or on GPUs one without CUDA."""
+    found: dict[str, list[str]] = {}
+    for node, (version,) in setting.site.versions(["torch"], late).items() if _has_torch(spec) else ():
+        found.setdefault(version, []).append(node)
+    mistakes = []
+    if lacking := found.pop(NO_PACKAGE, []):
+        rule = f"torch must be installed on every node, but not on {', '.join(lacking)}: make setup TORCH=1 does it"
+        mistakes.append(Mistake("space.framework", rule, "torch"))
+    if len(found) > 1:
+        said = ", ".join(f"{version} on {', '.join(nodes)}" for version, nodes in found.items())
+        rule = "torch must be of one version on every node: make clean setup TORCH=1 installs the tested one"
+        mistakes.append(Mistake("space.framework", rule, said))
+    for version, nodes in found.items() if spec.device == "gpu" else ():
+        if version.endswith(WITHOUT_CUDA):
+            rule = f"torch must be built with CUDA for device: gpu, but is not on {', '.join(nodes)}"
+            mistakes.append(Mistake("space.framework", f"{rule}: make clean setup GPU=1 TORCH=1", f"torch {version}"))
     if mistakes:
         raise InputError(setting.place, mistakes)
 

@@ -72,7 +72,7 @@ class Gang(tune.Trainable):
         self._config = messages.trial_config(order["trial"])
         self._paths = SweepPaths(order["sweep"], Path(order["root"]))
         self._entry, self._folder = order["entry"], order["folder"]
-        self._probe_every_s = order["probe_every_s"]
+        self._probe_every_s, self._frameworks = order["probe_every_s"], order["frameworks"]
         self._is_judged = order["is_judged"]
         self._report_every_s = JUDGE_EVERY_S if self._is_judged else REPORT_EVERY_S
         self._at = order["at"], order["attempt"]
@@ -92,7 +92,11 @@ class Gang(tune.Trainable):
         """Look at the trial: how far it has come, or how it ended."""
         if not self._is_running and 0 < self._probe_every_s < time.monotonic() - self._probed_at:
             self._probed_at = time.monotonic()
-            return {"probes": json.dumps(self._group.probe(self._paths, self._probe_every_s, self._config))}
+            return {
+                "probes": json.dumps(
+                    self._group.probe(self._paths, self._probe_every_s, self._config, self._frameworks)
+                )
+            }
         if not self._is_running:
             self._group.start(self._config, self._paths, self._entry, *self._at, folder=self._folder)
             self._is_running = True
@@ -373,7 +377,14 @@ class RayTune:
         spec, simulation = self._facts.spec, self._facts.simulated
         data = folders(spec)
         node_actors = (
-            NodeActors(self._paths, spec.sample_every_s, data, env_from=spec.env_from, has_scripts=bool(spec.run))
+            NodeActors(
+                self._paths,
+                spec.sample_every_s,
+                data,
+                env_from=spec.env_from,
+                has_scripts=bool(spec.run),
+                frameworks=spec.space.framework.points(),
+            )
             if not simulation
             else None
         )
@@ -386,6 +397,7 @@ class RayTune:
             "entry": self._entry,
             "folder": str(folder),  # where the user's own code runs; Tune's trials have folders of their own
             "probe_every_s": 0.0 if simulation else 60 * spec.probe_every_min,
+            "frameworks": spec.space.framework.points(),
             "is_judged": conductor.engine.is_judging,
         }
         with self._site.shared(LeaseTerms(spec.priority, spec.max_nodes)) as ask:

@@ -57,7 +57,9 @@ class SimulatedGroup:
         self._ended = Ended(STOPPED, 0.0)
         self.progress = Progress("start", 0)
 
-    def probe(self, paths: object, every_s: float, config: TrialConfig) -> list[dict[str, Any]]:
+    def probe(
+        self, paths: object, every_s: float, config: TrialConfig, frameworks: object = ()
+    ) -> list[dict[str, Any]]:
         """Nodes that aren't there are as fast as their peers."""
         return []
 

@@ -94,7 +94,14 @@ class Space(_Section):
     precision: Annotated[space.Axis, AxisOf(messages.Precision)] = _axis(
         "fp32", "number format of the arithmetic; weights stay fp32"
     )
-    xla: Annotated[space.Axis, AxisOf(bool)] = _axis(False, "compile each step with XLA")
+    framework: Annotated[space.Axis, AxisOf(messages.Framework)] = _axis(
+        "tensorflow", "what computes: TensorFlow whose ranks Horovod joins, or torch under DistributedDataParallel"
+    )
+    xla: Annotated[space.Axis, AxisOf(bool)] = _axis(False, "compile each step with XLA; tensorflow alone")
+    compile: Annotated[space.Axis, AxisOf(bool)] = _axis(False, "compile the network by torch.compile; torch alone")
+    channels_last: Annotated[space.Axis, AxisOf(bool)] = _axis(
+        False, "weights and images in memory with their channels last; torch alone, TensorFlow's always are"
+    )
     decode_threads: Annotated[space.Axis, AxisOf(Threads)] = _axis(
         "auto", "JPEG decoding threads per node, shared by its ranks"
     )

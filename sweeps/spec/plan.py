@@ -32,6 +32,7 @@ VAIN_DRAWS = 5000  # until there seems to be no other cell
 FEWEST_WARMUP = 10
 NAMED = ("batch_size", "global_batch", "gpus", "precision", "decode_threads")  # in every trial's name
 DIGITS_SIZE = 32
+HOROVOD = "env.HOROVOD_"  # begins the name of an axis that is a variable of Horovod's
 OF_OWN_NETWORK = (32, 224)  # sides of images: where the file does not say, as most networks were published with
 
 
@@ -352,6 +353,10 @@ def _name(trial: TrialConfig, varied: Sequence[str], has_threads: bool, has_batc
 def _in_effect(spec: SweepSpec, values: Mapping[str, Any]) -> dict[str, Any]:
     """Set what would have no effect at a point as if nobody had asked for it."""
     made = dict(values)
+    if not spec.run:  # a program is told of every axis, and does with it what it likes
+        made |= {axis: spec.default(axis) for axis, owner in messages.AXES_OF.items() if made["framework"] != owner}
+    if made["framework"] == "torch":
+        made |= {axis: spec.default(axis) for axis in made if axis in messages.OF_HOROVOD or axis.startswith(HOROVOD)}
     for axis, needed in NEEDED_BY.items():
         if made["optimizer"] != needed:
             made[axis] = spec.default(axis)

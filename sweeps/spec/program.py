@@ -19,7 +19,7 @@ from workers.contract.messages import Script, is_own
 from workers.contract.spelling import did_you_mean
 
 TOLD = ("batch_size", "global_batch", "gpus", "seed", "epochs", "steps")  # a program may be told beside its own axes
-OF_TRIALS = ("gpus", "placement", "env")  # axes that need no place in the command
+OF_TRIALS = ("gpus", "placement", "env", "framework")  # axes that need no place in the command
 FIGURE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,60}")  # as `sweeps.report` takes it
 OF_RUN = ("ranks", "items", "unit", "fork", "measure")
 OF_TRAINING: tuple[str, ...] = (

@@ -10,7 +10,7 @@ from sweeps.errors import Mistake
 from sweeps.spec import conditions, program
 from sweeps.spec.keys import OWN, SweepSpec, as_written
 from sweeps.spec.space import Uniform
-from workers.contract import schedules
+from workers.contract import messages, schedules
 from workers.contract.messages import IMAGE_SIZES, UNREAD_VARIABLES, has_jpegs, nodes_by_ranks
 from workers.contract.spelling import did_you_mean
 
@@ -145,7 +145,8 @@ def _without_effect(spec: SweepSpec) -> Iterator[Mistake]:
         if axis in spec.space.model_fields_set and optimizer not in optimizers:
             yield Mistake(f"space.{axis}", f"has no effect without optimizer: {optimizer}", ", ".join(optimizers))
     reductions = spec.space.reduction.points()
-    if all(spec.space.xla.points()) and reductions != [spec.default("reduction")]:
+    is_xla_alone = all(spec.space.xla.points()) and spec.space.framework.points() == ["tensorflow"]
+    if is_xla_alone and reductions != [spec.default("reduction")]:
         rule = "has no effect with xla: on alone, whose one operation gives all gradients at once"
         yield Mistake("space.reduction", rule, ", ".join(reductions))
     if not any(map(has_jpegs, spec.data.points())):
@@ -157,6 +158,22 @@ def _without_effect(spec: SweepSpec) -> Iterator[Mistake]:
             yield Mistake("space.cache", "has no effect where no file is read: data must be a folder", given)
         if "labels_from" in spec.model_fields_set:
             yield Mistake("labels_from", "has no effect where no file is read: data must be a folder", given)
+
+
+def _frameworks(spec: SweepSpec) -> Iterator[Mistake]:
+    """Yield what one framework has, and none that the sweep names."""
+    there = spec.space.framework.points()
+    if spec.run:
+        if "framework" in spec.space.model_fields_set:
+            rule = "belongs to the built-in training: the program of `run` imports what it likes"
+            yield Mistake("space.framework", rule, ", ".join(there))
+        return
+    for axis, owner in (messages.AXES_OF | dict.fromkeys(messages.OF_HOROVOD, "tensorflow")).items():
+        if owner not in there and axis in spec.space.model_fields_set:
+            yield Mistake(f"space.{axis}", f"has no effect without framework: {owner}", ", ".join(there))
+    for name in spec.space.env:
+        if name.startswith("HOROVOD_") and "tensorflow" not in there:
+            yield Mistake(f"space.env.{name}", "has no effect without framework: tensorflow", ", ".join(there))
 
 
 def _environment(spec: SweepSpec) -> Iterator[Mistake]:
@@ -288,9 +305,11 @@ RULES = (
     KeyRule(
         (
             *("data", "device", "labels_from"),
-            *("space.optimizer", "space.decode_threads", "space.cache", "space.xla", "space.reduction"),
+            *("space.optimizer", "space.decode_threads", "space.cache"),
+            *("space.framework", "space.xla", "space.reduction"),
         ),
         _without_effect,
     ),
+    KeyRule(("run", "space.framework", "space.env"), _frameworks),
     KeyRule(("space.env", "env_from"), _environment),
 )

@@ -57,11 +57,13 @@ def category(table: pa.Table, column: str, missing: str | None) -> pd.Categorica
 
 
 def typed(table: pa.Table, name: str) -> Any:
-    """Return a parameter as it was before MLflow made it a text; NaN where a run has none."""
+    """Return a parameter as it was before MLflow made it a text; where a run has none, what it was then, or NaN."""
     import numpy as np
 
     codes, known = _codes(table, f"param:{name}")
     values = [rows.typed(name, text) for text in known]
+    if name in rows.BEFORE and (codes < 0).any():
+        codes, values = np.where(codes < 0, len(values), codes), [*values, rows.BEFORE[name]]
     if (codes < 0).any() or not values:
         whole = np.array([*values, math.nan], object)[codes]
         return whole.astype(float) if values and all(type(value) in (int, float) for value in values) else whole

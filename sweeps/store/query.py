@@ -425,7 +425,7 @@ def _frame(table: pa.Table, wanted: Collection[str] = ()) -> pd.DataFrame:
             continue
         stored = STORED_AS.get(name) or WHERE.get(name) or f"param:{name}"
         if name in CATEGORIES:
-            made[name] = arrays.category(table, stored, "" if name in STORED_AS else None)
+            made[name] = arrays.category(table, stored, "" if name in STORED_AS else rows.BEFORE.get(name))
         elif name == "arrangement":
             made[name] = _arrangements(table)
         elif name in STORED_AS or name in WHERE or name in variables:

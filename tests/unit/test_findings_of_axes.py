@@ -140,7 +140,7 @@ def test_each_number_format_is_given_from_its_least_to_its_largest_ratio_with_in
 def test_a_ratio_is_held_in_a_wider_interval_beside_more_ratios() -> None:
     def width(batches: str) -> float:
         made = study(lambda config: 100.0 * config.batch_size, FORMATS.replace("[8, 16, 32]", batches))
-        return max(gain.high - gain.low for gain in axes.gains(made))
+        return max(gain.high - gain.low for gain in axes.gains(made, "precision"))
 
     assert width("[8, 16, 32]") < width("[8, 16, 32, 64, 128, 256]")
 

@@ -78,6 +78,11 @@ def unset(names: Sequence[str]) -> list[str]:
     return [name for name in names if not os.environ.get(name)]
 
 
+def versions(packages: Sequence[str]) -> list[str]:
+    """Return these packages' versions, "none" of those that are not installed."""
+    return [version_of(name, "none") for name in packages]
+
+
 def clock() -> float:
     return time.time()
 

@@ -25,7 +25,7 @@ from workers.contract.spelling import did_you_mean
 
 Key = Literal["model", "data"]  # of the sweep file, that may name one
 HANDED: dict[Key, tuple[str, ...]] = {
-    "model": ("image_size", "classes"),
+    "model": ("image_size", "classes", "framework"),
     "data": ("rank", "size", "batch_size", "seed", "split", "epoch", "image_size", "classes"),
 }
 NOT_AXES = {name for names in HANDED.values() for name in names}

@@ -49,6 +49,8 @@ Model = Literal[
 ]
 
 FIRST_STRATEGY: dict[Framework, Strategy] = {"tensorflow": "horovod", "torch": "ddp"}
+AXES_OF: dict[str, Framework] = {"xla": "tensorflow", "compile": "torch", "channels_last": "torch"}
+OF_HOROVOD = ("fusion_mib", "cycle_ms", "response_cache")  # axes that nothing else reads
 
 # The smallest image side that a network takes (32 at least), and the side that it was published with.
 IMAGE_SIZES: dict[str, tuple[int, int]] = {

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from workers.contract.messages import Framework, Phase, Strategy, TrialConfig
+from workers.contract.messages import AXES_OF, Framework, Phase, Strategy, TrialConfig
 from workers.contract.ranks import Fault, Seat
 from workers.frameworks.learning import Learner
 from workers.inputs.source import Cores, Source
@@ -41,13 +41,12 @@ class FrameworkBody(Protocol):
         """Return what this process has in force, asked of the framework."""
 
 
-OWN_AXES: dict[str, Framework] = {"xla": "tensorflow", "compile": "torch", "channels_last": "torch"}
 STRATEGIES: dict[Framework, tuple[Strategy, ...]] = {"tensorflow": ("horovod",), "torch": ("ddp",)}
 
 
 def of_trial(config: TrialConfig) -> FrameworkBody:
     """Return the trial's framework, imported; refuse what it does not have."""
-    for axis, owner in OWN_AXES.items():
+    for axis, owner in AXES_OF.items():
         if getattr(config, axis) and config.framework != owner:
             rule = f"{axis} is an axis of {owner} alone"
             raise Fault("not of this framework", f"{rule}, but framework is {config.framework}: leave {axis} out")

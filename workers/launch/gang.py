@@ -70,14 +70,15 @@ class NodeActor:
             "data": {folder: datafiles.fingerprint(folder, splits) for folder, splits in folders.items()},
         }
 
-    def tend(self, log: str, samples: str, sample_every_s: float, framework: Framework, *how: str) -> None:
-        """Tend the node until it is cancelled, with the fork server of this framework, and with each other's from when
-        a trial first wants it. The call lasts, because an actor without one wakes a hundred times a second, in the way
-        of those who measure."""
+    def tend(self, log: str, samples: str, sample_every_s: float, frameworks: Sequence[Framework], *how: str) -> None:
+        """Tend the node until it is cancelled, with the fork servers of these frameworks, and with each other's from
+        when a trial first wants it. The call lasts, because an actor without one wakes a hundred times a second, in the
+        way of those who measure."""
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         key = fork_server_key()
         sampler = [sys.executable, "-m", "workers.node.telemetry", samples, "--every", str(sample_every_s)]
-        commands = {framework: _fork_server(key, framework, how)} | ({"sampler": sampler} if sample_every_s else {})
+        commands: dict[str, list[str]] = {name: _fork_server(key, name, how) for name in frameworks}
+        commands |= {"sampler": sampler} if sample_every_s else {}
         # They see every GPU of the node; each rank is told which is its own.
         environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | gpus.ORDER
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -136,12 +137,12 @@ class NodeActors:
         *,
         env_from: Collection[str] = (),
         has_scripts: bool = False,
-        framework: Framework = "tensorflow",
+        frameworks: Sequence[Framework] = ("tensorflow",),
     ) -> None:
         """`folders` that trials read, each with its splits; variables that they have of their nodes. Scripts find all
-        of a framework imported. The fork server of `framework` is started at once, another's when a trial first wants
-        it."""
-        self._how = (framework, "whole") if has_scripts else (framework,)
+        of a framework imported. The fork servers of `frameworks` are started at once, another's when a trial first
+        wants it."""
+        self._how = (tuple(frameworks), *(["whole"] if has_scripts else []))
         self._paths = paths
         self._folders = dict(folders or {})
         self._env_from = tuple(env_from)
@@ -234,10 +235,10 @@ class Supervisor:
         )
 
     def probe(
-        self, last: str, every_s: float, patience_s: float, framework: Framework, on_node: Sequence[str] = ()
+        self, last: str, every_s: float, patience_s: float, frameworks: Sequence[Framework], on_node: Sequence[str] = ()
     ) -> list[dict[str, Any]]:
         """Test this node, and the GPUs that the gang has on it, but for what was tested lately; not before its fork
-        server is there, which makes a node slow while it imports its framework."""
+        servers are there, which make a node slow while they import their frameworks."""
         due = [last] if not _is_recent(last, every_s) else []
         marks = [f"{last}-gpu-{gpu}" for gpu in on_node]
         if not all(_is_recent(mark, every_s) for mark in marks):
@@ -245,7 +246,7 @@ class Supervisor:
         if not due:
             return []
         give_up = time.monotonic() + patience_s
-        while time.monotonic() < give_up and not is_answering(fork_server_key(), framework):
+        while time.monotonic() < give_up and not all(is_answering(fork_server_key(), one) for one in frameworks):
             time.sleep(0.1)
         node, tests = os.uname().nodename, []
         if last in due:
@@ -299,8 +300,11 @@ class Group:
         self._saved: Path | None = None  # where the trial leaves its checkpoints
         self._kept_before: checkpoint.Kept | None = None  # what lay there when it started
 
-    def probe(self, paths: SweepPaths, every_s: float, config: messages.TrialConfig) -> list[dict[str, Any]]:
-        """Test each node that was not tested lately. The gang has its nodes to itself, and its trial waits."""
+    def probe(
+        self, paths: SweepPaths, every_s: float, config: messages.TrialConfig, frameworks: Sequence[Framework] = ()
+    ) -> list[dict[str, Any]]:
+        """Test each node that was not tested lately, once it has the fork servers of these frameworks. The gang has its
+        nodes to itself, and its trial waits."""
         try:
             self._seat(config)
         except NodeGoneError:  # the trial's start will say so
@@ -310,7 +314,7 @@ class Group:
                 str(paths.last_probe(pool[0][1].fork_server)),
                 every_s,
                 config.deadlines.fork_server_s,
-                config.framework,
+                frameworks or (config.framework,),
                 [location.gpu for _, location in pool if location.gpu],
             )
             for pool in self._pools

@@ -1,4 +1,4 @@
-"""What the axes of a sweep are worth: which of them explains most, and each number format over the first.
+"""What the axes of a sweep are worth: which of them explains most, and each number format and framework over the first.
 
 Shares and ratios are given with their intervals, and called what these show: an axis explains the most where its whole
 interval lies above all others'; a format is faster where the interval of its ratio leaves 1. The intervals of all
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sweeps import analysis
 from sweeps.analysis import CONFIDENCE, joint
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from sweeps.analysis.study import Study
 
-FIRST = ("fp32", "tf32")  # what the other formats are held against
+Rated = Literal["precision", "framework"]  # axes whose values are held against the first of them
+FIRST: dict[Rated, tuple[str, ...]] = {"precision": ("fp32", "tf32"), "framework": ("tensorflow",)}
 MOST_NAMED = 3  # axes, and pairs of them
 CLEARLY = 0.01  # of the variance, that an axis or a pair explains
 
@@ -29,7 +30,8 @@ CLEARLY = 0.01  # of the variance, that an axis or a pair explains
 def findings(study: Study) -> Iterator[Finding]:
     if found := explained(study):
         yield found
-    yield from precisions(study)
+    for axis in FIRST:
+        yield from rated(study, axis)
 
 
 def explained(study: Study) -> Finding | None:
@@ -96,38 +98,37 @@ def _shares(shares: pd.DataFrame) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """One cell's throughput over that of the cell which differs in its number format alone."""
+    """One cell's throughput over that of the cell which differs in this axis alone."""
 
-    precision: str
+    at: str  # on the axis
     cell: str
     ratio: float
     low: float  # of an interval that holds together with all others; NaN where a side has a single repeat
     high: float
 
 
-def formats(study: Study) -> list[str]:
-    """Return the number formats that were measured, first the one that others are held against; empty of fewer than
-    two."""
-    if "precision" not in study.axes or study.is_convergence:
+def points(study: Study, axis: Rated) -> list[str]:
+    """Return what of an axis was measured, first the one that others are held against; empty of fewer than two."""
+    if axis not in study.axes or study.is_convergence:
         return []
-    measured = {*study.measured["precision"]}
-    found = [str(at) for at in study.values("precision") if at in measured]
-    base = next((at for at in FIRST if at in found), found[0] if found else "")
+    measured = {*study.measured[axis]}
+    found = [str(at) for at in study.values(axis) if at in measured]
+    base = next((at for at in FIRST[axis] if at in found), found[0] if found else "")
     return [base, *(at for at in found if at != base)] if len(found) > 1 else []
 
 
-def gains(study: Study) -> list[Gain]:
-    """Each measured cell of another number format that has one of the first beside it."""
+def gains(study: Study, axis: Rated) -> list[Gain]:
+    """Each measured cell that has one of the axis' first beside it."""
     import numpy as np
 
-    known = formats(study)
+    known = points(study, axis)
     if not known:
         return []
     table = study.measured.reset_index(drop=True)
-    same = [axis for axis in study.axes if axis != "precision"]
+    same = [one for one in study.axes if one != axis]
     pairs = []
     for _, alike in table.groupby(same or (lambda row: 0), sort=False, dropna=False):
-        at = dict(zip(alike["precision"], alike.index, strict=True))
+        at = dict(zip(alike[axis], alike.index, strict=True))
         pairs += [(at[name], at[known[0]]) for name in known[1:] if {name, known[0]} <= {*at}]
     if not pairs:
         return []
@@ -137,21 +138,21 @@ def gains(study: Study) -> list[Gain]:
     half = joint.half_width(variances[both], freedom[both], 1 - (1 - CONFIDENCE) / len(pairs))
     ratios = rates[both[0]] / rates[both[1]]
     return [
-        Gain(str(table["precision"][place]), table["cell"][place], ratio, ratio / math.exp(by), ratio * math.exp(by))
+        Gain(str(table[axis][place]), table["cell"][place], ratio, ratio / math.exp(by), ratio * math.exp(by))
         for (place, _), ratio, by in zip(pairs, ratios.tolist(), half.tolist(), strict=True)
     ]
 
 
-def precisions(study: Study) -> Iterator[Finding]:
-    """Yield what each number format is worth over the first, all else equal."""
-    found = gains(study)
-    for name in dict.fromkeys(gain.precision for gain in found):
-        own = sorted((gain for gain in found if gain.precision == name), key=lambda gain: gain.ratio)
+def rated(study: Study, axis: Rated) -> Iterator[Finding]:
+    """Yield what each value of an axis is worth over the first, all else equal."""
+    found = gains(study, axis)
+    for name in dict.fromkeys(gain.at for gain in found):
+        own = sorted((gain for gain in found if gain.at == name), key=lambda gain: gain.ratio)
         ends = [own[0]] if len(own) == 1 else [own[0], own[-1]]
         words = " to ".join(f"**{gain.ratio:.2f}×**{_within(gain)}" for gain in ends)
         known = [gain for gain in own if gain.low == gain.low]
         faster, slower = sum(gain.low > 1 for gain in known), sum(gain.high < 1 for gain in known)
-        says = f"All else equal, {name} trains {words} as fast as {formats(study)[0]}"
+        says = f"All else equal, {name} trains {words} as fast as {points(study, axis)[0]}"
         if known and len(own) > 1:
             says += f": faster in {faster}, slower in {slower} and not told apart in {len(known) - faster - slower}"
             says += f" of {len(own)} settings"
@@ -161,7 +162,7 @@ def precisions(study: Study) -> Iterator[Finding]:
             says += f"; by means, as {unknown} of {len(own)} ratios rest{'s' * (unknown == 1)} on single repeats"
         sureness: Sureness = "shown" if len(own) in (faster, slower) else "open" if known else "estimated"
         yield Finding(
-            rule="precision",
+            rule=axis,
             severity="note",
             sureness=sureness,
             says=f"{says}.",

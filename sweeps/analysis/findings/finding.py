@@ -15,7 +15,7 @@ Sureness = Literal[
 ]
 Rule = Literal[
     "nothing measured", "best", "told apart", "fewest epochs", "most accurate", "speed-up", "limit", "cheaper",
-    "target", "cached", "begun anew", "what matters", "precision",
+    "target", "cached", "begun anew", "what matters", "precision", "framework",
     "mixed scaling", "single repeat", "wide interval", "untuned base", "mixed sources", "pooled", "mixed nodes",
     "missed target", "pruned", "simulated", "from the store", "incomplete", "failed", "withheld",
     "not pinned", "slow nodes",

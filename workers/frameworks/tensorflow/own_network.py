@@ -25,7 +25,8 @@ def build(config: TrialConfig) -> Any:
     import keras
 
     word = config.model
-    network = functions.called("model", config, {"image_size": config.image_size, "classes": config.classes})
+    handed = {"image_size": config.image_size, "classes": config.classes, "framework": config.framework}
+    network = functions.called("model", config, handed)
     if not isinstance(network, keras.Model):
         raise Fault("no network", f"{word} must give a Keras model, but gave {type(network).__name__}")
     if not network.built or not getattr(network, "outputs", None):

@@ -18,7 +18,8 @@ from workers.contract.ranks import Fault
 def build(config: TrialConfig) -> nn.Module:
     """Return the network that the trial's function gives."""
     word = config.model
-    network = functions.called("model", config, {"image_size": config.image_size, "classes": config.classes})
+    handed = {"image_size": config.image_size, "classes": config.classes, "framework": config.framework}
+    network = functions.called("model", config, handed)
     if not isinstance(network, nn.Module):
         rule = f"{word} must give a torch.nn.Module where framework is torch"
         raise Fault("no network", f"{rule}, but gave {type(network).__name__}")

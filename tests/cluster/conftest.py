@@ -12,7 +12,7 @@ from tests.cluster.launched import Laptop, on_hosts
 def laptop() -> Iterator[Laptop]:
     if why := hosts.lacking():
         pytest.skip(why)
-    with on_hosts() as user:
+    with on_hosts(with_postgres=True) as user:
         yield user
 
 

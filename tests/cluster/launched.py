@@ -17,7 +17,7 @@ from typing import Any
 
 from sweeps.record import ledger
 from sweeps.run import status
-from tests.cluster import hosts
+from tests.cluster import database, hosts
 from tests.cluster.hosts import ROOT, Host
 
 JOINED_WITHIN_S = 150
@@ -33,7 +33,9 @@ SITE = {  # lines of the shipped file as they stand there
 }
 ANSWER = "answer: "
 PLANTED = "pl4nted"  # in every value that is a secret
-VALUES = ("of-a-node", "unasked", "of-the-laptop", "password", "beside-the-script", "in-a-file")  # behind it and a dash
+VALUES = (  # behind it and a dash
+    *("of-a-node", "unasked", "of-the-laptop", "password", "beside-the-script", "in-a-file", "of-the-database"),
+)
 
 
 class Laptop:
@@ -213,10 +215,14 @@ def look_for_planted(places: Sequence[str], apart_from: Path, since: Path) -> st
 
 
 @contextlib.contextmanager
-def on_hosts() -> Iterator[Laptop]:
-    """A user who has called `ray up` on the shipped cluster.yaml: a head and two nodes."""
+def on_hosts(*, with_postgres: bool = False) -> Iterator[Laptop]:
+    """A user who has called `ray up` on the shipped cluster.yaml: a head and two nodes. MLflow is in PostgreSQL behind
+    a password where that is asked for and installed, else in the file's own store."""
     with hosts.made(3) as (machines, folder):
-        laptop = Laptop(machines, folder)
+        store = ""
+        if with_postgres and (programs := database.programs()):
+            store = database.Postgres(machines[0], folder, programs, password=f"{PLANTED}-of-the-database").store
+        laptop = Laptop(machines, folder, store)
         with laptop.cluster():
             laptop.wait_for_nodes()
             yield laptop

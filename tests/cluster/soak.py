@@ -1,9 +1,9 @@
 """Forty minutes of short trials on three hosts, with a fault every three minutes; then: what is doubled, lost, left?
 
 `python -m tests.cluster.soak [--minutes 40] [--seed 1]` makes the hosts, runs sweep after sweep on them and prints a
-line for each thing that must hold, with pass or fail; it exits with 1 if one fails. Four minutes are enough to have
-each fault once, closer together and shorter. Nothing else should run on this machine meanwhile: /tmp and /dev/shm are
-looked at before and after.
+line for each thing that must hold, with pass or fail; it exits with 1 if one fails. From forty minutes on what could
+not be judged fails too. Four minutes are enough to have each fault once, closer together and shorter. Nothing else
+should run on this machine meanwhile: /tmp and /dev/shm are looked at before and after.
 """
 
 from __future__ import annotations

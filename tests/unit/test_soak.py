@@ -597,14 +597,35 @@ def test_what_ray_keeps_in_its_folder_is_not_left_but_a_package_that_is_still_pa
     assert {str(path.relative_to(tmp_path)) for path in soak.in_ray(tmp_path)} == {*left}
 
 
-def machines(tmp_path: Path, processes: Callable[[], list[psutil.Process]] = list) -> soak.Soak:
+def machines(tmp_path: Path, processes: Callable[[], list[psutil.Process]] = list, minutes: float = 4.0) -> soak.Soak:
     """Make a soak of hosts that there are not."""
     hosts = [SimpleNamespace(name=f"node{n}", home=tmp_path / f"node{n}/home", processes=processes) for n in range(3)]
     for host in hosts:
         (host.home.parent / "ray").mkdir(parents=True)
         host.home.mkdir()
     laptop: Any = SimpleNamespace(head=hosts[0], workers=hosts[1:], home=tmp_path)
-    return soak.Soak(laptop, tmp_path / "sweep-hosts", 4, None)
+    return soak.Soak(laptop, tmp_path / "sweep-hosts", minutes, None)
+
+
+@pytest.mark.parametrize("minutes", [4.0, FULL_MIN])
+def test_a_soak_judges_by_its_own_length_what_nobody_has_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float
+) -> None:
+    made = machines(tmp_path, minutes=minutes)
+    made._results = tmp_path / "results"
+    made._results.mkdir()
+    made.is_read_to_the_end = True
+    made.readings += readings([(0.0, 40.0)], 0)  # of the tracker alone
+    for asked in ("_cleared", "_runs", "_absent"):
+        monkeypatch.setattr(made, asked, lambda *_: [])
+    lines = {line.what: line for line in made.lines([], soak.Before({}, frozenset(made._files())))}
+    assert not [line for line in lines.values() if "can't be asked" in line.told]
+    due = "fail" if minutes == FULL_MIN else "not judged"
+    assert lines["enough trials ended"].verdict == due
+    for what in ("memory of {} is flat", "open files of {} are flat"):
+        assert lines[what.format("tracker")].verdict == "pass"
+        assert {lines[what.format(role)].verdict for role in soak.JUDGED if role != "tracker"} == {due}
+        assert {lines[what.format(role)].verdict for role in soak.TOLD} == {"not judged"}
 
 
 def test_files_are_looked_for_in_the_whole_temporary_folder_and_in_rays_of_each_host(

@@ -1,9 +1,9 @@
 """Forty minutes of short trials on three hosts, with a fault every three minutes; then: what is doubled, lost, left?
 
 `python -m tests.cluster.soak [--minutes 40] [--seed 1]` makes the hosts, runs sweep after sweep on them and prints a
-line for each thing that must hold, with pass or fail; it exits with 1 if one fails. Four minutes are enough to have
-each fault once, closer together and shorter. Nothing else should run on this machine meanwhile: /tmp and /dev/shm are
-looked at before and after.
+line for each thing that must hold, with pass or fail; it exits with 1 if one fails. From forty minutes on what could
+not be judged fails too. Four minutes are enough to have each fault once, closer together and shorter. Nothing else
+should run on this machine meanwhile: /tmp and /dev/shm are looked at before and after.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shlex
@@ -28,6 +29,7 @@ import psutil
 from sweeps.cli import gc
 from sweeps.errors import SweepError
 from sweeps.record import ledger, ownership, rows
+from sweeps.spec.arrangements import slots_of
 from sweeps.store import tracking
 from tests.cluster import clocks, database, hosts, verdicts
 from tests.cluster.clocks import Clock
@@ -35,7 +37,7 @@ from tests.cluster.database import Postgres
 from tests.cluster.hosts import Host
 from tests.cluster.launched import Laptop
 from tests.cluster.schedule import ENDS_THE_DRIVER, KINDS, SHORTEST_MIN, Fault, Kind, schedule
-from tests.cluster.verdicts import FILES, MEMORY, Content, Line, Reading, Run, Seen, Stray, Swept
+from tests.cluster.verdicts import FILES, MEMORY, Content, Duration, Line, Reading, Run, Seen, Stray, Swept, Timed
 
 SWEEP = """
 name: soak
@@ -55,12 +57,12 @@ CELLS = 50
 MOST_REPEATS = 20
 TRIAL_S = 4.8  # five hundred in forty minutes, until it is known how long one takes here
 DISK_MIB = 512  # of the results
-OFF_BY_S = 30.0  # a clock
 READ_EVERY_S = 10.0  # memory and open files
 LOOK_EVERY_S = 1.0
 PASSING_S = 10.0  # between two looks; what is in one of them only passes through
 BACK_WITHIN_S = 180.0  # a host, in Ray
 GONE_WITHIN_S = 180.0  # all of a sweep, after its end
+OUTLIVED_S = 60.0  # a fault, by a driver that it has not ended
 COMPLETE_WITHIN_S = 1800.0  # the last sweep, after the last fault
 TRIES = 5  # to submit or to resume
 FAILURES = (AssertionError, OSError, ValueError, subprocess.SubprocessError, SweepError)  # of what is called here
@@ -83,6 +85,16 @@ TOLD = {  # they keep what has been: jobs, actors, requests
 }
 GROUPS = "[group['state'] for group in ray.util.placement_group_table().values()]"
 KEPT = ("__pycache__", ".cache", ".config", ".keras", "mlflow")  # folders at home that are meant to grow
+# What the soak's processes may make in the folder for temporary files, by how it begins: Python's tempfile, MLflow,
+# Ray, what runs in ranks. Others' files there are not ours to judge.
+TEMPORARY = ("sweep-", "tmp", "mlflow", "ray", "torch", "tf", "tensorflow", "__autograph", "keras", "pymp-", "nccl")
+# What Ray keeps in its folder on purpose, for as long as a session lasts: logs, sockets, Tune's state of each driver,
+# and a cache of what ended jobs ran in, up to 10 GB. A package there that is still packed is none of it: Ray deletes it
+# once it is unpacked.
+OF_RAY = ("session_latest", "ray_current_cluster", "prom_metrics_service_discovery.json")
+RESOURCES = "runtime_resources"
+OF_A_SESSION = ("logs", "sockets", "metrics", "artifacts", RESOURCES)
+PACKED = (".zip", ".tar.gz", ".whl")
 LOOK = """
 import json, os, psutil
 me = psutil.Process()
@@ -140,7 +152,9 @@ class Soak:
         self._results = folder / "shared/results"
         self._began = time.monotonic()
         self._coming: Fault | None = None
-        self._is_accounted = True  # the last end of a driver
+        self._suspect: Fault | None = None  # that may have ended the driver, should it end
+        self._outlived_at_s = 0.0
+        self.is_read_to_the_end = False
         self._is_over = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self.sweeps: list[str] = []
@@ -162,6 +176,7 @@ class Soak:
         except FAILURES as error:
             return Line(what, "fail", last_line(error))
         finally:
+            self.is_read_to_the_end = self._reader.is_alive()
             self._is_over.set()
             self._reader.join()
         return Line(what, "pass", f"after {self.passed_s / 60:.1f} minutes")
@@ -193,6 +208,8 @@ class Soak:
         """Resume the sweep whose driver has ended; submit another while there is time, or a fault to come. Is there
         one?"""
         if self.sweeps and ownership.is_driven(self.sweeps[-1]):
+            if self.passed_s > self._outlived_at_s:
+                self._suspect = None
             return True
         if self.sweeps and not ledger.read(self.sweeps[-1]).is_complete:
             return self._resume(self.sweeps[-1])
@@ -205,14 +222,13 @@ class Soak:
         file.write_text(SWEEP.replace("REPEATS", str(repeats(left_s, trial_s))))
         name = self._until_it_works("submit", file, "--fresh")
         self.sweeps.append(name)
-        self._is_accounted = True
+        self._suspect = None
         self.say(f"{name} has begun: {len(swept(name).planned)} trials")
         return True
 
     def _resume(self, name: str) -> bool:
-        last = self.happened[-1].kind if self.happened else ""
-        blamed = last if last in ENDS_THE_DRIVER and not self._is_accounted else ""
-        self._is_accounted = True
+        blamed = self._suspect.kind if self._suspect else ""
+        self._suspect = None
         self.ended_by.append(blamed)
         if not blamed:
             with contextlib.suppress(*FAILURES):
@@ -244,12 +260,16 @@ class Soak:
     def _read(self) -> None:
         while not self._is_over.wait(READ_EVERY_S):
             for host in self._hosts:
-                for process in host.processes():
-                    with contextlib.suppress(psutil.Error):
-                        if named := role(" ".join(process.cmdline())):
-                            has = process.memory_info()
-                            mib, files = (has.rss - has.shared) / 2**20, process.num_fds()
-                            self.readings.append(Reading(self.passed_s, named, host.name, process.pid, mib, files))
+                with contextlib.suppress(psutil.Error):  # it is being killed
+                    self._read_host(host)
+
+    def _read_host(self, host: Host) -> None:
+        for process in host.processes():
+            with contextlib.suppress(psutil.Error):
+                if named := role(" ".join(process.cmdline())):
+                    has = process.memory_info()
+                    mib, files = (has.rss - has.shared) / 2**20, process.num_fds()
+                    self.readings.append(Reading(self.passed_s, named, host.name, process.pid, mib, files))
 
     # ── Faults ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -269,7 +289,8 @@ class Soak:
             self.say(f"{fault.kind}: did not happen, {last_line(error)}")
             return
         self.happened.append(fault)
-        self._is_accounted = False
+        self._suspect = fault if fault.kind in ENDS_THE_DRIVER else None
+        self._outlived_at_s = self.passed_s + OUTLIVED_S
         self.say(f"{fault.kind}: {told}; {len(swept(self.sweeps[-1]).ended)} trials of {self.sweeps[-1]} have ended")
 
     def _kill_host(self, fault: Fault) -> str:
@@ -313,12 +334,12 @@ class Soak:
     def _move_clock(self, fault: Fault) -> str:
         clock, host = self.clocks[fault.worker], self._laptop.workers[fault.worker]
         try:
-            count = clock.move(OFF_BY_S)
+            count = clock.move(fault.off_by_s)
             time.sleep(fault.lasts_s)
         finally:
             clock.move(0)
         assert count, f"no process of {host.name} has a clock that can be moved"
-        return f"that of {host.name} was {OFF_BY_S:.0f} s ahead for {fault.lasts_s:.0f} s, in {count} processes"
+        return f"that of {host.name} was {fault.off_by_s:+.0f} s off for {fault.lasts_s:.0f} s, in {count} processes"
 
     def _kill_driver(self, _: Fault) -> str:
         driver = ownership.holder(self.sweeps[-1])
@@ -336,14 +357,17 @@ class Soak:
 
     def lines(self, planned: Sequence[Fault], before: Before) -> Iterator[Line]:
         """One for each thing that must hold. What can't be asked does not hold."""
-        watched = [(named, named in JUDGED, what) for what in (MEMORY, FILES) for named in JUDGED | TOLD]
+        watched = [(named, self.readings, named in JUDGED, what) for what in (MEMORY, FILES) for named in JUDGED | TOLD]
         looks: dict[str, Callable[[], Iterable[Line]]] = {
             "the ledgers": lambda: verdicts.of_ledgers(self._swept()),
+            "how many trials": lambda: [verdicts.of_trials(self._swept(), self._minutes)],
+            "times": lambda: verdicts.of_times([timed(name, len(self._laptop.workers)) for name in self.sweeps]),
             "MLflow": lambda: verdicts.of_mlflow(self._swept(), self._runs()),
             "what is left in Ray and on the hosts": lambda: self._cleared(before),
             "files": lambda: [verdicts.of_files([*self._strays(before)], self.power_cuts)],
             "memory and open files": lambda: [
-                verdicts.of_growth(named, self.readings, is_judged, what) for named, is_judged, what in watched
+                verdicts.of_reader(self.is_read_to_the_end, self.readings),
+                *(verdicts.of_growth(*one, self._minutes) for one in watched),
             ],
             "faults": lambda: [verdicts.of_faults(planned, self.happened), verdicts.of_drivers(self.ended_by)],
             "hosts": lambda: [verdicts.none_of("every host comes back", [*self.late, *self._absent()], "in time")],
@@ -397,10 +421,12 @@ class Soak:
                     yield Seen(process.pid, verdicts.kind(process.cmdline(), process.name()))
 
     def _files(self) -> Iterator[Path]:
-        """Where all that runs may leave some: this machine's folders for such, and the hosts' homes."""
-        yield from (path for path in Path(tempfile.gettempdir()).glob("sweep-*") if path != self._folder)
+        """Where all that runs may leave some: this machine's folders for such, the hosts' homes, and Ray's folder of
+        each."""
+        yield from (path for path in temporary(Path(tempfile.gettempdir())) if path != self._folder)
         yield from (path for path in Path("/dev/shm").iterdir() if not path.name.startswith("PostgreSQL."))
         for host in self._hosts:
+            yield from in_ray(host.home.parent / "ray")
             for at, folders, files in os.walk(host.home):
                 folders[:] = [name for name in folders if name not in KEPT]
                 yield from (Path(at, name) for name in files)
@@ -416,6 +442,28 @@ def repeats(left_s: float, trial_s: float) -> int:
     """Return the repeats of every cell, for as long as there is time: of the short trials, which come first, more seem
     to fit than do."""
     return min(MOST_REPEATS, max(1, round(left_s / trial_s / CELLS)))
+
+
+def temporary(folder: Path) -> Iterator[Path]:
+    """Return what processes of a soak may have made in a folder for temporary files."""
+    return (path for path in folder.iterdir() if path.name.startswith(TEMPORARY))
+
+
+def in_ray(folder: Path) -> Iterator[Path]:
+    """Yield what is in a host's folder of Ray but not kept there on purpose: of a session, what stands in it directly
+    (addresses, ports) and what `OF_A_SESSION` names are."""
+    for path in folder.iterdir():
+        if path.name in OF_RAY:
+            continue
+        if not path.name.startswith("session_"):
+            yield path
+            continue
+        for at in (one for one in path.iterdir() if one.is_dir()):
+            found = (Path(below, name) for below, _, files in os.walk(at) for name in files)
+            if at.name == RESOURCES:
+                yield from (one for one in found if one.name.endswith(PACKED))
+            elif at.name not in OF_A_SESSION:
+                yield from found
 
 
 def strays(results: Path) -> Iterator[Path]:
@@ -439,6 +487,30 @@ def swept(name: str) -> Swept:
     ends = [(entry["trial"], entry["outcome"]["status"]) for entry in ended]
     contents = {one.config.trial: due(one) for one in ledger.read(name).trials}
     return Swept(name, [config.trial for config in facts.trials], ends, contents)
+
+
+def timed(name: str, workers: int) -> Timed:
+    """Return the times of a sweep. How long it was its file tells, whose times no fault moves."""
+    read, at = ledger.read(name), ledger.paths(name).ledger
+    ended = [one for one in ledger.Tail(name).news() if isinstance(one, ledger.TrialRecord)]  # each of its ends
+    found = [duration for record in (*ended, *read.attempts) for duration in durations(record)]
+    waits = [entry for entry in ledger.entries(at) if entry["kind"] == "wait"]
+    found += [Duration("a gang", "waited", entry["at"] - entry["since"]) for entry in waits]
+    spec = read.facts.spec
+    slots = max((slots_of(spec.device, spec.cores_per_worker, node) for node in read.facts.nodes), default=0)
+    return Timed(name, at.stat().st_mtime - read.facts.created_at, found, read.spent, workers * slots)
+
+
+def durations(record: ledger.TrialRecord) -> Iterator[Duration]:
+    """Yield how long an attempt took, each part of it, and how long it held its slots."""
+    trial, took_s = record.config.trial, record.ended_at - record.started_at
+    since = record.started_at if record.held_since is None else record.held_since
+    yield Duration(trial, "held_s", record.ended_at - since)
+    for name, figure in rows.metrics(record).items():
+        if name.endswith("_s") and not name.endswith("_per_s"):
+            yield Duration(trial, name, figure, math.inf if name == "trial_s" else took_s)
+        elif name.startswith("step_ms_"):
+            yield Duration(trial, name, figure / 1e3, took_s)
 
 
 def due(record: ledger.TrialRecord) -> Content:
@@ -526,8 +598,9 @@ def main(minutes: float, seed: int) -> int:
             for line in soak.lines(faults, before):
                 print(line, flush=True)
                 lines.append(line)
-            for kind, why in out.items():
-                print(Line(kind, "not judged", f"left out, since {why}"), flush=True)
+            for line in verdicts.of_left_out(out, minutes):
+                print(line, flush=True)
+                lines.append(line)
     return 1 if verdicts.has_failed(lines) else 0
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Literal
 
-from tests.cluster.schedule import Fault
+from tests.cluster.schedule import Fault, Kind
 
 Verdict = Literal["pass", "fail", "not judged"]
 AGAIN = ("lost", "cancelled")  # ends after which a resumed sweep runs a trial again
@@ -27,6 +27,8 @@ WATCHED_S = 600.0  # in all, before a growth can be trusted
 FLAT_MIB_PER_H = 30.0  # a choice, not a measurement: 20 MiB in forty minutes
 FLAT_FILES_PER_H = 15.0  # a choice likewise: 10 in forty minutes, where one of each trial would be five hundred
 SHARED = (tempfile.gettempdir(), "/dev/shm")  # by the hosts
+FULL_MIN = 40.0  # a soak of so many minutes has had the time to judge all that is to be judged
+TRIALS_PER_MIN = 10.0  # a choice: 500 trials in 45 minutes were measured, on two cores that did other work too
 POWER_CUT_S = 60.0  # what was made in the shared /tmp so shortly before a host's end may be of its ranks
 
 
@@ -57,6 +59,27 @@ class Swept:
     planned: Collection[str]
     ended: Sequence[tuple[str, str]]  # every trial that stands there with how it ended, in their order
     contents: Mapping[str, Content]  # of each trial, by its last end
+
+
+@dataclasses.dataclass(frozen=True)
+class Duration:
+    """How long something took, as a ledger tells it, or a row that is made of one."""
+
+    of: str
+    what: str
+    seconds: float
+    most_s: float = math.inf  # that of what it is a part of
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """The times of a sweep."""
+
+    name: str
+    length_s: float  # by a clock that no fault moves
+    durations: Sequence[Duration]
+    gpu_hours: float  # held, as the budget counts them
+    slots: int  # that can be held at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +145,11 @@ def has_failed(lines: Iterable[Line]) -> bool:
     return any(line.verdict == "fail" for line in lines)
 
 
+def unjudged(minutes: float) -> Verdict:
+    """Return what becomes of a line that there was nothing to judge by: only a short soak has an excuse."""
+    return "fail" if minutes >= FULL_MIN else "not judged"
+
+
 def none_of(what: str, found: Sequence[object], otherwise: str) -> Line:
     """Return a line that fails if there is anything."""
     return Line(what, "fail" if found else "pass", some(found) if found else otherwise)
@@ -150,6 +178,35 @@ def of_ledgers(sweeps: Sequence[Swept]) -> Iterator[Line]:
     yield none_of("every trial once in the ledger", wrong, f"{trials} trials in {len(sweeps)} sweeps")
     bad = [f"{count} {status}" for status, count in sorted(outcomes.items()) if status != "completed"]
     yield none_of("every trial completed", bad, f"{outcomes['completed']}")
+
+
+def of_trials(sweeps: Sequence[Swept], minutes: float) -> Line:
+    """Faults that befall nothing prove nothing."""
+    count = sum(len({trial for trial, _ in sweep.ended}) for sweep in sweeps)
+    due = math.ceil(TRIALS_PER_MIN * minutes)
+    told = f"{count}; {due} are due in {minutes:g} minutes"
+    return Line("enough trials ended", "pass" if count >= due else unjudged(minutes), told)
+
+
+def of_times(sweeps: Sequence[Timed]) -> Iterator[Line]:
+    """Whatever clocks were off: nothing took less than no time, or longer than what it is a part of."""
+    wrong, durations = [], 0
+    for sweep in sweeps:
+        durations += len(sweep.durations)
+        for one in sweep.durations:
+            most_s = min(one.most_s, sweep.length_s)
+            if not 0 <= one.seconds <= most_s:
+                wrong.append(f"{sweep.name}/{one.of} {one.what} {one.seconds:.2f} of {most_s:.2f} s")
+    if not durations:
+        wrong.append("there is none")
+    yield none_of("every duration is possible", wrong, f"{durations} of trials, their parts and waits")
+    over = []
+    for sweep in sweeps:
+        most = sweep.slots * sweep.length_s / 3600
+        if not 0 <= sweep.gpu_hours <= most:
+            over.append(f"{sweep.name} {sweep.gpu_hours:.3f} GPU-hours of {most:.3f}")
+    held = sum(sweep.gpu_hours for sweep in sweeps)
+    yield none_of("no more GPU-hours are held than there are", over, f"{held:.3f} in {len(sweeps)} sweeps")
 
 
 def of_mlflow(sweeps: Sequence[Swept], runs: Sequence[Run]) -> Iterator[Line]:
@@ -267,8 +324,20 @@ def growth(readings: Iterable[Reading], what: Watched = MEMORY) -> Growth | None
     return Growth(statistics.median(slopes), watched_s, last) if slopes else None
 
 
-def of_growth(role: str, readings: Iterable[Reading], is_judged: bool, what: Watched = MEMORY) -> Line:
-    """By the host on which it grows most. What keeps a history by its nature is told, and not judged."""
+def of_reader(is_alive: bool, readings: Sequence[Reading]) -> Line:
+    """What grew after its death nobody has seen, however flat it was before."""
+    what = "memory and open files are read to the end"
+    if not is_alive:
+        last_min = readings[-1].at_s / 60 if readings else 0.0
+        return Line(what, "fail", f"the reader died, after its last reading in minute {last_min:.1f}")
+    return Line(what, "pass" if readings else "fail", f"{len(readings)} readings")
+
+
+def of_growth(
+    role: str, readings: Iterable[Reading], is_judged: bool, what: Watched = MEMORY, minutes: float = 0.0
+) -> Line:
+    """By the host on which it grows most. What keeps a history by its nature is told, and not judged; anything else is
+    to be judged in a soak of so many minutes."""
     hosts: dict[str, list[Reading]] = defaultdict(list)
     for one in readings:
         if one.role == role:
@@ -279,7 +348,8 @@ def of_growth(role: str, readings: Iterable[Reading], is_judged: bool, what: Wat
     if not known:
         longest_s = max((grown.watched_s for grown in found.values()), default=0.0)
         rule = f"must be watched for {WATCHED_S / 60:.0f} minutes beyond its start"
-        return Line(title, "not judged", f"{rule}, but was for {longest_s / 60:.1f}")
+        told = f"{rule}, but was for {longest_s / 60:.1f}"
+        return Line(title, unjudged(minutes) if is_judged else "not judged", told)
     host, grown = max(known.items(), key=lambda one: one[1].per_h)
     after = f"at {grown.last:.0f} {what.unit} after {grown.watched_s / 60:.0f} min"
     told = f"{grown.per_h:+.1f} {what.unit}/h on {host}, {after}"
@@ -292,6 +362,12 @@ def of_growth(role: str, readings: Iterable[Reading], is_judged: bool, what: Wat
 def of_faults(planned: Sequence[Fault], happened: Sequence[Fault]) -> Line:
     lacking = [str(one) for one in planned if one not in happened]
     return none_of("every fault happened", lacking, f"{len(planned)}")
+
+
+def of_left_out(kinds: Mapping[Kind, str], minutes: float) -> Iterator[Line]:
+    """Of each kind of fault that could not be caused here, and why: a full soak has them all."""
+    for kind, why in kinds.items():
+        yield Line(kind, unjudged(minutes), f"left out, since {why}")
 
 
 def of_drivers(ended_by: Sequence[str]) -> Line:

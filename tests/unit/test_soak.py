@@ -7,33 +7,41 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.record import ownership
+from sweeps.record import ledger, ownership
 from sweeps.spec import plan, sweep_file
+from sweeps.spec.arrangements import Node
 from tests.cluster import clocks, soak, verdicts
-from tests.cluster.schedule import EVERY_S, KINDS, SHORTEST_MIN, Fault, schedule
+from tests.cluster.schedule import EVERY_S, KINDS, OFF_BY_S, SHORTEST_MIN, Fault, schedule
 from tests.cluster.verdicts import (
     FILES,
     FLAT_FILES_PER_H,
     FLAT_MIB_PER_H,
+    FULL_MIN,
     Content,
+    Duration,
     Line,
     Reading,
     Run,
     Seen,
     Stray,
     Swept,
+    Timed,
 )
 from tests.unit.records import config, record
-from workers.contract.messages import TrialOutcome
+from workers.contract.messages import TrialConfig, TrialOutcome
 from workers.node import start_from_source
 
 MINUTES = st.floats(SHORTEST_MIN, 600)
@@ -72,6 +80,16 @@ def test_a_seed_is_an_order_and_others_are_others() -> None:
     assert len({tuple(fault.kind for fault in schedule(40, KINDS, 2, seed)) for seed in range(20)}) > 15
 
 
+def test_clocks_that_are_off_are_now_ahead_and_now_behind() -> None:
+    for seed in range(20):
+        off = [fault.off_by_s for fault in schedule(120, KINDS, 2, seed) if fault.kind == "clock off"]
+        first = OFF_BY_S if seed % 2 else -OFF_BY_S
+        assert off == [first * (-1) ** n for n in range(len(off))]
+        assert len(off) > 4
+    assert not any(fault.off_by_s for fault in schedule(120, KINDS, 2, 1) if fault.kind != "clock off")
+    assert str(Fault(60, "clock off", 0, 60, -30)) == "minute  1.0  clock off of node1, 30 s behind, for 60 s"
+
+
 # ── What is found in what was gathered ───────────────────────────────────────────────────────────────────────────────
 
 TRIALS = ("a-0", "a-1", "b-0", "b-1")
@@ -97,17 +115,25 @@ class Gathered:
     power_cuts: list[float] = dataclasses.field(default_factory=lambda: [1000.0])
     happened: list[Fault] = dataclasses.field(default_factory=lambda: [*FAULTS])
     ended_by: list[str] = dataclasses.field(default_factory=lambda: ["driver killed", "disk full"])
+    durations: list[Duration] = dataclasses.field(
+        default_factory=lambda: [Duration("a-0", "trial_s", 4.0), Duration("a-0", "launch_s", 1.0, 4.0)]
+    )
+    gpu_hours: float = 0.02
+    is_read_to_the_end: bool = True
 
     def lines(self) -> list[Line]:
         sweeps = [Swept("soak", TRIALS, self.ended, self.contents)]
         return [
             *verdicts.of_ledgers(sweeps),
+            verdicts.of_trials(sweeps, minutes=0.4),
+            *verdicts.of_times([Timed("soak", 60.0, self.durations, self.gpu_hours, slots=4)]),
             *verdicts.of_mlflow(sweeps, self.runs),
             *verdicts.of_processes({"node1": ON_A_HOST}, {"node1": self.processes}),
             verdicts.of_groups(self.groups),
             verdicts.of_files(self.strays, self.power_cuts),
             verdicts.of_faults(FAULTS, self.happened),
             verdicts.of_drivers(self.ended_by),
+            verdicts.of_reader(self.is_read_to_the_end, readings([(0.0, 1.0)], 0)),
         ]
 
 
@@ -119,7 +145,7 @@ def test_where_all_went_well_every_line_passes() -> None:
     lines = Gathered().lines()
     assert {line.verdict for line in lines} == {"pass"}
     assert not verdicts.has_failed(lines)
-    assert len({line.what for line in lines}) == len(lines) == 11
+    assert len({line.what for line in lines}) == len(lines) == 15
 
 
 def lose(of: Gathered) -> None:
@@ -218,6 +244,41 @@ def end_a_driver(of: Gathered) -> None:
     of.ended_by.append("")
 
 
+def launch_before_the_start(of: Gathered) -> None:
+    of.durations.append(Duration("a-1", "launch_s", -28.5, 4.0))
+
+
+def launch_after_the_end(of: Gathered) -> None:
+    of.durations.append(Duration("a-1", "launch_s", 31.5, 4.0))
+
+
+def wait_longer_than_the_sweep(of: Gathered) -> None:
+    of.durations.append(Duration("a gang", "waited", 61.0))
+
+
+def build_for_no_number(of: Gathered) -> None:
+    of.durations.append(Duration("a-1", "build_s", float("nan"), 4.0))
+
+
+def lose_times(of: Gathered) -> None:
+    of.durations.clear()
+
+
+def hold_more_than_there_is(of: Gathered) -> None:
+    of.gpu_hours = 4 * 61.0 / 3600
+
+
+def hold_less_than_nothing(of: Gathered) -> None:
+    of.gpu_hours = -0.001
+
+
+def end_the_reader(of: Gathered) -> None:
+    of.is_read_to_the_end = False
+
+
+TIMES, HELD = "every duration is possible", "no more GPU-hours are held than there are"
+
+
 @pytest.mark.parametrize(
     ("plant", "found", "named"),
     [
@@ -244,6 +305,14 @@ def end_a_driver(of: Gathered) -> None:
         (leave_file, {"no file is left"}, "/tmp/sweep-rank-x"),
         (leave_out_a_fault, {"every fault happened"}, str(FAULTS[4])),
         (end_a_driver, {"no driver ends but by its fault"}, "1 of 3"),
+        (launch_before_the_start, {TIMES}, "soak/a-1 launch_s -28.50 of 4.00 s"),
+        (launch_after_the_end, {TIMES}, "soak/a-1 launch_s 31.50 of 4.00 s"),
+        (wait_longer_than_the_sweep, {TIMES}, "soak/a gang waited 61.00 of 60.00 s"),
+        (build_for_no_number, {TIMES}, "soak/a-1 build_s nan"),
+        (lose_times, {TIMES}, "there is none"),
+        (hold_more_than_there_is, {HELD}, "soak 0.068 GPU-hours of 0.067"),
+        (hold_less_than_nothing, {HELD}, "soak -0.001 GPU-hours"),
+        (end_the_reader, {"memory and open files are read to the end"}, "minute 0.8"),
     ],
 )
 def test_what_is_doubled_lost_or_left_fails_its_line_and_is_named(
@@ -260,6 +329,29 @@ def test_a_trial_that_a_resumed_sweep_ran_again_is_once_in_the_ledger() -> None:
     gathered = Gathered()
     gathered.ended[:0] = [("a-1", "cancelled"), ("b-0", "lost")]
     assert not failed(gathered)
+
+
+def test_a_full_soak_fails_what_it_had_nothing_to_judge_by_and_a_short_one_does_not() -> None:
+    few = [Swept("soak", TRIALS, [(f"{n}-0", "completed") for n in range(50)], {})]
+    others = [dataclasses.replace(one, role="driver") for one in readings([(0, 40)], 0)]
+    missing = {"clock off": "no C compiler is installed"}
+    for minutes, verdict in ((4.0, "not judged"), (FULL_MIN, "fail"), (120.0, "fail")):
+        for what in (verdicts.MEMORY, FILES):
+            assert verdicts.of_growth("tracker", others, True, what, minutes).verdict == verdict
+            assert verdicts.of_growth("driver", others, True, what, minutes).verdict == "pass"
+            assert verdicts.of_growth("Ray's GCS", [], False, what, minutes).verdict == "not judged"
+        (line,) = verdicts.of_left_out(missing, minutes)
+        assert (line.what, line.verdict) == ("clock off", verdict)
+        assert verdicts.has_failed([line]) == (verdict == "fail")
+    assert verdicts.of_trials(few, 40).verdict == "fail"
+    assert verdicts.of_trials(few, 4).verdict == "pass"
+    assert verdicts.of_trials(few, 6).verdict == "not judged"
+
+
+def test_a_trial_that_ended_twice_is_one_of_those_that_are_enough() -> None:
+    twice = [Swept("soak", (), [(f"{n % 200}-0", "completed") for n in range(400)], {})]
+    assert verdicts.of_trials(twice, 40).verdict == "fail"
+    assert verdicts.of_trials([*twice, *twice], 40).verdict == "pass"  # two sweeps have trials of the same names
 
 
 def test_a_host_that_was_started_again_has_left_nothing() -> None:
@@ -431,6 +523,189 @@ def test_ledgers_are_read_up_to_a_line_that_was_torn(tmp_path: Path, monkeypatch
         first.trial: "FINISHED",
         second.trial: "FAILED",
     }
+
+
+def test_times_are_those_of_every_attempt_and_wait_and_stay_below_the_trials_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path))
+    text = "{name: soak, model: tiny, device: cpu, repeats: 2, space: {batch_size: 8, gpus: 1}}"
+    made = dataclasses.replace(plan.plan(sweep_file.parse(text, "soak")), nodes=(Node("a", 2, 0), Node("b", 2, 0)))
+    book = ownership.create(made, text)
+    began = time.time() - 60
+    book.facts = dataclasses.replace(book.facts, created_at=began)
+    book.begin()
+    first, second = made.trials
+
+    def ran(trial: TrialConfig, launch_s: float, **changes: Any) -> ledger.TrialRecord:
+        made = record(trial)
+        outcome = made.outcome
+        assert outcome.measurement
+        ranks = tuple(dataclasses.replace(one, entered_at=began + launch_s) for one in outcome.measurement.ranks)
+        outcome = dataclasses.replace(outcome, measurement=dataclasses.replace(outcome.measurement, ranks=ranks))
+        return dataclasses.replace(made, **{"started_at": began, "ended_at": began + 4, "outcome": outcome} | changes)
+
+    book.write_attempt(ran(first, 31.0))
+    book.write(ran(first, 1.0, outcome=TrialOutcome(status="lost")))
+    book.write(ran(first, -29.0))
+    book.write(ran(second, 1.0, held_since=began + 5))
+    book.wait(1, since=began + 9, at=began + 8)
+    book.close()
+    found = soak.timed("soak", workers=2)
+    assert found.slots == 4
+    assert found.length_s == pytest.approx(60, abs=5)
+    wrong = [line for line in verdicts.of_times([found]) if line.verdict == "fail"]
+    assert [line.what for line in wrong] == [TIMES]
+    bad = [(one.of, one.what, round(one.seconds)) for one in found.durations if not 0 <= one.seconds <= one.most_s]
+    assert sorted(bad) == sorted(
+        [
+            (first.trial, "launch_s", 31),
+            (first.trial, "launch_s", -29),
+            (second.trial, "held_s", -1),
+            ("a gang", "waited", -1),
+        ]
+    )
+    assert {one.what for one in found.durations} >= {"trial_s", "build_s", "window_s", "step_ms_mean"}
+    assert not any(one.what.endswith("_per_s") for one in found.durations)
+    assert sum(one.what == "trial_s" for one in found.durations) == 4
+
+
+def test_what_processes_of_a_soak_leave_among_temporary_files_is_found_and_others_files_are_not(
+    tmp_path: Path,
+) -> None:
+    for name in ("tmpabc1x_y", "mlflow-up", "sweep-rank-1", "ray-up-ssh-1.txt", "torchinductor_root"):
+        (tmp_path / name).mkdir()
+    for name in ("pytest-of-root", "own-notes", "apt.log"):
+        (tmp_path / name).mkdir()
+    found = {path.name for path in soak.temporary(tmp_path)}
+    assert found == {"tmpabc1x_y", "mlflow-up", "sweep-rank-1", "ray-up-ssh-1.txt", "torchinductor_root"}
+
+
+def test_what_ray_keeps_in_its_folder_is_not_left_but_a_package_that_is_still_packed_is(tmp_path: Path) -> None:
+    session = "session_2026-01-01_00-00-00_1_1"
+    cache = f"{session}/runtime_resources/working_dir_files"
+    kept = (
+        *("ray_current_cluster", f"{session}/node_ip_address.json", f"{session}/logs/raylet.out"),
+        *(f"{session}/sockets/raylet", f"{session}/artifacts/soak/tune/driver_artifacts/state.json"),
+        *(f"{cache}/_ray_pkg_1/soak.yaml", f"{cache}/_ray_pkg_1.zip.lock"),
+    )
+    left = (f"{cache}/_ray_pkg_2.zip", f"{session}/ray_spilled_objects_1/one", "tmp-1", "core.17")
+    for name in (*kept, *left):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "session_latest").symlink_to(tmp_path / session)
+    assert {str(path.relative_to(tmp_path)) for path in soak.in_ray(tmp_path)} == {*left}
+
+
+def machines(tmp_path: Path, processes: Callable[[], list[psutil.Process]] = list, minutes: float = 4.0) -> soak.Soak:
+    """Make a soak of hosts that there are not."""
+    hosts = [SimpleNamespace(name=f"node{n}", home=tmp_path / f"node{n}/home", processes=processes) for n in range(3)]
+    for host in hosts:
+        (host.home.parent / "ray").mkdir(parents=True)
+        host.home.mkdir()
+    laptop: Any = SimpleNamespace(head=hosts[0], workers=hosts[1:], home=tmp_path)
+    return soak.Soak(laptop, tmp_path / "sweep-hosts", minutes, None)
+
+
+@pytest.mark.parametrize("minutes", [4.0, FULL_MIN])
+def test_a_soak_judges_by_its_own_length_what_nobody_has_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float
+) -> None:
+    made = machines(tmp_path, minutes=minutes)
+    made._results = tmp_path / "results"
+    made._results.mkdir()
+    made.is_read_to_the_end = True
+    made.readings += readings([(0.0, 40.0)], 0)  # of the tracker alone
+    for asked in ("_cleared", "_runs", "_absent"):
+        monkeypatch.setattr(made, asked, lambda *_: [])
+    lines = {line.what: line for line in made.lines([], soak.Before({}, frozenset(made._files())))}
+    assert not [line for line in lines.values() if "can't be asked" in line.told]
+    due = "fail" if minutes == FULL_MIN else "not judged"
+    assert lines["enough trials ended"].verdict == due
+    for what in ("memory of {} is flat", "open files of {} are flat"):
+        assert lines[what.format("tracker")].verdict == "pass"
+        assert {lines[what.format(role)].verdict for role in soak.JUDGED if role != "tracker"} == {due}
+        assert {lines[what.format(role)].verdict for role in soak.TOLD} == {"not judged"}
+
+
+def test_files_are_looked_for_in_the_whole_temporary_folder_and_in_rays_of_each_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(verdicts, "SHARED", (str(tmp_path),))
+    made = machines(tmp_path)
+    (tmp_path / "shared").mkdir()
+    made._results = tmp_path / "shared"
+    (tmp_path / "tmpolder").mkdir()
+    (tmp_path / "sweep-hosts").mkdir()
+    before = soak.Before({}, frozenset(made._files()))
+    (tmp_path / "tmpabc").mkdir()
+    packed = tmp_path / "node1/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_2.zip"
+    packed.parent.mkdir(parents=True)
+    packed.touch()
+    found = [*made._strays(before)]
+    known = {one.path for one in found if not one.path.startswith("/dev/shm")}
+    assert known == {str(tmp_path / "tmpabc"), str(packed)}
+    cut = next(one.made_at for one in found if one.path == str(tmp_path / "tmpabc")) + 5
+    own = [one for one in found if one.path in known]
+    assert verdicts.of_files(own, []).told == ", ".join(one.path for one in own)
+    assert verdicts.of_files(own, [cut]).told == str(packed)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(("error", "is_alive"), [(psutil.AccessDenied(1), True), (OSError("no file is left"), False)])
+def test_a_reader_that_dies_is_told_and_one_whom_a_host_escapes_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_alive: bool
+) -> None:
+    asked = threading.Event()
+
+    def processes() -> list[psutil.Process]:
+        asked.set()
+        raise error
+
+    made = machines(tmp_path, processes)
+
+    def go_on(_: Sequence[Fault]) -> None:
+        assert asked.wait(5)
+        made._reader.join(0.2)
+
+    monkeypatch.setattr(soak, "READ_EVERY_S", 0.01)
+    monkeypatch.setattr(made, "_run", go_on)
+    assert made.run([]).verdict == "pass"
+    assert made.is_read_to_the_end == is_alive
+    assert verdicts.of_reader(made.is_read_to_the_end, made.readings).verdict == "fail"  # there is no reading either
+
+
+@pytest.mark.parametrize(
+    ("kind", "outlived_s", "blamed"),
+    [
+        ("disk full", 30, "disk full"),
+        ("disk full", 61, ""),
+        ("driver killed", 5, "driver killed"),
+        ("MLflow killed", 5, ""),
+    ],
+)
+def test_a_fault_is_blamed_for_the_end_of_a_driver_that_has_not_outlived_it_by_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, outlived_s: float, blamed: str
+) -> None:
+    made = machines(tmp_path)
+    made.sweeps.append("soak")
+    is_driven = True
+    monkeypatch.setattr(soak.ownership, "is_driven", lambda _: is_driven)
+    monkeypatch.setattr(soak, "swept", lambda _: Swept("soak", (), (), {}))
+    monkeypatch.setattr(soak.ledger, "read", lambda _: SimpleNamespace(is_complete=False))
+    monkeypatch.setattr(made, "_until_it_works", lambda *_: "")
+    monkeypatch.setattr(made._laptop, "sweep", lambda *_: "its log", raising=False)
+    for cause in ("_fill_disk", "_kill_driver", "_kill_mlflow"):
+        monkeypatch.setattr(made, cause, lambda _: "done")
+    made._cause(Fault(0, kind, 0))
+    made._began -= outlived_s
+    assert made._keep_driven()
+    is_driven = False
+    assert made._keep_driven()
+    assert made.ended_by == [blamed]
+    assert made._keep_driven()  # and once only
+    assert made.ended_by == [blamed, ""]
 
 
 def test_parts_of_files_and_bulletins_are_left_but_not_what_a_sweep_keeps(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
         | ({"nodes": float(len(nodes))} if nodes else {})
         | {
             **_rates(measured, record.config),
-            "launch_s": max(rank.entered_at for rank in measured.ranks) - record.started_at,
+            "launch_s": _launch_s(measured, record),
             "build_s": max(rank.build_s for rank in measured.ranks),
             "window_s": measured.window_s,
             "peak_memory_mib": max(rank.peak_memory_mib for rank in measured.ranks),
@@ -160,6 +160,13 @@ def _measured(measured: Measurement, record: TrialRecord) -> dict[str, float]:
             "skipped_images": float(sum(rank.skipped_images for rank in measured.ranks)),
         }
     )
+
+
+def _launch_s(measured: Measurement, record: TrialRecord) -> float:
+    """Return how long the last rank took to stand in the loop, by the nodes' monotonic clocks: their others may be off
+    from the driver's, by which ranks of earlier versions are told."""
+    by_node = [rank.launch_s for rank in measured.ranks if rank.launch_s is not None]
+    return max(by_node) if by_node else max(rank.entered_at for rank in measured.ranks) - record.started_at
 
 
 def _of_network(rank: RankReport) -> dict[str, float]:

@@ -52,6 +52,8 @@ def test_one_sweep_measures_both_frameworks_and_pools_none_of_their_trials(
         assert one.outcome.measurement, one.outcome
         for rank in one.outcome.measurement.ranks:
             softwares.setdefault(one.config.framework, set()).add(rank.software)
+            assert rank.launch_s
+            assert 0 < rank.launch_s < one.ended_at - one.started_at
             assert ("torch" in rank.runs) is (one.config.framework == "torch")
             assert ("strategy" in rank.runs) is (one.config.framework == "torch" and one.config.gpus > 1)
     assert [len(found) for found in softwares.values()] == [1, 1]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sweeps.record import rows
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import metrics
 from sweeps.run.metrics import Meter
@@ -94,6 +95,17 @@ def test_seconds_add_up_whatever_a_nodes_clock_says(launch_s: float) -> None:
     spent = metrics.spent(launched(record(gpu(1)), launch_s))
     assert sum(spent.values()) == pytest.approx(3.0)
     assert min(spent.values()) >= 0
+
+
+@pytest.mark.parametrize("off_by_s", [-30.0, 0.0, 30.0])
+def test_how_long_a_start_took_is_the_same_whatever_a_nodes_clock_says(off_by_s: float) -> None:
+    trial = launched(record(gpu(2)), 0.5 + off_by_s)
+    assert trial.outcome.measurement
+    ranks = tuple(dataclasses.replace(rank, launch_s=0.4 + rank.rank / 10) for rank in trial.outcome.measurement.ranks)
+    measured = dataclasses.replace(trial.outcome.measurement, ranks=ranks)
+    trial = dataclasses.replace(trial, outcome=dataclasses.replace(trial.outcome, measurement=measured))
+    assert rows.metrics(trial)["launch_s"] == pytest.approx(0.5)  # the last rank's
+    assert metrics.spent(trial)["launching"] == pytest.approx(0.5)
 
 
 def test_an_attempt_that_does_not_count_has_cost_all_the_same() -> None:

@@ -324,7 +324,8 @@ class RankReport:
     reached_target: bool = False
     begun_anew: str = ""  # why, although there was a checkpoint
     gone_on_from: int = 0  # epochs of the checkpoint that the trial went on from: an earlier attempt's
-    entered_at: float  # wall clock, when the rank stood in the loop with TensorFlow and its ring ready
+    entered_at: float  # wall clock of its node, when the rank stood in the loop with its framework and ring ready
+    launch_s: float | None = None  # until then, from when its node was told of the rank; None of earlier versions
     build_s: float
     peak_memory_mib: float
     peak_device_memory_mib: float = 0.0  # of its GPU, from its start to the end of the window; 0 without one

@@ -13,6 +13,7 @@ import mmap
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,6 +41,11 @@ class Seat:
     checkpoint: str = ""  # the file that the gang goes on from, and leaves its checkpoints in
     made: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what says with what they were measured
     history: str = ""  # the file in which the cell's trials leave what their windows have shown
+    ordered_at: float = 0.0  # when its node was told of the rank, by the node's clock that nobody sets
+
+    def launched_s(self) -> float | None:
+        """Return how long ago its node was told of the rank; None where that is not known."""
+        return time.monotonic() - self.ordered_at if self.ordered_at else None
 
 
 class Beat:

@@ -79,6 +79,7 @@ def supervise(order: Order, fork_server: str, is_called_off: Callable[[], bool])
 
     Yields its progress now and then and after each epoch, and its end last. Ends it early once `is_called_off` says so.
     """
+    ordered_at = time.monotonic()
     # Where its temporary files go: a rank that is killed can't clear them away. Its fork server does, when the
     # rank has ended; its supervisor does too, should the fork server be killed.
     _clear_away_what_nobody_holds()
@@ -99,7 +100,7 @@ def supervise(order: Order, fork_server: str, is_called_off: Callable[[], bool])
             ended = _no_fork_server(order, is_called_off)
         else:
             with line:
-                socket.send_fds(line, [_encode(order, scratch)], [theirs.fileno(), beat_fd])
+                socket.send_fds(line, [_encode(order, scratch, ordered_at)], [theirs.fileno(), beat_fd])
                 theirs.close()
                 for seen in _watched(order, line, ours, beat, log, is_called_off):
                     if isinstance(seen, Progress):
@@ -310,8 +311,10 @@ def _too_much(held: int, limit: float, config: messages.TrialConfig) -> dict[str
     return {"what": "infeasible", "kind": "host memory", "message": message}
 
 
-def _encode(order: Order, scratch: str) -> bytes:
-    return json.dumps({**messages.to_json(order), "scratch": scratch}).encode()
+def _encode(order: Order, scratch: str, ordered_at: float) -> bytes:
+    told = messages.to_json(order)
+    told["seat"]["ordered_at"] = ordered_at
+    return json.dumps({**told, "scratch": scratch}).encode()
 
 
 def _receive(source: socket.socket) -> bytes:

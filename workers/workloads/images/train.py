@@ -31,9 +31,11 @@ def run(config: TrialConfig, seat: Seat, voice: Voice) -> None:
             own_code_from(seat.folder)
             functions.check_imported(config)
             seat = knowing(seat, code.digest((), Path.cwd()))
+        launch_s = seat.launched_s()
         work = Work(config, ring, voice, cores)
         is_converging = config.protocol == "convergence"
-        voice.report(converge(work, seat) if is_converging else measure(work, seat.history))
+        report = converge(work, seat) if is_converging else measure(work, seat.history)
+        voice.report(dataclasses.replace(report, launch_s=launch_s))
 
 
 def own_code_from(folder: str) -> None:

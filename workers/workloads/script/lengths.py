@@ -32,7 +32,8 @@ def measured(config: TrialConfig, seat: Seat, voice: Voice) -> RankReport:
     script = config.script
     assert script
     few, many = script.lengths
-    ranks, entered_at, read_before = meeting.joined(seat), time.time(), storage.read_mib()
+    ranks, entered_at, launch_s = meeting.joined(seat), time.time(), seat.launched_s()
+    read_before = storage.read_mib()
     took, begins_at = [], time.time()
     for nth, steps in enumerate((few, few, many)):
         voice.beat("build", nth)
@@ -55,6 +56,7 @@ def measured(config: TrialConfig, seat: Seat, voice: Voice) -> RankReport:
         if is_first
         else None,
         entered_at=entered_at,
+        launch_s=launch_s,
         build_s=took[0][0],
         peak_memory_mib=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
         parameters=0,

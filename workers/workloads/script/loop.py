@@ -96,7 +96,7 @@ class OwnLoop:
         self._reductions = left_out.Reductions()
         self._leaves_out = False  # its reductions, without being asked
         self._config, self._beat, self._seat, self._history = config, beat, seat, seat.history
-        self._entered_at, self._began = time.time(), time.perf_counter()
+        self._entered_at, self._began, self._launch_s = time.time(), time.perf_counter(), seat.launched_s()
         self._build_s = 0.0
         self._items = 0  # of a step, where they are the same in each
         self._items_of: Callable[[Any], int] | None = None  # else of a batch
@@ -390,6 +390,7 @@ class OwnLoop:
         self.report = RankReport(
             rank=self._seat.rank,
             entered_at=self._entered_at,
+            launch_s=self._launch_s,
             build_s=self._build_s,
             peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             parameters=0,

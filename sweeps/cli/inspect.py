@@ -173,21 +173,30 @@ def report(at: At, name: str, out: Path | None, form: Literal["html", "png", "cs
 
         return ray_jobs.report(name, out or Path(f"{name}.html"), form, store, at.url)
     from sweeps import report
-    from sweeps.record import ledger, ownership
+    from sweeps.record import ledger
 
     if out == Path("-"):
         sys.stdout.write(report.as_text(name, store))
         return errors.DONE
     made = report.write(name, out, form, store)
     print(made)
-    if form == "html" and not store and name in ledger.names():
-        with ownership.undriven(name) as is_free:
-            if is_free:
-                if late := report.attach(name, made):
-                    print(late, file=sys.stderr)
-            else:
-                print(f"{name} is running: its driver logs the report to MLflow at its end", file=sys.stderr)
+    if form == "html" and not store and name in ledger.names() and (said := _logged(name, made)):
+        print(said, file=sys.stderr)
     return errors.DONE
+
+
+def _logged(name: str, page: Path) -> str:
+    """Log a report to the sweep's own run in MLflow; return what is to be said of that. Whoever does it has the sweep:
+    of two that look for its run at once each would make one."""
+    from sweeps import report
+    from sweeps.record import ledger, ownership
+
+    if ownership.holder(name):
+        return f"{name} is running: its driver logs the report to MLflow at its end"
+    if not os.access(ledger.paths(name).ledger, os.W_OK):
+        return f"the report is not logged to MLflow: the owner of {name} can do that"
+    with ownership.resting(name):
+        return report.attach(name, page)
 
 
 @command("ui")

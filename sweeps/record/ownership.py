@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -23,6 +25,7 @@ from workers.contract.paths import SweepPaths, results_root
 
 SIGNS_WITHIN_S = 2.0  # of taking a ledger, a driver has said in it who it is
 LOOK_EVERY_S = 0.01
+SAYS_AFTER_S = 2.0  # what it waits for
 
 
 def create(
@@ -140,19 +143,24 @@ def _take(name: str) -> tuple[SweepPaths, TextIO]:
 
 def _locked(paths: SweepPaths, flags: int = 0) -> TextIO | None:
     """Open a ledger for appending and take it, until it is closed or this process ends, however it does; None where a
-    driver has it. Who reads holds it for a moment, `sweep gc` while it deletes: these are waited for."""
+    driver has it. Who looks on holds it for a moment, `sweep gc` while it deletes: these are waited for, and after a
+    while that is said."""
     file = open(  # noqa: SIM115
         paths.ledger,
         "a+",
         encoding="utf-8",
         opener=lambda path, _: os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o666),
     )
+    says_at = time.monotonic() + SAYS_AFTER_S
     try:
         while not _has_got(file, fcntl.LOCK_EX):
             if not _has_got(file, fcntl.LOCK_SH):
                 file.close()
                 return None
             fcntl.flock(file, fcntl.LOCK_UN)
+            if time.monotonic() >= says_at:
+                says_at = math.inf
+                print(f"{paths.name} is being deleted or looked at (`sweep gc`): waiting for that …", file=sys.stderr)
             time.sleep(LOOK_EVERY_S)
         if not os.path.samestat(os.fstat(file.fileno()), paths.ledger.stat()):
             raise FileNotFoundError(paths.ledger)
@@ -190,7 +198,7 @@ def _taken(at: SweepPaths) -> RefusedError:
 
 def momentarily(name: str) -> str:
     """Say who has a sweep that is locked, but not by a driver that has signed."""
-    return f"{name} is being brought to the store (`sweep sync`), or its driver is about to begin or to end"
+    return f"{name} is being brought to the store (`sweep sync` or `report`), or its driver is about to begin or to end"
 
 
 def holder(name: str) -> Mapping[str, Any]:

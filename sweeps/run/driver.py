@@ -463,7 +463,7 @@ def _abandoned(books: Sequence[Ledger], tracker: Tracker | None, console: Consol
     for book in books:
         if tracker:
             tracker.close(book.is_still_complete, book.is_blank)
-            if tracker.late and not book.is_blank:
+            if tracker.late and book.has_run:  # else it is said with what has been given up
                 console.print(late_runs.words(tracker.late, book.facts.name), style="yellow")
         if not book.has_run:
             ending.given_up(book, console, access.store_address() if tracker and tracker.leaves_run else "")

@@ -110,8 +110,8 @@ def _conclude(
 
 
 def given_up(book: ledger.Ledger, console: Console, open_in: str = "") -> None:
-    """Clean up after a sweep of which nothing has run. A new one in a terminal leaves nothing, but for a run that may
-    be open in a store; any other is as it was before, or stopped."""
+    """Clean up after a sweep of which nothing has run. A new one in a terminal leaves nothing, any other is as it was
+    before, or stopped: but for a run that may be open in a store."""
     if book.is_blank:
         run = OpenRun(book.facts.id, masked(open_in), time.time()) if open_in else None
         with contextlib.suppress(OSError):  # else the sweep itself stays, and tells of its run
@@ -125,6 +125,12 @@ def given_up(book: ledger.Ledger, console: Console, open_in: str = "") -> None:
             return
     if book.is_new:
         console.print(f"{book.facts.name} ends before its first trial; to go on: {resumes(book.facts.name)}")
+    if open_in:
+        console.print(
+            f"! the run of {book.facts.name} may be open in the tracking store\n"
+            f"  {masked(open_in)}\n  once that answers: {caller.command('sync', book.facts.name)}",
+            style="yellow",
+        )
     ended(book, "complete" if book.is_still_complete else "stopped")  # what it refuses hides no other reason
 
 

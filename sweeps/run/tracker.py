@@ -164,6 +164,12 @@ class StoreWriter:
                 if len(waiting) >= self._store.at_once:
                     self._log(waiting)
             self._log(waiting)
+        self.end()
+
+    def end(self) -> None:
+        """Have the store know how the sweep ended, once it has."""
+        while not self._status:
+            self._listen()
         self.is_closed = self._is_done(self._store.close, self._status)
 
     def _log(self, waiting: list[TrialRecord]) -> None:
@@ -223,18 +229,24 @@ def main(name: str, driver: int) -> None:
         os.dup2(2, 1)  # MLflow may print
         try:
             record = ledger.read(name)
-            store = tracking.Store(record.facts)
-            tracking.once_more(store.go_on)
-        except Exception as error:
-            is_unopened = isinstance(error, tracking.UnopenedError)
-            print(json.dumps({"refusal": access.first_line(error), "is_unopened": is_unopened}), file=voice)
+            store = tracking.Store(record.facts, opens=False)
+        except Exception as error:  # it was asked for no run: it has none of the sweep by this driver
+            print(json.dumps({"refusal": access.first_line(error), "is_unopened": True}), file=voice)
             return
-        print(json.dumps({"refusal": ""}), file=voice)
-        store.show()
-        stored = {trial.config.trial: trial.ended_at for trial in record.trials if store.has(trial)}
-        del record
-        scribe = StoreWriter(store, Tail(name), sys.stdin.fileno(), stored)
-        scribe.work()
+        try:
+            store.open()
+            tracking.once_more(store.go_on)
+        except Exception as error:  # it may have done, or do late, what it has not answered: a run may be open there
+            print(json.dumps({"refusal": access.first_line(error)}), file=voice)
+            scribe = StoreWriter(store, Tail(name), sys.stdin.fileno())
+            scribe.end()
+        else:
+            print(json.dumps({"refusal": ""}), file=voice)
+            store.show()
+            stored = {trial.config.trial: trial.ended_at for trial in record.trials if store.has(trial)}
+            del record
+            scribe = StoreWriter(store, Tail(name), sys.stdin.fileno(), stored)
+            scribe.work()
         state = {"left": scribe.left, "refusal": scribe.refusal, "is_closed": scribe.is_closed, "late": store.may_come}
         print(json.dumps(state), file=voice)
 

@@ -55,15 +55,12 @@ Result = TypeVar("Result")
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 
 
-class UnopenedError(Exception):
-    """The store refused before it was asked for any run: it has none of the sweep by whoever asked now."""
-
-
 class Store:
     """One sweep in a tracking store."""
 
-    def __init__(self, facts: SweepFacts, has_trials: bool = True) -> None:
-        """`has_trials`: it is asked about the sweep's trials too, not only about the sweep's own run."""
+    def __init__(self, facts: SweepFacts, has_trials: bool = True, opens: bool = True) -> None:
+        """`has_trials`: it is asked about the sweep's trials too, not only about the sweep's own run. `opens`: as well;
+        else `open` is called next, and once that was refused nothing but `close`."""
         self._facts, self._has_trials = facts, has_trials
         self._name = namer(facts.spec)
         uri = access.store_name()
@@ -81,20 +78,31 @@ class Store:
         }
         self._axes = _axes(facts.spec)
         self._ends: dict[str, tuple[str, int | None]] = {}  # each run's status, and when it ended, if it has
+        self._runs: dict[str, str] = {}
         self._parent = ""
+        self._bulk: Bulk | None = None
         self.is_new = False  # nobody has brought the sweep here before
+        if opens:
+            self.open()
+
+    def open(self) -> None:
+        """Look up the sweep's runs, or make its own."""
         self._parent = once_more(self._own_run)
         if self.is_new:
             self._keep_file()
         if self.status == "RUNNING" and not self.is_new:  # a driver was killed: it may just have asked for a run
             self._late.unheard()
-        self._bulk = self._opened_for_bulk(uri)
+        self._bulk = self._opened_for_bulk(access.store_name())
 
     def go_on(self) -> None:
         """Have the sweep's own run say that it runs, whatever it had ended with. A trial's run says how the trial ended
         last until it has ended again."""
         if self.status != "RUNNING":
-            self._client.update_run(self._parent, status="RUNNING")
+            try:
+                self._client.update_run(self._parent, status="RUNNING")
+            except Exception:
+                self._late.unheard()  # it may be carried out yet
+                raise
 
     def log(self, records: Sequence[TrialRecord]) -> dict[str, str]:
         """Write trials with all that they measured, as finished runs. Doing it twice is doing it once.
@@ -122,7 +130,7 @@ class Store:
 
     @property
     def status(self) -> str:
-        """The status of the sweep's own run, when the store was opened."""
+        """The status of the sweep's own run, when the store was opened, or its runs were looked up last."""
         return self._ends[""][0]
 
     @property
@@ -288,14 +296,17 @@ class Store:
                 self._client.set_experiment_tag(self._experiment, *view.tag(self._facts.created_at, time.time()))
 
     def close(self, status: str) -> None:
-        """End the sweep's own run, once what was asked for without an answer can hardly come any more; of a sweep that
-        is discarded it goes."""
-        if status != DISCARDED:
+        """End the sweep's own run, and see that it stays so, once what was asked for without an answer can hardly come
+        any more; of a sweep that is discarded it goes. Of a store that did not open, what has come all the same."""
+        if self._parent and status != DISCARDED:
             self._client.set_terminated(self._parent, status)
         if (wait_s := self._late.wait_s) is not None:
             time.sleep(wait_s)
-        if wait_s is not None or (self._late_s and not self.is_new):  # a driver may have been killed unheard
-            self._existing_runs()
+        # A driver may have been killed unheard.
+        if wait_s is not None or not self._parent or (self._late_s and not self.is_new):
+            own = self._existing_runs().get("")
+            if own and status not in (DISCARDED, self.status):
+                self._client.set_terminated(own, status)
         if status == DISCARDED:
             for run in self._existing_runs().values():
                 self._client.delete_run(run)
@@ -316,13 +327,10 @@ class Store:
 
     def _opened(self, uri: str) -> str:
         """Return the experiment."""
-        try:
-            access.prepare(uri)
-            os.environ[access.RETRIES] = "0"
-            self._client = access.client(uri)
-            return once_more(self._experiment_id)
-        except Exception as error:  # whatever MLflow's HTTP library or database driver raises
-            raise UnopenedError(str(error) or type(error).__name__) from error
+        access.prepare(uri)
+        os.environ[access.RETRIES] = "0"
+        self._client = access.client(uri)
+        return once_more(self._experiment_id)
 
     def _experiment_id(self) -> str:
         from mlflow.exceptions import MlflowException

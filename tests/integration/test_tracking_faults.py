@@ -20,11 +20,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import pytest
 
+from sweeps import errors
 from sweeps.cli import main
 from sweeps.cluster.site import Simulated
 from sweeps.record import ledger, ownership
@@ -49,6 +51,7 @@ AT_A_TIME = 12
 ARRIVES_WITHIN_S = 60.0  # what was held back, once it may
 TEXT = "{name: cut, model: tiny, device: cpu, repeats: 2, space: {batch_size: 8, gpus: 1}}"
 TRIALS = [record(trial) for trial in plan.plan(sweep_file.parse(TEXT, "cut")).trials]
+AGAIN = dataclasses.replace(TRIALS[0], started_at=TRIALS[0].started_at + 100, ended_at=TRIALS[0].ended_at + 100)
 NODE = {"kind": "node", "hardware": {"digest": "a"}, "software": {"digest": "b"}}
 FOUND = Conclusion("## Found", "[]")
 
@@ -66,6 +69,18 @@ class Line:
         with self.lock:
             self.asked.append(request)
             return self.fault if len(self.asked) == self.breaks_at + 1 else None
+
+
+@dataclasses.dataclass
+class Twice(Line):
+    """One that breaks at the first two requests of a kind: it is asked once more, and then refused."""
+
+    kind: str = ""
+
+    def take(self, request: str) -> Fault | Literal["arrives at last"] | None:
+        super().take(request)
+        calls = sum(one.endswith(self.kind) for one in self.asked)
+        return self.fault if request.endswith(self.kind) and calls <= 2 else None
 
 
 @dataclasses.dataclass
@@ -185,8 +200,8 @@ def proxy(server: Server) -> Iterator[Proxy]:
 class Ended:
     """The ledger of a sweep that is over."""
 
-    def __init__(self) -> None:
-        self._news: Sequence[TrialRecord | Mapping[str, Any]] = (NODE, *TRIALS)
+    def __init__(self, *again: TrialRecord) -> None:
+        self._news: Sequence[TrialRecord | Mapping[str, Any]] = (NODE, *TRIALS, *again)
 
     def news(self) -> Iterator[TrialRecord | Mapping[str, Any]]:
         news, self._news = self._news, ()
@@ -202,17 +217,30 @@ def facts(name: str) -> SweepFacts:
 
 def told(of: SweepFacts) -> int:
     """As the process beside a sweep does it, and the sweep's driver once that has ended; the runs that may come yet."""
+    store = tracking.Store(of)
+    written(store, Ended())
+    tracking.attach(of, Path("report.html"), FOUND)
+    return store.may_come
+
+
+def retried(of: SweepFacts) -> None:
+    """As the process beside a `retry` of one of a sweep's trials does it, which another has brought to the store."""
+    store = tracking.Store(of)
+    tracking.once_more(store.go_on)
+    stored = {trial.config.trial: trial.ended_at for trial in TRIALS if store.has(trial)}
+    assert len(stored) == len(TRIALS)
+    written(store, Ended(AGAIN), stored)
+
+
+def written(store: tracking.Store, book: Ended, stored: Mapping[str, float] = MappingProxyType({})) -> None:
     theirs, ours = os.pipe()
     os.write(ours, b"FINISHED\n")
-    store = tracking.Store(of)
     store.show()
-    scribe = StoreWriter(store, Ended(), theirs, retry_s=0.1)  # type: ignore[arg-type]
+    scribe = StoreWriter(store, book, theirs, stored, retry_s=0.1)  # type: ignore[arg-type]
     scribe.work()
     assert scribe.left == 0
     os.close(theirs)
     os.close(ours)
-    tracking.attach(of, Path("report.html"), FOUND)
-    return store.may_come
 
 
 def synced(of: SweepFacts) -> None:
@@ -290,17 +318,63 @@ def test_a_connection_that_breaks_at_any_call_doubles_nothing_and_loses_nothing(
         assert held(of) == whole[write], where
 
 
+def test_a_connection_that_breaks_at_any_call_of_a_retry_leaves_one_run_a_trial_and_none_open(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has the sweep from before: it is told that this runs again, and forgets the first attempt's run."""
+    here = threading.local()
+    monkeypatch.setattr(access, "store_name", lambda: here.uri)
+    Path("report.html").write_text("found")
+
+    def case(name: str, line: Line) -> SweepFacts:
+        here.uri = proxy.address(f"{name}-before", Line())
+        of = facts(name)
+        told(of)
+        here.uri = proxy.address(name, line)
+        retried(of)
+        return of
+
+    whole = held(case("retry-whole", line := Line()))
+    assert whole["runs"] == [("FINISHED", 1 + len(TRIALS))]
+    assert whole["report"] == [True]
+    each = [request.rsplit("/", 1)[-1] for request in line.asked]
+    assert each.index("search") < each.index("update") < each.index("delete") < each.index("create", 1)
+    places = [n for n, request in enumerate(line.asked) if n == 0 or request != line.asked[n - 1]]
+    cases = [Line(n, fault) for n, fault in itertools.product(places, get_args(Fault))]
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        done = [pool.submit(case, f"retry-{n}", one) for n, one in enumerate(cases)]
+    time.sleep(HELD_S)  # until what arrives late has arrived
+    for future, line in zip(done, cases, strict=True):
+        where = f"{line.asked[line.breaks_at]} {line.fault}"
+        try:
+            of = future.result()
+        except Exception as error:
+            raise AssertionError(where) from error
+        assert held(of) == whole, where
+
+
 SIMULATED = "{name: cut, model: resnet50, device: gpu, repeats: 2, space: {batch_size: 64, gpus: 1}}"
+
+
+RUN = ("run", "cut.yaml", "--simulate", "nodes=1,gpus=1,gpu=v100")
+
+
+def sweep(folder: Path, uri: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "SWEEP_RESULTS": str(folder / "results")} | more
+    command = [str(BIN / "sweep"), *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def commanded(folder: Path, uri: str) -> SweepFacts:
     """A sweep by `sweep run`, whose driver tells a process beside it what to write; its id is what counts."""
     folder.mkdir()
     (folder / "cut.yaml").write_text(SIMULATED)
-    command = [str(BIN / "sweep"), "run", "cut.yaml", "--simulate", "nodes=1,gpus=1,gpu=v100"]
-    environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "SWEEP_RESULTS": str(folder / "results")}
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    ran = sweep(folder, uri, *RUN)
     assert ran.returncode == 0, ran.stderr
+    return begun_in(folder)
+
+
+def begun_in(folder: Path) -> SweepFacts:
     (book,) = folder.glob("results/*/ledger.jsonl")
     return dataclasses.replace(facts("cut"), id=json.loads(book.read_text().splitlines()[0])["id"])
 
@@ -328,6 +402,32 @@ def test_a_sweep_whose_connection_breaks_at_any_call_of_its_own_has_one_run_a_tr
     time.sleep(HELD_S)  # until what arrives late has arrived
     for future, line in zip(ended, cases, strict=True):
         assert future.result() == whole, f"{line.asked[line.breaks_at]} {line.fault}"
+
+
+def test_a_sweep_to_which_a_slow_store_does_not_open_leaves_no_run_open_there(proxy: Proxy, workplace: Path) -> None:
+    """Its driver is refused before the first trial; what it had asked for is carried out all the same."""
+
+    def goes_on(fault: Fault) -> tuple[int, SweepFacts]:
+        folder, line = workplace / f"goes on, {fault}", Twice(fault=fault, kind="runs/update")
+        of = commanded(folder, proxy.address(f"{fault[:3]}-before", Line()))
+        retry = ("retry", "cut-simulated", "--status", "completed")
+        return sweep(folder, proxy.address(fault[:3], line), *retry).returncode, of
+
+    def begins() -> tuple[int, SweepFacts]:
+        """Submitted: it stays, and can be resumed."""
+        folder, line = workplace / "begins", Twice(fault="arrives late", kind="runs/create")
+        folder.mkdir()
+        (folder / "cut.yaml").write_text(SIMULATED)
+        ran = sweep(folder, proxy.address("begins", line), *RUN, **{ledger.JOB: "sweep-cut-1"})
+        return ran.returncode, begun_in(folder)
+
+    with ThreadPoolExecutor() as pool:
+        ended = [pool.submit(begins), pool.submit(goes_on, "answered late"), pool.submit(goes_on, "arrives late")]
+    time.sleep(HELD_S)
+    codes, (begun, *gone_on) = zip(*(one.result() for one in ended), strict=True)
+    assert codes == (errors.REFUSED,) * 3
+    assert [held(of)["runs"] for of in gone_on] == [[("FINISHED", 1 + 2)]] * 2
+    assert held(begun)["runs"] == [("KILLED", 1)]
 
 
 def test_a_run_that_is_made_long_after_the_sweep_has_ended_goes_with_the_next_command(

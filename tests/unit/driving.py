@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sweeps.errors import RefusedError
 from sweeps.record import ownership
+from sweeps.scheduling.observer import Observer
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
 from tests.unit.records import record
@@ -54,8 +54,10 @@ def terminated(*_: object, **__: object) -> Any:
     sys.exit(15)  # as Ray has SIGTERM end a driver, by which it stops a job
 
 
-def store_away(*_: object, **__: object) -> Any:
-    raise RefusedError("the tracking store must be writable")
+def opens_the_store(_: object, __: object, ___: object, observers: Sequence[Observer], *____: object) -> Any:
+    """As a sweep begins; no trial comes."""
+    for one in observers:
+        one.ready()
 
 
 def ended(outcomes: Sequence[TrialOutcome | None], text: str = TEXT, why: str = "complete") -> None:

@@ -25,7 +25,7 @@ from sweeps.scheduling.engine import Engine
 from sweeps.scheduling.observer import Observer
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
-from tests.unit.driving import FAILED, TEXT, WAITS, Place, ended, interrupted, store_away, terminated
+from tests.unit.driving import FAILED, TEXT, WAITS, Place, ended, interrupted, opens_the_store, terminated
 from tests.unit.records import record
 
 
@@ -73,7 +73,7 @@ def test_a_submitted_sweep_that_ends_while_it_waits_is_there_to_be_asked_for_and
     assert ledger.read("mine").facts.nodes == (there.nodes[0],)
 
 
-@pytest.mark.parametrize("end", [interrupted, terminated, store_away])
+@pytest.mark.parametrize("end", [interrupted, terminated])
 @pytest.mark.parametrize("is_submitted", [True, False])
 def test_a_sweep_that_ends_before_its_first_trial_stays_if_it_was_submitted(
     is_submitted: bool,
@@ -86,7 +86,7 @@ def test_a_sweep_that_ends_before_its_first_trial_stays_if_it_was_submitted(
     if is_submitted:
         monkeypatch.setenv(ledger.JOB, "sweep-mine-1")
     monkeypatch.setattr(executor, "carry_out", end)
-    with pytest.raises((KeyboardInterrupt, SystemExit, RefusedError)):
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
         driver.drive(Path("mine.yaml"), (), Terms())
     assert ledger.names() == ["mine"] * is_submitted
     assert mlflow == (["KILLED"] if is_submitted else ["discarded"])
@@ -209,28 +209,101 @@ def test_to_stop_another_users_sweep_is_refused_and_says_whose_it_is(
         assert ownership.is_driven("mine")
 
 
-@pytest.mark.usefixtures("there")
-@pytest.mark.parametrize("end", [interrupted, store_away])
 @pytest.mark.parametrize(("before", "why"), [("FINISHED", "complete"), ("KILLED", "stopped")])
 def test_a_retry_that_ends_before_its_first_trial_leaves_the_sweep_as_it_was(
-    before: str,
-    why: str,
-    end: Callable[..., Any],
-    there: Place,
-    mlflow: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    before: str, why: str, there: Place, mlflow: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(_: object, book: ledger.Ledger, *__: object) -> Any:
         book.note("node", {"node": "here"})
-        end()
+        raise KeyboardInterrupt
 
     there.nodes = [Node("here", 2, 0)]
     ended([FAILED, None, None, None], why=why)
     monkeypatch.setattr(executor, "carry_out", run)
-    with pytest.raises((KeyboardInterrupt, RefusedError)):
+    with pytest.raises(KeyboardInterrupt):
         driver.retry("mine", (), Terms())
     assert mlflow == [before]
     assert ledger.read("mine").is_complete == (why == "complete")
+
+
+PLANTED = f"""#!{sys.executable}
+import functools, pathlib, sys
+from sweeps.run import tracker
+from sweeps.store import tracking
+
+class Store:
+    may_come = 0
+
+    def __init__(self, *_, **__): ...
+
+    def open(self): ...
+
+    def go_on(self):
+        raise TimeoutError("no answer")
+
+    def close(self, status):
+        with open("told", "a") as told:
+            print(status, file=told)
+        if pathlib.Path("stays-away").exists():
+            raise TimeoutError("no answer")
+
+tracking.Store = Store
+tracker.StoreWriter = functools.partial(tracker.StoreWriter, retry_s=0.1, patience_s=0.2)
+tracker.main(sys.argv[-2], int(sys.argv[-1]))
+"""
+
+
+@pytest.fixture(params=[False, True])
+def stays_away(request: pytest.FixtureRequest, there: Place, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """A store that does not open to the process that writes to it; then it can be told of the end, or stays away."""
+    there.nodes = [Node("here", 2, 0)]
+    if request.param:
+        (workplace / "stays-away").touch()
+    (script := workplace / "python").write_text(PLANTED)
+    script.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hush@head:5000")
+    monkeypatch.setattr(executor, "carry_out", opens_the_store)
+    begin = tracker.Tracker.__init__
+
+    def begins(self: tracker.Tracker, facts: ledger.SweepFacts) -> None:
+        with monkeypatch.context() as once:
+            once.setattr(sys, "executable", str(script))
+            begin(self, facts)
+
+    monkeypatch.setattr(tracker.Tracker, "__init__", begins)
+    return bool(request.param)
+
+
+OPEN = "! the run of mine may be open in the tracking store\n  http://me:***@head:5000\n"
+
+
+@pytest.mark.parametrize("is_submitted", [True, False])
+def test_a_new_sweep_to_which_the_store_does_not_open_is_ended_there_or_its_user_is_told_that_it_may_be_open(
+    is_submitted: bool, stays_away: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if is_submitted:
+        monkeypatch.setenv(ledger.JOB, "sweep-mine-1")
+    with pytest.raises(RefusedError, match="must be writable, but it says: no answer"):
+        driver.drive(Path("mine.yaml"), (), Terms())
+    assert ledger.names() == ["mine"] * is_submitted
+    assert {*Path("told").read_text().split()} == {"KILLED" if is_submitted else "DISCARDED"}
+    told = capsys.readouterr().err
+    assert ((OPEN + "  once that answers: sweep sync mine") in told) == (stays_away and is_submitted)
+    assert ("once that answers: sweep gc --yes" in told) == (stays_away and not is_submitted)
+
+
+@pytest.mark.parametrize("verb", ["resume", "retry"])
+@pytest.mark.parametrize(("before", "why"), [("FINISHED", "complete"), ("KILLED", "stopped")])
+def test_a_sweep_that_goes_on_to_which_the_store_does_not_open_is_ended_there_as_it_was_or_its_user_is_told(
+    before: str, why: str, verb: str, stays_away: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended([FAILED, None, None, None] if verb == "retry" else [FAILED], why=why)
+    with pytest.raises(RefusedError, match="must be writable, but it says: no answer"):
+        driver.retry("mine", (), Terms()) if verb == "retry" else driver.resume("mine", Terms())
+    assert ledger.read("mine").is_complete == (why == "complete")
+    assert {*Path("told").read_text().split()} == {before}
+    assert ((OPEN + "  once that answers: sweep sync mine") in capsys.readouterr().err) == stays_away
 
 
 @pytest.mark.usefixtures("there")

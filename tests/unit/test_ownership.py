@@ -277,6 +277,50 @@ def test_a_sweep_that_is_being_deleted_is_waited_for_and_then_is_not_there() -> 
     deleting.join()
 
 
+def test_who_waits_long_for_a_sweep_that_is_being_deleted_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped("study")
+    has_begun = threading.Event()
+
+    def delete(lasts_s: float) -> None:
+        with ownership.undriven("study"):
+            has_begun.set()
+            time.sleep(lasts_s)
+
+    for says_after_s, lasts_s in ((2.0, 0.1), (0.1, 0.3)):
+        monkeypatch.setattr(ownership, "SAYS_AFTER_S", says_after_s)
+        has_begun.clear()
+        deleting = threading.Thread(target=delete, args=(lasts_s,))
+        deleting.start()
+        has_begun.wait()
+        ownership.reopen("study").close()
+        deleting.join()
+        said = capsys.readouterr().err
+        assert said.count("study is being deleted or looked at (`sweep gc`): waiting for that") == (lasts_s == 0.3)
+
+
+def test_a_report_is_logged_by_who_has_the_sweep_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two that look for the sweep's own run at once would each make one."""
+    beside: list[int] = []
+
+    def attach(*_: object) -> int:
+        beside.append(exit_code(lambda: resume("study")))
+        return 0
+
+    monkeypatch.setattr(tracking, "attach", attach)
+    monkeypatch.setattr(ownership, "SIGNS_WITHIN_S", 0.05)
+    stopped("study")
+    assert main.main(["report", "study"]) == 0
+    assert beside == [3]
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert main.main(["report", "study"]) == 0
+    assert "the report is not logged to MLflow: the owner of study can do that" in capsys.readouterr().err
+    assert beside == [3]
+
+
 def test_the_second_driver_is_told_who_has_the_sweep_since_when_and_what_to_do() -> None:
     book = begun()
     with pytest.raises(RefusedError) as refused:

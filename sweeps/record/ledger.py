@@ -285,6 +285,8 @@ def read(name: str) -> SweepRecord:
             due |= dict.fromkeys(entry["trials"], entry["are_unjudged"])
         elif entry["kind"] == "driver":
             hours.cut_off(entry.get("heard_at", 0.0))
+        elif entry["kind"] == "end" and facts and not facts.simulated:  # whose hours are of another clock
+            hours.cut_off(entry.get("at", 0.0))
         elif entry["kind"] in noted:
             noted[entry["kind"]].append(entry)
         has_ended = entry["kind"] == "end"

@@ -282,10 +282,10 @@ def test_a_head_that_goes_before_the_first_trial_ends_the_sweep_in_words(
 def test_a_sweep_that_is_cut_short_has_an_end_in_its_ledger(
     verb: str, there: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a second Ctrl-C, which comes out of what carries the trials out."""
+    """By a second Ctrl-C, which comes out of what carries the trials out, and leaves what runs without an end."""
 
     def run(_: object, book: ledger.Ledger, *__: object) -> Any:
-        book.start(book.facts.trials[0], at=1.0)
+        book.start(book.facts.trials[-1], at=time.time() - 3600)
         raise KeyboardInterrupt
 
     there.nodes = [Node("here", 2, 0)]
@@ -297,3 +297,7 @@ def test_a_sweep_that_is_cut_short_has_an_end_in_its_ledger(
     record = ledger.read("mine")
     assert record.has_ended
     assert not record.is_complete
+    gpus = record.facts.trials[-1].gpus
+    assert record.spent == pytest.approx(gpus, abs=0.01), "an hour, until it has said that it stops"
+    with contextlib.closing(ownership.reopen("mine")) as book:
+        assert book.before.spent == record.spent

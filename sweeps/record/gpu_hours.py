@@ -13,7 +13,7 @@ it is over. Of a driver that is killed meanwhile it is lost: seconds (`private_t
 
 from __future__ import annotations
 
-UNHEARD_S = 2.0  # at most, between two words of a driver: it has a bulletin once a second, and looks as often
+UNHEARD_S = 2.0  # at most, between two words of a driver: a thread says once a second that it is there
 
 
 def heard_until(last: float, now: float) -> float:

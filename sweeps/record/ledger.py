@@ -314,10 +314,11 @@ def read(name: str) -> SweepRecord:
 
 
 def _bulletin_at(at: SweepPaths) -> float:
-    """When a driver that runs, or was killed, wrote its last bulletin."""
+    """When a driver that runs, or was killed, last told in its bulletin that it was there."""
     try:
-        return float(json.loads(at.status.read_text())["at"])
-    except (OSError, ValueError, LookupError, TypeError):
+        bulletin = json.loads(at.status.read_text())
+        return float(bulletin.get("heard_at", bulletin["at"]))  # one of before tells only when it last looked
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return 0.0
 
 

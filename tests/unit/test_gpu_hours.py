@@ -174,8 +174,33 @@ def test_who_is_heard_counts_longer_the_later_one_looks_and_for_seconds_at_most(
     assert heard_until(last, now) <= max(last, now)
 
 
+def test_a_driver_that_is_killed_while_it_waits_for_an_answer_counts_until_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it asks others, and Ray, may take a minute to answer; until then Tune's loop stands still."""
+    book = begun()
+    made = engine(book.facts.trials, {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
+    writer = status.StatusWriter(book.facts, book.paths, made)
+    conductor = Conductor(made, book, [writer])
+    start = conductor.next()
+    assert start
+    conductor.passed()
+    conductor.held(start.trial)
+    began = time.time()
+    time.sleep(UNHEARD_S + 2 * status.EVERY_S)  # an ask that gets no answer
+    took = time.time() - began
+    writer.close(is_told=False)  # killed: its thread ends, and its bulletin stays
+    looked = status.look("study")
+    assert looked["at"] < began, "what it tells is as old as its last look"
+    assert looked["heard_at"] == pytest.approx(began + took, abs=status.EVERY_S + 0.5)
+    monkeypatch.setattr(ledger.time, "time", lambda: began + HOUR)
+    assert ledger.read("study").spent * HOUR / 4 == pytest.approx(took, abs=UNHEARD_S)
+    assert ledger.read("study").spent * HOUR / 4 >= took
+    book.close()
+
+
 def test_a_driver_is_heard_more_often_than_is_counted_unheard() -> None:
-    assert UNHEARD_S >= status.EVERY_S + 1.0, "it looks whether a bulletin is due once a second"
+    assert UNHEARD_S >= status.EVERY_S + 1.0, "its thread may come late"
 
 
 @pytest.mark.parametrize("version", ledger.READ)

@@ -1,5 +1,8 @@
 """What a sweep has spent: the GPU-hours that attempts at its trials have held, whoever they were for. Pure.
 
+These are all that its placement group has: of an exclusive trial every GPU of its nodes, whatever its ranks; on CPUs
+slots, as many ranks as its cores could hold.
+
 An attempt holds its GPUs from when its placement group is there until it ends; while it waits for that, for minutes
 where nodes are busy or have yet to come, it costs nothing. Its launch and the test of its nodes are paid for, and so is
 an attempt that was lost, cancelled, or whose trial has been tried again since. A result that is used again held

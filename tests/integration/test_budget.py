@@ -115,7 +115,7 @@ def test_what_fits_runs_two_resumes_run_the_rest_once_and_hours_add_up(
     assert after.spent == pytest.approx(hours(after.trials))
     assert after.spent > before
 
-    code, said = sweep("retry", name, "--status", "completed", "--budget", f"{after.spent + 1.5 * before}")
+    code, said = sweep("retry", name, "--status", "completed", "--budget", f"{after.spent + 1.3 * before}")
     assert code == 130, said
     assert len(lines(name)) == 6, "the two on one GPU once more"
     assert spent_as_told(sweep, name, said) == pytest.approx(after.spent + before, rel=0.2)

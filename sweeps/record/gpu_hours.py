@@ -1,10 +1,14 @@
 """What a sweep has spent: the GPU-hours that attempts at its trials have held, whoever they were for. Pure.
 
+These are all that its placement group has: of an exclusive trial every GPU of its nodes, whatever its ranks; on CPUs
+slots, as many ranks as its cores could hold.
+
 An attempt holds its GPUs from when its placement group is there until it ends; while it waits for that, for minutes
 where nodes are busy or have yet to come, it costs nothing. Its launch and the test of its nodes are paid for, and so is
 an attempt that was lost, cancelled, or whose trial has been tried again since. A result that is used again held
-nothing. An attempt without an end was cut off with its driver: it counts until that driver was last heard, and
-`UNHEARD_S` more, for which it may have held its GPUs unheard. So none that has held them counts nothing.
+nothing. An attempt without an end was cut off with its driver: it counts until that driver said that it stops; of one
+that was killed until it was last heard, and `UNHEARD_S` more, for which it may have held its GPUs unheard. So none that
+has held them counts nothing.
 
 A gang holds its GPUs too while it waits for its next trial, and until it is gone. That is no attempt, and counts once
 it is over. Of a driver that is killed meanwhile it is lost: seconds (`private_tune.IDLE_GANG_S`).
@@ -12,7 +16,7 @@ it is over. Of a driver that is killed meanwhile it is lost: seconds (`private_t
 
 from __future__ import annotations
 
-UNHEARD_S = 2.0  # at most, between two words of a driver: it has a bulletin once a second, and looks as often
+UNHEARD_S = 2.0  # at most, between two words of a driver: a thread says once a second that it is there
 
 
 def heard_until(last: float, now: float) -> float:

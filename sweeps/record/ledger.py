@@ -3,7 +3,7 @@
 {"kind": "sweep", …}     first: the name, the file, every planned trial
 {"kind": "node", …}      what a node is made of, when it is first met
 {"kind": "probe", …}     a node's self-test, and what was slow
-{"kind": "start", …}     a trial has got its GPUs: its placement group is there, since when
+{"kind": "start", …}     a trial has got its GPUs: its placement group is there, since when, and how many it holds
 {"kind": "wait", …}      a gang has held its GPUs for no trial: between two, or before it was gone
 {"kind": "attempt", …}   how a trial ended that was tried again, and the nodes to blame
 {"kind": "rung", …}      a trial at a rung of an asha search, or at its target
@@ -83,6 +83,7 @@ class TrialRecord:
     attempts: int = 1
     blamed: tuple[str, ...] = ()  # nodes, for a bad end
     held_since: float | None = None  # before it started its nodes may have been tested; None in ledgers of before
+    gpus_held: int | None = None  # all of its nodes', where it excludes others; in ledgers of before its ranks' alone
 
     @property
     def held_s(self) -> float:
@@ -93,7 +94,8 @@ class TrialRecord:
     @property
     def gpu_hours(self) -> float:
         """What it took. A sweep has spent more: `SweepRecord.spent`."""
-        return self.config.gpus * self.held_s / 3600
+        gpus = self.config.gpus if self.gpus_held is None else self.gpus_held
+        return gpus * self.held_s / 3600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,11 +178,11 @@ class Ledger:
         """Was it complete, and has this driver run nothing?"""
         return self.before.is_complete and not self.has_run
 
-    def start(self, config: TrialConfig, at: float) -> None:
-        """Write that it holds its GPUs from now on. Nothing counts by this line but what a driver that is killed leaves
-        open: it need not be on the disk."""
+    def start(self, config: TrialConfig, at: float, gpus: int | None = None) -> None:
+        """Write that it holds so many GPUs from now on, or one for each rank. Nothing counts by this line but what a
+        driver that is killed leaves open: it need not be on the disk."""
         self._run()
-        self._append({"kind": "start", "trial": config.trial, "gpus": config.gpus, "at": at}, is_safe=False)
+        self._append({"kind": "start", "trial": config.trial, "gpus": gpus or config.gpus, "at": at}, is_safe=False)
 
     def wait(self, gpus: int, since: float, at: float) -> None:
         """Write that a gang has held these for no trial. It need not be on the disk: it was seconds."""
@@ -285,6 +287,8 @@ def read(name: str) -> SweepRecord:
             due |= dict.fromkeys(entry["trials"], entry["are_unjudged"])
         elif entry["kind"] == "driver":
             hours.cut_off(entry.get("heard_at", 0.0))
+        elif entry["kind"] == "end" and facts and not facts.simulated:  # whose hours are of another clock
+            hours.cut_off(entry.get("at", 0.0))
         elif entry["kind"] in noted:
             noted[entry["kind"]].append(entry)
         has_ended = entry["kind"] == "end"
@@ -312,10 +316,11 @@ def read(name: str) -> SweepRecord:
 
 
 def _bulletin_at(at: SweepPaths) -> float:
-    """When a driver that runs, or was killed, wrote its last bulletin."""
+    """When a driver that runs, or was killed, last told in its bulletin that it was there."""
     try:
-        return float(json.loads(at.status.read_text())["at"])
-    except (OSError, ValueError, LookupError, TypeError):
+        bulletin = json.loads(at.status.read_text())
+        return float(bulletin.get("heard_at", bulletin["at"]))  # one of before tells only when it last looked
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return 0.0
 
 
@@ -406,4 +411,5 @@ def _record(entry: Mapping[str, Any]) -> TrialRecord:
         attempts=entry["attempts"],
         blamed=tuple(entry.get("blamed", ())),
         held_since=entry.get("held_since"),
+        gpus_held=entry.get("gpus_held"),
     )

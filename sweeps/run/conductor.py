@@ -113,14 +113,14 @@ class Conductor:
         if config.trial in self._away and config.trial not in self._held:
             now = self._held[config.trial] = self.now
             self.engine.held(config, now)
-            self._write(self._ledger.start, config, now)
+            self._write(self._ledger.start, config, now, self.engine.holds(config))
 
-    def waited(self, config: TrialConfig, since: float) -> None:
+    def waited(self, gpus: int, since: float) -> None:
         """Note that the gang of a trial that has ended has held its GPUs since then, and until now, for nobody."""
         if not self._is_virtual:
             now = self.now
-            self.engine.waited(config, now - since)
-            self._write(self._ledger.wait, config.gpus, since, now)
+            self.engine.waited(gpus, now - since)
+            self._write(self._ledger.wait, gpus, since, now)
 
     def begun(self, config: TrialConfig) -> None:
         """Note that its ranks start now: before, its gang was brought together and its nodes were tested."""
@@ -187,7 +187,12 @@ class Conductor:
         if held_since is None:
             started_at = held_since = ended_at
         return TrialRecord(
-            config=config, outcome=outcome, started_at=started_at, ended_at=ended_at, held_since=held_since
+            config=config,
+            outcome=outcome,
+            started_at=started_at,
+            ended_at=ended_at,
+            held_since=held_since,
+            gpus_held=self.engine.holds(config),
         )
 
     def _end(self, record: TrialRecord) -> None:

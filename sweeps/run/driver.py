@@ -40,6 +40,7 @@ from workers.contract.messages import TrialConfig
 
 if TYPE_CHECKING:
     from sweeps.analysis.findings.next_steps import Stopped
+    from sweeps.run.status import StatusWriter
     from sweeps.run.tracker import Tracker
 
 NOTHING_TO_RUN = "nothing is left to run"
@@ -353,7 +354,8 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
         is_over = is_complete = False
         tracker = Tracker(book.facts)
     try:
-        with progress, setting.site.guarded(functools.partial(_abandoned, [book], tracker, console, asked)):
+        gone = functools.partial(_abandoned, [book], tracker, console, asked, status_writer=status_writer)
+        with progress, setting.site.guarded(gone):
             observers = [progress, tracker, status_writer, *meters]
             is_complete = executor.carry_out(engine, book, setting.executor(book), observers, before.same)
         is_over = True
@@ -373,8 +375,8 @@ def _conduct(planned: Plan, book: Ledger, setting: Setting, before: _Before) -> 
                 ending.given_up(book, console, access.store_address() if tracker.leaves_run else "")
             else:  # cut short, by a second Ctrl-C or whatever went wrong: why, is told already
                 ending.ended(book, "stopped")
-            if book.has_ended or not book.has_run:  # from here on the ledger tells how it stands
-                status_writer.close()
+            # From here on the ledger tells how it stands, if it could be written.
+            status_writer.close(is_told=book.has_ended or not book.has_run)
     if refusals and not progress.done:
         raise refusals[0]
     if left:
@@ -445,9 +447,16 @@ def _rungs(spec: SweepSpec) -> Rungs | None:
     return Rungs(spec.search.grace, spec.search.reduction, spec.epochs, spec.evaluate_every, spec.goals[0])
 
 
-def _abandoned(books: Sequence[Ledger], tracker: Tracker | None, console: Console, asked: Terms, why: str) -> None:
+def _abandoned(
+    books: Sequence[Ledger],
+    tracker: Tracker | None,
+    console: Console,
+    asked: Terms,
+    why: str,
+    status_writer: StatusWriter | None = None,
+) -> None:
     """Ray's head has gone, and with it all that runs: end here, since nothing that waits for Ray will. Of `books` there
-    is none yet where the sweep has no name, and no tracker until it begins."""
+    is none yet where the sweep has no name, and neither tracker nor status writer until it begins."""
     from sweeps.store import access, late_runs
 
     kept = [ending.resumes(book.facts.name) for book in books if not book.is_blank]
@@ -467,4 +476,6 @@ def _abandoned(books: Sequence[Ledger], tracker: Tracker | None, console: Consol
                 console.print(late_runs.words(tracker.late, book.facts.name), style="yellow")
         if not book.has_run:
             ending.given_up(book, console, access.store_address() if tracker and tracker.leaves_run else "")
+    if status_writer:  # nothing is written where a run ends so, and hours count until it was last heard
+        status_writer.still_there()
     os._exit(errors.REFUSED)

@@ -31,10 +31,11 @@ class Slot:
     seats: Seats
     begin: float
     end: float
+    gpus: int  # that its gang holds meanwhile
 
     @property
     def gpu_hours(self) -> float:
-        return self.config.gpus * (self.end - self.begin) / 3600
+        return self.gpus * (self.end - self.begin) / 3600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +100,7 @@ def forecast(
         if ended:
             packing.ended(ended, now)
         while start := packing.start(now, predicted_s):
-            slot = Slot(start.trial, start.seats, now, now + predicted_s(start.trial))
+            slot = Slot(start.trial, start.seats, now, now + predicted_s(start.trial), packing.held(start))
             slots.append(slot)
             heapq.heappush(ends, (slot.end, start.trial.trial))
     return Forecast(tuple(slots))

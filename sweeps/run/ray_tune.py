@@ -188,7 +188,7 @@ class _Feed(SearchAlgorithm):
 
     def waited(self, trial: Any, since: float) -> None:
         """Count what the gang of a trial that has ended has held of its GPUs since then, and until now."""
-        self._conductor.waited(messages.trial_config(json.loads(trial.config["order"])["trial"]), since)
+        self._conductor.waited(json.loads(trial.config["order"])["gpus_held"], since)
 
     def look(self) -> None:
         """Which nodes are there, which may be used, and what are they made of?"""
@@ -222,6 +222,7 @@ class _Feed(SearchAlgorithm):
             "trial": messages.to_json(start.trial),
             "seats": start.seats,
             "bundles": bundles(start.trial, start.seats, self._conductor.engine.nodes),
+            "gpus_held": self._conductor.engine.holds(start.trial),
             "node_ids": [self._site.id(node) for node, _ in start.seats],
             "at": self._conductor.now,
             "attempt": self._conductor.engine.attempts[start.trial.trial],

@@ -2,6 +2,9 @@
 
 The driver writes its bulletin into the sweep's folder; whoever asks reads it there, so that nobody who looks can hold a
 trial up. Where there is none any more the ledger says how the sweep ended.
+
+What it says is of the driver's last look (`at`). That it is there (`heard_at`) a thread says, also while a look lasts,
+which waits for whatever it asks: GPUs are held all the same.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import dataclasses
 import json
 import math
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +44,7 @@ MOST_NAMED = 8  # nodes of a trial
 FORESEEN = 5  # trials that wait, with their expected start
 LIVE = ("running", "starting")  # more is to come
 LINES_EVERY_S = 5.0  # at most, off a terminal
-AT = re.compile(r'\{"at": ([\d.]+)')  # how a bulletin begins
+TIMES = re.compile(r'\{"heard_at": ([\d.]+), "at": ([\d.]+)')  # how a bulletin begins
 SILENT_S = 15.0  # a driver that has said nothing for so long has gone, or stands still
 Bulletin = dict[str, Any]
 
@@ -62,6 +66,8 @@ class StatusWriter(Observer):
         self._name = plan.namer(facts.spec)
         self._began = time.time()
         self._said_at = self._foresaw_at = 0.0
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._says_so, name="still there", daemon=True)
         self._ended: dict[str, str] = {}  # trial to how it ended last
         self._kept = len(kept)
         self._running: dict[str, _RunningStatus] = {}
@@ -101,18 +107,32 @@ class StatusWriter(Observer):
                 with written_whole(self._path) as path:
                     path.write_text(json.dumps(self._bulletin(now)))
             except OSError:  # a full disk is the ledger's to tell
-                self._still_there(now)
+                self._still_there(now, is_looking=True)
+            if not self._thread.ident:
+                self._thread.start()
 
-    def _still_there(self, now: float) -> None:
+    def _says_so(self) -> None:
+        while not self._is_over.wait(EVERY_S):
+            self.still_there()
+
+    def still_there(self) -> None:
+        """Tell that the driver is there, whatever it waits for: what runs holds its GPUs."""
+        self._still_there(time.time())
+
+    def _still_there(self, now: float, is_looking: bool = False) -> None:
         """Tell so in the bulletin that stands, which takes no byte of a full disk: hours count until a driver was last
         heard."""
         with contextlib.suppress(OSError), self._path.open("r+") as file:
-            if found := AT.match(file.read()):
-                file.seek(found.start(1))
-                file.write(f"{now:.9f}"[: len(found[1])])
+            if found := TIMES.match(file.read()):
+                for which in (1, 2) if is_looking else (1,):
+                    file.seek(found.start(which))
+                    file.write(f"{now:.9f}"[: len(found[which])])
 
-    def close(self) -> None:
-        self._path.unlink(missing_ok=True)
+    def close(self, is_told: bool = True) -> None:
+        """Say no more; where the ledger does not tell how the sweep stands (`is_told`), the last word stays."""
+        self._is_over.set()
+        if is_told:
+            self._path.unlink(missing_ok=True)
 
     def _bulletin(self, now: float) -> Bulletin:
         if now - self._foresaw_at >= FORESEE_EVERY_S:
@@ -133,6 +153,7 @@ class StatusWriter(Observer):
         ended = {trial: status for trial, status in self._ended.items() if trial not in self._running}
         part_left = spent.part_left
         return {
+            "heard_at": now,
             "at": now,
             "sweep": self._facts.name,
             "began_at": self._began,

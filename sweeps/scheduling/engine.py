@@ -34,11 +34,12 @@ NODES_MAY_COME_BACK_S = 600.0
 class _RunningTrial:
     config: TrialConfig
     seats: Seats
+    gpus: int  # that its gang holds: all of its nodes', where it excludes others
     since: float | None = None  # that its gang holds them; until then it waits for them and costs nothing
 
     def gpu_hours(self, now: float) -> float:
         """So far."""
-        return 0.0 if self.since is None else self.config.gpus * max(0.0, now - self.since) / 3600
+        return 0.0 if self.since is None else self.gpus * max(0.0, now - self.since) / 3600
 
 
 class Engine:
@@ -146,7 +147,8 @@ class Engine:
         while start := self._packing.start(now, self.predicted_s, self._avoid):
             self._stuck_since = None
             config = start.trial
-            is_affordable = self._is_affordable(config, now)
+            gpus = self._packing.held(start)
+            is_affordable = self._is_affordable(config, now, gpus)
             known = self._certain_on(config, self._made_of(config, start.seats))
             if known := known or (None if is_affordable else self._known_elsewhere(config)):
                 self._packing.ended(config.trial, now)
@@ -155,7 +157,7 @@ class Engine:
                 return self.next(now)
             if is_affordable:
                 del self._waiting[config.trial]
-                self._running[config.trial] = _RunningTrial(config, start.seats)
+                self._running[config.trial] = _RunningTrial(config, start.seats, gpus)
                 self._equals[config.trial] = equals(config, start.seats, self._made)
                 return start
             self._packing.ended(config.trial, now)
@@ -183,6 +185,10 @@ class Engine:
     def held(self, config: TrialConfig, now: float) -> None:
         """Note that a trial that was started has its GPUs from now on."""
         self._running[config.trial] = dataclasses.replace(self._running[config.trial], since=now)
+
+    def holds(self, config: TrialConfig) -> int:
+        """Return how many GPUs the gang of a trial that was started holds, once it does."""
+        return self._running[config.trial].gpus
 
     @property
     def is_judging(self) -> bool:
@@ -216,9 +222,9 @@ class Engine:
         """Take in that an attempt was ended since the sweep stops: its trial waits for whoever goes on."""
         self._wait(self._over(record, now))
 
-    def waited(self, config: TrialConfig, took_s: float) -> None:
-        """Count what the gang of a trial that has ended has held of its GPUs without one."""
-        self._spent += config.gpus * max(0.0, took_s) / 3600
+    def waited(self, gpus: int, took_s: float) -> None:
+        """Count what a gang has held for no trial."""
+        self._spent += gpus * max(0.0, took_s) / 3600
 
     def _over(self, record: TrialRecord, now: float) -> TrialConfig:
         """Take in that an attempt is over, however it ended."""
@@ -279,16 +285,19 @@ class Engine:
     def predicted_s(self, config: TrialConfig) -> float:
         return self._durations.predict(config).seconds
 
-    def predicted_gpu_hours(self, config: TrialConfig) -> float:
-        return config.gpus * self.predicted_s(config) / 3600
+    def predicted_gpu_hours(self, config: TrialConfig, gpus: int | None = None) -> float:
+        """`gpus` that its gang holds, where it is known on which nodes."""
+        return (self._packing.would_hold(config) if gpus is None else gpus) * self.predicted_s(config) / 3600
 
     def _committed(self, now: float) -> float:
         """GPU-hours that will have been spent once what runs has ended, as far as can be foretold."""
-        running = (max(self.predicted_gpu_hours(one.config), one.gpu_hours(now)) for one in self._running.values())
+        running = (
+            max(self.predicted_gpu_hours(one.config, one.gpus), one.gpu_hours(now)) for one in self._running.values()
+        )
         return self._spent + sum(running)
 
-    def _is_affordable(self, config: TrialConfig, now: float) -> bool:
-        return self._committed(now) + self.predicted_gpu_hours(config) <= self.budget
+    def _is_affordable(self, config: TrialConfig, now: float, gpus: int | None = None) -> bool:
+        return self._committed(now) + self.predicted_gpu_hours(config, gpus) <= self.budget
 
     def _is_beyond_alone(self, config: TrialConfig) -> bool:
         """Even if what runs had cost nothing."""

@@ -162,6 +162,7 @@ class Packing:
         self._passed = 0  # trials that have started on their nodes since
         self._taken: dict[str, float] = {}
         self._sizes: dict[tuple[object, ...], int] = {}  # by shape
+        self._holds: dict[tuple[object, ...], int] = {}  # likewise
         self.nodes = nodes
 
     @property
@@ -175,6 +176,7 @@ class Packing:
         self._named = arrangements.idle(nodes)
         self._free = dict(self._named)
         self._sizes.clear()
+        self._holds.clear()
         self._kept = None
         for running in self._running.values():
             self._change(self._free, running.start, -1)
@@ -291,6 +293,18 @@ class Packing:
         }
         other._rounds = {number: copy.copy(its) for number, its in self._rounds.items()}
         return other
+
+    def held(self, start: Start) -> int:
+        """Return the GPUs that nobody else has while it runs there; of a CPU trial its slots."""
+        return arrangements.held(start.trial, start.seats, self._named)
+
+    def would_hold(self, trial: TrialConfig) -> int:
+        """Return what it would hold if nothing else ran; as many as its ranks where the nodes can't hold it."""
+        key = _key(trial)
+        if key not in self._holds:
+            seats = arrangements.place(trial, self._nodes, self._named)
+            self._holds[key] = self.held(Start(trial, seats)) if seats else trial.gpus
+        return self._holds[key]
 
     def needs(self, avoid: Mapping[str, Collection[str]] = NOBODY) -> list[Need]:
         """Return the nodes that the next starts need beside those in use, in their order."""

@@ -145,6 +145,13 @@ def taken(config: TrialConfig, seats: Seats, nodes: Mapping[str, Node]) -> dict[
     return {name: (ranks * cores(config, nodes[name]), ranks * on_gpus) for name, ranks in seats if name in nodes}
 
 
+def held(config: TrialConfig, seats: Seats, nodes: Mapping[str, Node]) -> int:
+    """Return how many GPUs nobody else has while the trial runs; of a CPU trial how many of its ranks the cores could
+    hold that nobody else has."""
+    part = taken(config, seats, nodes).values()
+    return sum(gpus if config.device == "gpu" else cpus // config.cores_per_worker for cpus, gpus in part)
+
+
 def bundles(config: TrialConfig, seats: Seats, nodes: Iterable[Node]) -> list[dict[str, float]]:
     """Return a trial's placement group: a bundle a node, in the order of the seats, with all that nobody else has
     meanwhile.

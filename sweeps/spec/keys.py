@@ -170,7 +170,9 @@ class Budget(_Section):
     """What a sweep may spend: nothing more is started once it is spent."""
 
     gpu_hours: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="GPU-hours that gangs hold, between their trials too; on `device: cpu` hours of CPU slots"
+        None,
+        description="GPU-hours that gangs hold, exclusive ones all of their nodes, also between trials; "
+        "on `device: cpu` hours of slots",
     )
 
 

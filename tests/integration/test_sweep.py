@@ -77,10 +77,11 @@ def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: 
     assert {trial.outcome.status for trial in record.trials} == {"completed"}
     assert [len(trial.outcome.granted) for trial in record.trials] == [trial.config.gpus for trial in record.trials]
 
-    # A gang keeps its ranks' cores between two trials and until it is gone: each wait is a line, and is spent.
+    # A gang keeps its node's cores between two trials and until it is gone: each wait is a line, and is spent.
     entries = [json.loads(line) for line in ledger.paths("small").ledger.read_text().splitlines()]
     waits = [entry for entry in entries if entry["kind"] == "wait"]
-    assert {wait["gpus"] for wait in waits} == {1, 2}
+    (node,) = record.facts.nodes
+    assert {wait["gpus"] for wait in waits} == {node.cpus}, "all of them, whatever its ranks"
     assert all(wait["since"] <= wait["at"] for wait in waits)
     waited = sum(wait["gpus"] * (wait["at"] - wait["since"]) / 3600 for wait in waits)
     assert record.spent == pytest.approx(sum(trial.gpu_hours for trial in record.trials) + waited)

@@ -175,6 +175,32 @@ def test_hours_that_a_full_disk_did_not_let_a_driver_write_are_spent_all_the_sam
     assert found.spent == pytest.approx(found.facts.trials[0].gpus, abs=0.01)
 
 
+@pytest.mark.usefixtures("mlflow")
+def test_hours_count_until_a_driver_gives_up_whose_head_has_gone(there: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends where it stands, without a line: a trial has held its ranks for an hour by then."""
+    spent: list[float] = []
+
+    def exits(code: int) -> None:
+        spent.append(ledger.read("mine").spent)
+        raise SystemExit(code)
+
+    def run(_: object, book: ledger.Ledger, __: object, observers: list[Observer], *___: object) -> Any:
+        now = time.time()
+        monkeypatch.setattr(status.time, "time", lambda: now - 3600)
+        book.start(book.facts.trials[0], now - 3600)
+        writer = next(one for one in observers if isinstance(one, status.StatusWriter))
+        writer.passed()
+        monkeypatch.setattr(status.time, "time", lambda: now)
+        there.gone[-1]("the head has gone")
+
+    there.nodes = [Node("here", 2, 0)]
+    monkeypatch.setattr(executor, "carry_out", run)
+    monkeypatch.setattr(driver.os, "_exit", exits)
+    with pytest.raises(SystemExit, match=str(errors.REFUSED)):
+        driver.drive(Path("mine.yaml"), (), Terms())
+    assert spent == [pytest.approx(ledger.read("mine").facts.trials[0].gpus, abs=0.01)]
+
+
 @pytest.mark.parametrize("end", [interrupted, terminated, lambda: None])
 def test_a_sweep_in_a_terminal_that_ends_while_it_waits_leaves_nothing(
     end: Callable[[], Any], there: Place, workplace: Path
@@ -355,10 +381,10 @@ def test_a_head_that_goes_before_the_first_trial_ends_the_sweep_in_words(
 def test_a_sweep_that_is_cut_short_has_an_end_in_its_ledger(
     verb: str, there: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a second Ctrl-C, which comes out of what carries the trials out."""
+    """By a second Ctrl-C, which comes out of what carries the trials out, and leaves what runs without an end."""
 
     def run(_: object, book: ledger.Ledger, *__: object) -> Any:
-        book.start(book.facts.trials[0], at=1.0)
+        book.start(book.facts.trials[-1], at=time.time() - 3600)
         raise KeyboardInterrupt
 
     there.nodes = [Node("here", 2, 0)]
@@ -370,3 +396,7 @@ def test_a_sweep_that_is_cut_short_has_an_end_in_its_ledger(
     record = ledger.read("mine")
     assert record.has_ended
     assert not record.is_complete
+    gpus = record.facts.trials[-1].gpus
+    assert record.spent == pytest.approx(gpus, abs=0.01), "an hour, until it has said that it stops"
+    with contextlib.closing(ownership.reopen("mine")) as book:
+        assert book.before.spent == record.spent

@@ -27,6 +27,7 @@ from sweeps.record.gpu_hours import UNHEARD_S, Hours, heard_until
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import driver, ending, executor, forecast, metrics, status, terms
 from sweeps.run.conductor import Conductor
+from sweeps.run.in_process import InProcess
 from sweeps.run.terms import Terms
 from sweeps.scheduling import search
 from sweeps.scheduling.asha import Rungs
@@ -37,11 +38,11 @@ from sweeps.scheduling.feasibility import Feasibility
 from sweeps.scheduling.observer import Spent
 from sweeps.scheduling.packing import Start
 from sweeps.scheduling.search import Listed
-from sweeps.spec import plan, sweep_file
+from sweeps.simulator import cluster as simulated
+from sweeps.spec import arrangements, plan, sweep_file
 from sweeps.spec.arrangements import Node
-from tests.unit import hopeless
-from tests.unit.records import config
-from workers.contract.messages import Cached, TrialConfig, TrialOutcome
+from tests.unit import hopeless, records
+from workers.contract.messages import Cached, Device, Isolation, TrialConfig, TrialOutcome
 
 HOUR = 3600.0
 FOUR = [Node(f"n{n}", 4, 0) for n in range(4)]
@@ -55,6 +56,11 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWEEP_RESULTS", str(tmp_path / "results"))
     monkeypatch.setattr("os.fsync", lambda _: None)  # no machine dies here
     return tmp_path / "results"
+
+
+def config(isolation: Isolation = "shared", **fields: object) -> TrialConfig:
+    """One that holds as many GPUs as it has ranks, if it isn't exclusive."""
+    return dataclasses.replace(records.config(**fields), isolation=isolation)
 
 
 def begun(text: str = TEXT) -> ledger.Ledger:
@@ -119,6 +125,75 @@ def test_attempts_that_were_lost_cancelled_or_run_again_count_and_results_used_a
     assert len(ledger.read("study").trials) == 3
 
 
+@pytest.mark.parametrize(
+    ("isolation", "placement", "gpus", "counted"),
+    [
+        ("exclusive", "pack", 1, 8),
+        ("exclusive", "pack", 6, 8),
+        ("exclusive", "pack", 12, 16),
+        ("exclusive", "spread", 6, 32),
+        ("exclusive", "2x3", 6, 16),
+        ("shared", "pack", 1, 1),
+        ("shared", "pack", 12, 12),
+        ("shared", "spread", 6, 6),
+    ],
+)
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_an_hour_counts_as_many_gpus_as_the_bundles_of_its_placement_group_have(
+    device: Device, isolation: Isolation, placement: str, gpus: int, counted: int
+) -> None:
+    """On a CPU as many ranks as the bundles' cores could hold."""
+    made = config(isolation, gpus=gpus, placement=placement)
+    trial = dataclasses.replace(made, device=device, cores_per_worker=2)
+    nodes = [Node(f"n{n}", 16, 8 * (device == "gpu")) for n in range(4)]
+    of = Engine(lambda _: Listed([trial]), Fixed(lambda _: HOUR), Feasibility(), Cache())
+    of.nodes_are(nodes, {})
+    assert of.predicted_gpu_hours(trial) == counted
+    start = of.next(0.0)
+    assert isinstance(start, Start)
+    parts = arrangements.bundles(trial, start.seats, nodes)
+    in_bundles = sum(part["GPU"] if device == "gpu" else part["CPU"] / 2 for part in parts)
+    assert of.holds(trial) == in_bundles == counted
+    of.held(trial, 0.0)
+    assert of.spent(HOUR).gpu_hours == of.spent(HOUR).expected == counted
+    (slot,) = forecast.forecast([trial], nodes, lambda _: HOUR).slots
+    assert slot.gpu_hours == counted, "as its plan has said"
+
+
+def test_of_unlike_nodes_those_are_counted_that_it_got() -> None:
+    trials = [config("exclusive", gpus=1, repeat=repeat) for repeat in range(2)]
+    made = Engine(lambda _: Listed(trials), Fixed(lambda _: HOUR), Feasibility(), Cache())
+    made.nodes_are([Node("small", 2, 0), Node("large", 64, 0)], {})
+    starts = [made.next(0.0), made.next(0.0)]
+    assert [made.holds(start.trial) for start in starts if isinstance(start, Start)] == [2, 64]
+
+
+@pytest.mark.parametrize(("isolation", "each", "count"), [("exclusive", 4, 2), ("shared", 1, 8)])
+def test_a_budget_stops_a_sweep_whose_trials_hold_whole_nodes_by_what_these_hold(
+    isolation: Isolation, each: int, count: int
+) -> None:
+    """Eight trials on one of a node's four GPUs, and a budget of nine times what one takes on one GPU."""
+    space = "{batch_size: 32, gpus: 1}"
+    text = f"{{name: alone, model: resnet50, device: gpu, isolation: {isolation}, repeats: 8, space: {space}}}"
+    shape = "nodes=1,gpus=4,gpu=v100"
+    machine = simulated.parse(shape)
+    planned = plan.plan(sweep_file.parse(text, "x"), "x", machine.nodes)
+    known = forecast.learned(machine, is_real=False)
+    alone = known.predict(planned.trials[0]).seconds / HOUR
+    made = Engine(lambda _: Listed(planned.trials), Fixed(lambda _: HOUR * alone), Feasibility(), Cache(), 9.5 * alone)
+    book = ownership.create(planned, text, simulated=shape)
+    assert executor.carry_out(made, book, InProcess(machine)) == (isolation == "shared")
+    book.close()
+    record = ledger.read("alone-simulated")
+    assert len(record.trials) == count
+    assert {trial.gpus_held for trial in record.trials} == {each}
+    lines = [json.loads(line) for line in book.paths.ledger.read_text().splitlines()]
+    assert {line["gpus"] for line in lines if line["kind"] == "start"} == {each}
+    held_s = sum(trial.held_s for trial in record.trials)
+    assert record.spent == pytest.approx(made.spent().gpu_hours) == pytest.approx(each * held_s / HOUR)
+    assert len(made.beyond) == 8 - count
+
+
 def test_hours_begin_when_gpus_are_held_not_when_ranks_start() -> None:
     trial = config(gpus=2)
     assert held(trial, 100.0, 100.0 + HOUR).gpu_hours == 2
@@ -174,8 +249,33 @@ def test_who_is_heard_counts_longer_the_later_one_looks_and_for_seconds_at_most(
     assert heard_until(last, now) <= max(last, now)
 
 
+def test_a_driver_that_is_killed_while_it_waits_for_an_answer_counts_until_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it asks others, and Ray, may take a minute to answer; until then Tune's loop stands still."""
+    book = begun()
+    made = engine(book.facts.trials, {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
+    writer = status.StatusWriter(book.facts, book.paths, made)
+    conductor = Conductor(made, book, [writer])
+    start = conductor.next()
+    assert start
+    conductor.passed()
+    conductor.held(start.trial)
+    began = time.time()
+    time.sleep(UNHEARD_S + 2 * status.EVERY_S)  # an ask that gets no answer
+    took = time.time() - began
+    writer.close(is_told=False)  # killed: its thread ends, and its bulletin stays
+    looked = status.look("study")
+    assert looked["at"] < began, "what it tells is as old as its last look"
+    assert looked["heard_at"] == pytest.approx(began + took, abs=status.EVERY_S + 0.5)
+    monkeypatch.setattr(ledger.time, "time", lambda: began + HOUR)
+    assert ledger.read("study").spent * HOUR / 4 == pytest.approx(took, abs=UNHEARD_S)
+    assert ledger.read("study").spent * HOUR / 4 >= took
+    book.close()
+
+
 def test_a_driver_is_heard_more_often_than_is_counted_unheard() -> None:
-    assert UNHEARD_S >= status.EVERY_S + 1.0, "it looks whether a bulletin is due once a second"
+    assert UNHEARD_S >= status.EVERY_S + 1.0, "its thread may come late"
 
 
 @pytest.mark.parametrize("version", ledger.READ)
@@ -189,7 +289,7 @@ def test_a_ledger_of_before_counts_what_it_tells(version: int) -> None:
     lines = [json.loads(line) for line in book.paths.ledger.read_text().splitlines()]
     lines[0]["version"] = version
     for line in lines:
-        for new in ("held_since", "heard_at", "user"):
+        for new in ("held_since", "gpus_held", "heard_at", "user"):
             line.pop(new, None)
     book.paths.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert ledger.read("study").spent == 8
@@ -205,7 +305,8 @@ def test_wherever_a_driver_is_killed_nothing_is_forgotten_and_nothing_is_paid_tw
     whole = hopeless.run(MANY, LOSSY)
     assert whole.attempts
     ran = [*whole.trials, *whole.attempts]
-    assert whole.spent == pytest.approx(sum(one.config.gpus * (one.ended_at - one.started_at) for one in ran) / HOUR)
+    held_s = sum(one.ended_at - one.started_at for one in ran)
+    assert whole.spent == pytest.approx(4 * held_s / HOUR), "each has the node's four to itself"
     book = ledger.paths(whole.facts.name).ledger
     lines = book.read_text().splitlines(keepends=True)
     last = 0.0
@@ -220,7 +321,7 @@ def test_wherever_a_driver_is_killed_nothing_is_forgotten_and_nothing_is_paid_tw
         again = hopeless.go_on(whole.facts.name)
         mine = [json.loads(line) for line in book.read_text().splitlines()[cut:]]
         ended = [line for line in mine if line["kind"] in ("trial", "attempt")]
-        took = sum(line["config"]["gpus"] * (line["ended_at"] - line["held_since"]) for line in ended) / HOUR
+        took = sum(line["gpus_held"] * (line["ended_at"] - line["held_since"]) for line in ended) / HOUR
         assert again.spent == pytest.approx(killed + took)
 
 
@@ -398,7 +499,8 @@ def played(made: Engine, seconds: dict[str, float], fails: Sequence[int] = ()) -
         if not ends:
             return ran
         now, n, start, since = heapq.heappop(ends)
-        ran.append(held(start.trial, since, now, "lost" if n in fails else "completed"))
+        ended = held(start.trial, since, now, "lost" if n in fails else "completed")
+        ran.append(dataclasses.replace(ended, gpus_held=made.holds(start.trial)))
         made.ended(ran[-1], now)
 
 
@@ -409,13 +511,16 @@ cells = st.lists(
 )
 
 
-@given(cells, st.floats(0.5, 60), st.sets(st.integers(0, 10), max_size=3), st.floats(0, 20))
+isolations = st.sampled_from(["shared", "exclusive"])
+
+
+@given(cells, st.floats(0.5, 60), st.sets(st.integers(0, 10), max_size=3), st.floats(0, 20), isolations)
 def test_a_budget_is_overdrawn_by_no_more_than_what_ran_when_the_last_trial_started(
-    drawn: list[tuple[int, float, float, int]], budget: float, fails: set[int], before: float
+    drawn: list[tuple[int, float, float, int]], budget: float, fails: set[int], before: float, isolation: Isolation
 ) -> None:
     trials, predicted, actual = [], {}, {}
     for n, (gpus, hours, took, repeats) in enumerate(drawn):
-        alike = [config(batch_size=n + 1, gpus=gpus, repeat=repeat) for repeat in range(repeats)]
+        alike = [config(isolation, batch_size=n + 1, gpus=gpus, repeat=repeat) for repeat in range(repeats)]
         trials += alike
         predicted[alike[0].cell], actual[alike[0].cell] = hours, HOUR * took
     made = engine(trials, predicted, budget)
@@ -487,7 +592,7 @@ def test_what_a_gang_holds_between_two_trials_and_before_it_is_gone_is_spent(mon
     now[0] += HOUR
     conductor.answered(start.trial, TrialOutcome(status="completed"))
     now[0] += HOUR
-    conductor.waited(start.trial, now[0] - HOUR)
+    conductor.waited(4, now[0] - HOUR)
     assert made.spent(conductor.now).gpu_hours == ledger.read("study").spent == 2 * 4
     assert ledger.read("study").trials[0].gpu_hours == 4, "it is not the trial's"
     book.close()
@@ -503,7 +608,7 @@ class OneGang:
         self._now = now
 
     def run(self, conductor: Conductor) -> None:
-        last, freed_at = None, 0.0
+        last, freed_at = 0, 0.0
         conductor.engine.nodes_are(FOUR[:1], {})
         conductor.ready()
         while start := conductor.next():
@@ -513,8 +618,9 @@ class OneGang:
             self._now[0] += HOUR / 60  # what brings its ranks together
             conductor.begun(start.trial)
             self._now[0] += HOUR
+            last = conductor.engine.holds(start.trial)
             conductor.answered(start.trial, TrialOutcome(status="completed"))
-            last, freed_at = start.trial, self._now[0]
+            freed_at = self._now[0]
             self._now[0] += HOUR / 2
         assert last
         conductor.waited(last, freed_at)
@@ -546,7 +652,7 @@ def test_an_executor_whose_gangs_wait_leaves_a_line_of_each_wait_in_the_ledger(m
 def test_no_gang_waits_on_a_virtual_clock() -> None:
     book = begun()
     made = engine(book.facts.trials, {trial.cell: 2.0 for trial in book.facts.trials}, budget=100.0)
-    Conductor(made, book, [], is_virtual=True).waited(book.facts.trials[0], 1000.0)
+    Conductor(made, book, [], is_virtual=True).waited(4, 1000.0)
     assert made.spent().gpu_hours == ledger.read("study").spent == 0
 
 

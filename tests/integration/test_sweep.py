@@ -25,7 +25,7 @@ from sweeps.cli import main
 from sweeps.record import ledger, rows
 from sweeps.spec import plan, sweep_file
 from sweeps.store import query
-from tests.integration import bad_ranks
+from tests.integration import bad_ranks, sampled_groups
 
 pytestmark = pytest.mark.alone
 
@@ -61,7 +61,9 @@ def told(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: Callable[[], list[str]]) -> None:
     (workplace / "mlflow.db").unlink()  # MLflow makes it, as for a new user
     (workplace / "small.yaml").write_text(SMALL)
-    ran = sweep("run", "small.yaml")
+    command = [sys.executable, "-m", sampled_groups.__name__, "run", "small.yaml"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert ran.returncode == 0, ran.stderr
     assert "4/4" in ran.stderr  # plain lines where there is no terminal
     assert "what was found" in ran.stdout
@@ -85,6 +87,8 @@ def test_a_sweep_from_its_file_to_mlflow_and_back(workplace: Path, left_behind: 
     assert all(wait["since"] <= wait["at"] for wait in waits)
     waited = sum(wait["gpus"] * (wait["at"] - wait["since"]) / 3600 for wait in waits)
     assert record.spent == pytest.approx(sum(trial.gpu_hours for trial in record.trials) + waited)
+    samples = json.loads(sampled_groups.NOTED.read_text())
+    assert record.spent * 3600 == pytest.approx(sampled_groups.held(samples), rel=0.1), "as Ray tells, to a tenth"
 
     # What MLflow gives back is what the ledger holds, value by value and type by type.
     table = query.trials("small")

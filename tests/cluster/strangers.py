@@ -44,6 +44,7 @@ PATHS = (
 )
 GLOO = struct.pack("<6Q", 48 + 8, 0, 0, 0, 8, 0) + bytes(8)  # its first message: eight bytes for the first buffer
 NOISE = (b"", b"\r\n\r\n", bytes(4096), b"\xff" * 4096, GLOO)
+GREETINGS = (b"GET / HTTP/1.0\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 SETTINGS, GOAWAY = 4, 7  # HTTP/2 frames, with which a gRPC server greets anyone, and parts
 SERVICES = (
     "autoscaler",
@@ -89,6 +90,12 @@ def _by_bytes(address: str, port: int) -> Iterator[str]:
         is_http2 = len(said) > 3 and said[3] in (SETTINGS, GOAWAY)
         if said and not is_http_error and not is_http2:
             yield f"to {sent[:8]!r}…: {said[:100]!r}"
+
+
+def answers(address: str, port: int) -> list[str]:
+    """What is wrong with a port that must say nothing to anyone, in whatever protocol they speak."""
+    said = {sent: heard(address, port, sent) for sent in (*NOISE, *GREETINGS)}
+    return [f"to {sent[:8]!r}…: {told[:100]!r}" for sent, told in said.items() if told]
 
 
 def heard(address: str, port: int, sent: bytes) -> bytes:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
+from tests.cluster import strangers
+from tests.integration.clusters import eventually
 from tests.integration.gangs import KEY, gang
+from tests.integration.joining_ranks import listening
 from workers.contract.messages import Measurement
 from workers.contract.paths import fork_server_address
 from workers.launch import verdict
@@ -39,11 +46,11 @@ DIGITS: dict[str, object] = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def fork_server(left_behind: Callable[[], list[str]]) -> Iterator[None]:
+def fork_server(left_behind: Callable[[], list[str]]) -> Iterator[subprocess.Popen[bytes]]:
     address = fork_server_address(KEY, "torch")[1:]
     command = [sys.executable, "-m", "workers.launch.fork_server", address, "torch"]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
-    yield
+    yield process
     assert process.stdin
     process.stdin.close()
     assert process.wait(10) == 0
@@ -63,6 +70,28 @@ def measured(size: int, log: Path, entry: str = "trains_clean", **fields: object
 def told(ends: list[RankEnd]) -> Any:
     assert [end.kind for end in ends] == ["told"] * len(ends), ends
     return json.loads(ends[0].message)
+
+
+def test_strangers_at_the_ports_of_ranks_that_learn_hear_nothing_and_change_nothing(
+    fork_server: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """Gloo's of each, which listens as long as its rank runs, and asks for nothing."""
+    with ThreadPoolExecutor() as pool, contextlib.ExitStack() as there:
+        running = pool.submit(of_torch, 2, tmp_path, "learns_until_told", **SYNTHETIC)
+        try:
+            assert eventually((tmp_path / "stepping").exists, patience_s=60), running
+            doors = listening(psutil.Process(fork_server.pid).children())
+            said = [one for door in doors for one in strangers.answers(*door)]
+            heard = [there.enter_context(strangers.in_the_way(*door)) for door in doors]
+            time.sleep(1.0)  # ranks take their steps beside strangers who stay
+            assert not running.done()
+        finally:
+            (tmp_path / "over").touch()
+        total = told(running.result())
+    assert [address for address, _ in doors] == ["127.0.0.1"] * 2
+    assert not said
+    assert heard == [[], []]
+    assert total == 2.0
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import http.client
+import importlib.util
 import queue
 import subprocess
+import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 PATIENT = messages.Deadlines(fork_server_s=60, ring_s=20, build_s=60, step_s=20)
 HASTY = dataclasses.replace(PATIENT, ring_s=8, step_s=8)  # whatever the gang comes to in that time
 NODE = "a"
+OF_SCRIPTS = "workers.workloads.script.run:run"
 SWEEP = """
 name: small
 model: tiny
@@ -128,6 +132,97 @@ def test_nobody_of_a_gang_listens_once_all_have_joined(
 ) -> None:
     ends = gang(size, tmp_path, "tests.integration.joining_ranks:look_around")
     assert [(end.kind, end.message) for end in ends] == [("checked", "[], the rendezvous closed")] * size
+
+
+STEPS = """
+import pathlib, time
+import sweeps
+{join}
+folder = pathlib.Path(__file__).parent
+
+def batches():
+    while not total(float((folder / "over").exists())):
+        yield None
+
+for n, _ in enumerate(sweeps.steps(batches(), items=1)):
+    time.sleep(0.02)
+    if n == 3:
+        (folder / "stepping").touch()
+"""
+BY_HOROVOD = """
+import horovod.tensorflow as hvd, tensorflow as tf
+hvd.init()
+
+def total(value):
+    return float(hvd.allreduce(tf.constant(value), op=hvd.Sum, name="total").numpy())
+"""
+BY_TORCHRUN = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+
+def total(value):
+    summed = torch.tensor(value)
+    dist.all_reduce(summed)
+    return float(summed)
+"""
+IN_THE_STORE = """
+import sys
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.2", int(sys.argv[1]), is_master=False)
+store.set("planted", "here")
+print(store.get("planted").decode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "join"),
+    [
+        ("horovod", BY_HOROVOD),
+        pytest.param(
+            "torchrun",
+            BY_TORCHRUN,
+            marks=pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed"),
+        ),
+    ],
+)
+def test_in_the_midst_of_a_script_the_rendezvous_still_turns_strangers_away(
+    fork_server: subprocess.Popen[bytes],
+    tmp_path: Path,
+    meetings: queue.SimpleQueue[Rendezvous],
+    ranks: messages.Joining,
+    join: str,
+) -> None:
+    """A script may join its ranks late, or again: so it listens as long as they run. docs/cluster.md says so, and which
+    port of PyTorch's asks for nothing."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(STEPS).format(join=join))
+    own = messages.Script(run=f"python {script}", ranks=ranks, items=0, unit="items", fork=True, lines="", lengths=())
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(gang, 2, tmp_path, OF_SCRIPTS, script=own, isolation="shared", measured_steps=1_000_000)
+        try:
+            meeting = meetings.get(timeout=60)
+            assert eventually((tmp_path / "stepping").exists, patience_s=60), running
+            found = strangers.complaints(*rendezvous.place(meeting.address))
+            told = {by: answers(meeting, by) for by in ("127.0.0.1", "127.0.0.2")}
+            doors = listening(psutil.Process(fork_server.pid).children(recursive=True))
+            said = [one for door in doors for one in strangers.answers("127.0.0.1", door[1])]
+            stores = [port for address, port in doors if address != "127.0.0.1"]
+            planted = [in_the_store(port) for port in stores]
+            assert not running.done()  # strangers have ended no trial
+        finally:
+            (tmp_path / "over").touch()
+    assert not found
+    assert told == {"127.0.0.1": True, "127.0.0.2": False}
+    assert not said
+    assert {end.kind for end in running.result()} == {"too few steps"}  # each came to the script's own end
+    assert len(doors) == (3 if ranks == "torchrun" else 0)  # Gloo of both ranks, and the store
+    assert planted == (["here"] if ranks == "torchrun" else [])  # whoever comes may change it
+
+
+def in_the_store(port: int) -> str:
+    """What a stranger finds in PyTorch's store that they have left there."""
+    asks = [sys.executable, "-c", IN_THE_STORE, str(port)]
+    return subprocess.run(asks, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
 @pytest.fixture(scope="module")

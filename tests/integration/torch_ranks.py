@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,26 @@ def has_strangers(config: TrialConfig, seat: Seat, voice: Voice) -> None:
         total = float(ring.total(np.full(1 << 12, ring.rank + 1.0))[0])
     listens, is_rendezvous = [address for address, _ in found], is_open(seat.rendezvous)
     tell(voice, {"listens": listens, "rendezvous": is_rendezvous, "heard": heard, "total": total})
+
+
+def learns_until_told(config: TrialConfig, seat: Seat, voice: Voice) -> None:
+    """Learns until there is a file `over` beside the checkpoint; says by a file `stepping` that it does. Tells how many
+    ranks add up then."""
+    body.place(config)
+    over, stepping = (Path(seat.checkpoint).with_name(name) for name in ("over", "stepping"))
+    with body.joined(seat, config) as ring:
+        work = Work(config, ring, voice, cores_here(config, 1))
+        work.learner.set_rate(0.001)
+        batch = next(work.source.stream())
+        for step in range(1_000_000):
+            voice.beat("step", step)
+            work.learner.learn(*batch)
+            if step == 3:
+                stepping.touch()
+            if ring.total(np.array([float(over.exists())]))[0]:
+                break
+        total = float(ring.total(np.ones(1))[0])
+    tell(voice, total)
 
 
 def answer(port: int, said: bytes) -> bytes:

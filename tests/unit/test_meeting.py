@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from workers.contract import proof
 from workers.contract.ranks import Seat
 from workers.strategies import meeting, rendezvous
 from workers.strategies.meeting import Meeting, MeetingBroken
@@ -82,11 +83,52 @@ def test_who_does_not_know_the_word_is_no_rank(seats: list[Seat]) -> None:
             pass
         address, _, port = told.decode().rpartition(":")
         strangers = [socket.create_connection((address, int(port))) for _ in range(2)]
-        strangers[0].sendall(b'{"word": "wrong", "rank": 1}\n')
-        strangers[1].sendall(b"GET / HTTP/1.0\r\n\r\n")
+        asked = [proof.received(stranger) for stranger in strangers]
+        wrong, claim = proof.of(b"wrong", asked[0], b"meeting/1"), rendezvous.word(seats[0].rendezvous).encode()
+        strangers[0].sendall(meeting.FIRST_WORD.pack(wrong, 1))
+        strangers[1].sendall(claim)  # the word itself is no proof of it
         assert [stranger.recv(100) for stranger in strangers] == [b"", b""], "both are turned away"
         assert at_each(seats[1:], first) == [[SIZE]] * (SIZE - 1)
         assert host.result(20) == [[SIZE]]
+
+
+def test_the_proof_of_one_line_proves_nothing_on_another_nor_another_rank(seats: list[Seat]) -> None:
+    """Whoever has seen one rank come can't come in its place."""
+    first, word = seats[0], rendezvous.word(seats[0].rendezvous).encode()
+    two = dataclasses.replace(first, size=2)
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as open_lines:
+        host = pool.submit(meeting.joined, two)
+        seen, other, same = (
+            open_lines.enter_context(socket.create_connection(meeting._host(two), timeout=20)) for _ in range(3)
+        )
+        shown = proof.of(word, proof.received(seen), b"meeting/1")
+        for stranger, asked in ((other, proof.received(other)), (same, proof.received(same))):
+            said = shown if stranger is other else proof.of(word, asked, b"meeting/2")
+            stranger.sendall(meeting.FIRST_WORD.pack(said, 1))
+            assert stranger.recv(1) == b""
+        assert not host.done()
+        seen.sendall(meeting.FIRST_WORD.pack(shown, 1) + b'{"at": ["", 0], "values": [4.0]}\n')
+        here = host.result(20)
+        assert here.total(np.array([1.0])).tolist() == [5.0]
+        here.close()
+
+
+def test_the_trial_s_word_is_in_nothing_that_a_rank_sends(seats: list[Seat], monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+
+    class Heard(socket.socket):
+        def sendall(self, data: Any, *given: Any) -> None:
+            sent.append(bytes(data))
+            super().sendall(data, *given)
+
+    monkeypatch.setattr(socket, "socket", Heard)
+    assert at_each(seats, lambda here: here.total(np.ones(1)).tolist()) == [[SIZE]] * SIZE
+    for seat in seats:
+        rendezvous.leave(seat.rendezvous, seat.rank)
+    word = rendezvous.word(seats[0].rendezvous).encode()
+    assert any(b"GET /question" in one for one in sent)
+    assert any(b"/joined/3" in one for one in sent)
+    assert not [one for one in sent if word in one]
 
 
 def test_one_rank_alone_meets_nobody(seats: list[Seat]) -> None:
@@ -102,7 +144,7 @@ def test_strangers_hold_nobody_up_and_are_turned_away(seats: list[Seat]) -> None
         host = pool.submit(meeting.joined, first)
         strangers = []
         said = b'{"wo', b"x" * 10_000, b"[]\n", b"\xff\n", b'{"word": "mine", "rank": 1}\n', b'{"word": 1}\n'
-        for words in (b"", *said):
+        for words in (b"", *said, b"[" * 2000 + b"\n", b"x" * 60_000 + b"\n"):
             line = open_lines.enter_context(socket.create_connection(meeting._host(first), timeout=20))
             line.sendall(words)
             strangers.append(line)
@@ -111,6 +153,7 @@ def test_strangers_hold_nobody_up_and_are_turned_away(seats: list[Seat]) -> None
         assert totals == [[float(SIZE)]] * SIZE
         for line in strangers:
             with contextlib.suppress(ConnectionResetError):  # of what it said something was not read
+                assert len(proof.received(line)) == proof.BYTES  # it was asked, and told nothing
                 assert line.recv(1) == b""
         for here in met:
             here.close()

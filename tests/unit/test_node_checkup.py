@@ -9,6 +9,7 @@ import time
 import pytest
 
 from workers.checks import node_checkup
+from workers.contract import proof
 
 HERE = "127.0.0.1"
 WORD = bytes(range(32))
@@ -35,7 +36,7 @@ def test_a_stranger_is_hung_up_on_and_the_sender_still_served(said: bytes) -> No
         with socket.create_connection((HERE, port), timeout=5) as stranger:
             with contextlib.suppress(OSError):
                 stranger.sendall(said)
-            assert _until_the_end(stranger) in (node_checkup.PROOF_BYTES, 0)  # it was asked, and told nothing
+            assert _until_the_end(stranger) in (proof.BYTES, 0)  # it was asked, and told nothing
     assert node_checkup.send(HERE, port, WORD) > 0
 
 
@@ -51,10 +52,10 @@ def _until_the_end(line: socket.socket) -> int:
 def test_the_proof_of_one_line_proves_nothing_on_another() -> None:
     port = node_checkup.Sink(HERE, WORD).port_number()
     with socket.create_connection((HERE, port), timeout=5) as seen:
-        proof = node_checkup._proof(WORD, node_checkup._received(seen, node_checkup.PROOF_BYTES))
+        shown = proof.of(WORD, proof.received(seen))
     with socket.create_connection((HERE, port), timeout=5) as stranger:
-        stranger.sendall(proof)
-        assert _until_the_end(stranger) == node_checkup.PROOF_BYTES
+        stranger.sendall(shown)
+        assert _until_the_end(stranger) == proof.BYTES
     assert node_checkup.send(HERE, port, WORD) > 0
 
 

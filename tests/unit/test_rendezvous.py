@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workers.contract import proof
 from workers.contract.ranks import Fault, Seat
 from workers.strategies import horovod, rendezvous
 from workers.strategies.rendezvous import Rendezvous
@@ -96,6 +97,48 @@ def meeting() -> Iterator[Rendezvous]:
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=80))
 def test_no_path_but_with_the_word_leads_anywhere(meeting: Rendezvous, path: str) -> None:
     assert asked(meeting, "GET", f"/{path}") == (403, b"")
+
+
+def line_to(meeting: Rendezvous) -> tuple[http.client.HTTPConnection, bytes]:
+    """A line, and the question that it is asked."""
+    line = http.client.HTTPConnection(*rendezvous.place(meeting.address), timeout=10)
+    line.request("GET", f"/{rendezvous.QUESTION}")
+    answer = line.getresponse()
+    assert answer.status == 401
+    return line, answer.read()
+
+
+def test_a_proof_is_good_for_one_request_on_its_own_line() -> None:
+    """Whoever has seen it can't use it on another line, for another path or method, or a second time."""
+    with open_for(2) as meeting:
+        word = f"{rendezvous.word(meeting.address)}:{rendezvous.place(meeting.address)[1]}".encode()
+        rendezvous.tell(meeting.address, KEY, b"kept")
+
+        def status(method: str, path: str, claim: bytes, asked: bytes = b"", word: bytes = word) -> int:
+            line, own = line_to(meeting)
+            with contextlib.closing(line):
+                line.request(method, f"/{proof.of(word, asked or own, claim).hex()}/{path}")
+                return line.getresponse().status
+
+        seen, question = line_to(meeting)
+        assert status("GET", KEY, b"GET " + KEY.encode()) == 200
+        assert status("GET", KEY, b"GET " + KEY.encode(), asked=question) == 403
+        assert status("GET", KEY, b"GET global/rank_1") == 403
+        assert status("DELETE", KEY, b"GET " + KEY.encode()) == 403
+        assert status("GET", KEY, b"GET " + KEY.encode(), word=b"x" * 43) == 403
+        again = f"/{proof.of(word, question, b'GET ' + KEY.encode()).hex()}/{KEY}".encode()
+        with contextlib.closing(seen):
+            assert seen.sock
+            seen.sock.sendall(b"".join(b"GET " + again + b" HTTP/1.1\r\n\r\n" for _ in range(2)))
+            assert sum(len(one.split(b"kept")) - 1 for one in iter(lambda: seen.sock.recv(1 << 12), b"")) == 1
+
+
+def test_no_question_is_asked_twice_on_a_line() -> None:
+    with open_for(2) as meeting:
+        line, _ = line_to(meeting)
+        with contextlib.closing(line):
+            line.request("GET", f"/{rendezvous.QUESTION}")
+            assert line.getresponse().status == 403
 
 
 def test_a_stranger_can_not_say_that_the_last_rank_has_joined() -> None:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hmac
 import json
 import os
 import platform
-import secrets
 import socket
 import subprocess
 import sys
@@ -20,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workers.contract import proof
 from workers.contract.packages import version_of
 from workers.node import toolkit
 
@@ -28,7 +27,6 @@ CHUNK = 1 << 20
 LINK_MIB = 64
 PATIENCE_S = 20.0
 PROOF_S = 2.0  # that who sends has to show the word
-PROOF_BYTES = 32
 CURE = "make clean setup installs them anew"  # of TensorFlow and Horovod that can't be imported
 
 
@@ -118,21 +116,9 @@ class Sink:
 
     def _is_sender(self, line: socket.socket) -> bool:
         line.settimeout(PROOF_S)
-        question = secrets.token_bytes(PROOF_BYTES)
+        question = proof.question()
         line.sendall(question)
-        return hmac.compare_digest(_received(line, PROOF_BYTES), _proof(self._word, question))
-
-
-def _proof(word: bytes, question: bytes) -> bytes:
-    return hmac.digest(word, question, "sha256")
-
-
-def _received(line: socket.socket, size: int) -> bytes:
-    """So many bytes, or what there were until the other side hung up."""
-    got = b""
-    while len(got) < size and (more := line.recv(size - len(got))):
-        got += more
-    return got
+        return proof.is_of(proof.received(line), self._word, question)
 
 
 def _drain(line: socket.socket) -> None:
@@ -146,7 +132,7 @@ def _drain(line: socket.socket) -> None:
 def send(address: str, port: int, word: bytes) -> float:
     """MiB/s to a sink on another node, until it has them all."""
     with socket.create_connection((address, port), timeout=PATIENCE_S) as line:
-        line.sendall(_proof(word, _received(line, PROOF_BYTES)))
+        line.sendall(proof.of(word, proof.received(line)))
         block, began = bytes(CHUNK), time.perf_counter()
         for _ in range(LINK_MIB):
             line.sendall(block)

@@ -2,7 +2,8 @@
 
 A user's script may join its ranks by Horovod, by torch.distributed, or not at all. To measure together they must begin
 and end a window at the same steps, which none of these is asked for: so each rank has a line to rank 0 for that alone.
-Rank 0 listens on its node's address, tells the gang's rendezvous where, and hears ranks that know the trial's word.
+Rank 0 listens on its node's address, tells the gang's rendezvous where, and asks whoever comes for a proof that they
+know the trial's word, before it reads anything else of what they say.
 
 Between two steps nothing is said and nobody is waited for. Standard library and numpy only.
 """
@@ -10,21 +11,22 @@ Between two steps nothing is said and nobody is waited for. Standard library and
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import queue
 import selectors
 import socket
+import struct
 import threading
 from typing import Any
 
 import numpy as np
 
+from workers.contract import proof
 from workers.contract.ranks import Fault, Seat
 from workers.strategies import rendezvous
 
 SCOPE = "meeting"
-FIRST_WORD_BYTES = 4096  # at most, of a rank that comes
+FIRST_WORD = struct.Struct(f"!{proof.BYTES}sI")  # of a rank that comes: its proof, and which it is
 Numbers = np.ndarray[Any, Any]
 
 
@@ -64,8 +66,11 @@ class _Line:
         self._line, self._heard = line, b""
 
     def say(self, word: Any) -> None:
+        self.send(json.dumps(word).encode() + b"\n")
+
+    def send(self, said: bytes) -> None:
         try:
-            self._line.sendall(json.dumps(word).encode() + b"\n")
+            self._line.sendall(said)
         except OSError as error:
             raise MeetingBroken(str(error)) from None
 
@@ -73,10 +78,17 @@ class _Line:
         return self._line.fileno()
 
     def hear(self) -> Any:
-        while not self.has_word:
+        while b"\n" not in self._heard:
             self.listen()
         told, _, self._heard = self._heard.partition(b"\n")
         return json.loads(told)
+
+    def take(self, size: int) -> bytes:
+        """Return so many bytes, once they are there; none before."""
+        if len(self._heard) < size:
+            return b""
+        taken, self._heard = self._heard[:size], self._heard[size:]
+        return taken
 
     def listen(self) -> None:
         """Take what comes next, a part of a word or more than one."""
@@ -87,15 +99,6 @@ class _Line:
         if not some:
             raise MeetingBroken("its line is closed")
         self._heard += some
-
-    @property
-    def has_word(self) -> bool:
-        return b"\n" in self._heard
-
-    @property
-    def is_long_winded(self) -> bool:
-        """Has more come than the first word of a rank is long?"""
-        return len(self._heard) > FIRST_WORD_BYTES
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -108,7 +111,7 @@ class _Host(Meeting):
 
     def __init__(self, seat: Seat) -> None:
         super().__init__(seat)
-        word = rendezvous.word(seat.rendezvous)
+        word = rendezvous.word(seat.rendezvous).encode()
         self._lines: dict[int, _Line] = {}
         with (
             socket.create_server((seat.host, 0), backlog=seat.size) as listener,
@@ -116,31 +119,27 @@ class _Host(Meeting):
         ):
             rendezvous.tell(seat.rendezvous, f"{SCOPE}/0", f"{seat.host}:{listener.getsockname()[1]}".encode())
             doors.register(listener, selectors.EVENT_READ)
-            come: list[_Line] = []
             while len(self._lines) < seat.size - 1:
                 for door, _ in doors.select():
-                    if door.fileobj is listener:
-                        come.append(_Line(listener.accept()[0]))
-                        doors.register(come[-1], selectors.EVENT_READ)
-                    elif isinstance(line := door.fileobj, _Line):
-                        self._hear_out(line, word, doors)
-            for line in come:
-                if line not in self._lines.values():
+                    if isinstance(line := door.fileobj, _Line):
+                        self._hear_out(line, word, door.data, doors)
+                    else:
+                        _ask(listener, doors)
+            for door in doors.get_map().values():
+                if isinstance(line := door.fileobj, _Line):
                     line.close()
 
-    def _hear_out(self, line: _Line, word: str, doors: selectors.BaseSelector) -> None:
-        """Take in a rank that has said the gang's word. Whoever says nothing holds nobody up."""
+    def _hear_out(self, line: _Line, word: bytes, asked: bytes, doors: selectors.BaseSelector) -> None:
+        """Take in a rank that has proved that it knows the gang's word. Whoever says nothing holds nobody up."""
         try:
             line.listen()
-            if not line.has_word:
-                if line.is_long_winded:
-                    raise MeetingBroken("no rank says so much")
+            if not (said := line.take(FIRST_WORD.size)):
                 return
-            said = line.hear()
-            if not hmac.compare_digest(str(said["word"]).encode(), word.encode()):
+            shown, rank = FIRST_WORD.unpack(said)
+            if not proof.is_of(shown, word, asked, _claim(rank)):
                 raise MeetingBroken("it is a stranger's")
-            self._lines[int(said["rank"])] = line
-        except (MeetingBroken, ValueError, TypeError, KeyError):
+            self._lines[rank] = line
+        except MeetingBroken:
             doors.unregister(line)
             line.close()
         else:
@@ -179,7 +178,10 @@ class _Guest(Meeting):
     def __init__(self, seat: Seat) -> None:
         super().__init__(seat)
         self._line = _Line(socket.create_connection(_host(seat)))
-        self._line.say({"word": rendezvous.word(seat.rendezvous), "rank": seat.rank})
+        while not (asked := self._line.take(proof.BYTES)):
+            self._line.listen()
+        word = rendezvous.word(seat.rendezvous).encode()
+        self._line.send(FIRST_WORD.pack(proof.of(word, asked, _claim(seat.rank)), seat.rank))
         self._told: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._hear, name="meeting", daemon=True).start()
 
@@ -203,6 +205,19 @@ class _Guest(Meeting):
 
     def close(self) -> None:
         self._line.close()
+
+
+def _ask(listener: socket.socket, doors: selectors.BaseSelector) -> None:
+    """Ask whoever comes the question of their line."""
+    with contextlib.suppress(OSError, MeetingBroken):  # they have gone again
+        line, question = _Line(listener.accept()[0]), proof.question()
+        doors.register(line, selectors.EVENT_READ, question)
+        line.send(question)
+
+
+def _claim(rank: int) -> bytes:
+    """Return what a rank proves beside the word: that it is this one, here."""
+    return f"{SCOPE}/{rank}".encode()
 
 
 def _host(seat: Seat) -> tuple[str, int]:

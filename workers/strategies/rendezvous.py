@@ -1,9 +1,10 @@
 """Where a gang's ranks find each other: a store of keys over HTTP, as Horovod's ranks ask it of who launched them.
 
 Horovod's own listens on every address and does what anyone asks. This one listens on the gang's address, hears the
-gang's nodes only, does nothing without the trial's word, and closes once every rank has joined. The word is 256 bits,
-drawn for one trial. Horovod's client, which is C++, sends no header and signs nothing; but it puts what it was told of
-the server's address into the URL as it stands, and so the word with it.
+gang's nodes only, does nothing for who does not know the trial's word, and closes once every rank has said that it
+needs it no more. The word is 256 bits, drawn for one trial. Who asks in Python sends a proof of it (`proof`), for the
+question of their line. Horovod's client, which is C++, sends no header and signs nothing; but it puts what it was told
+of the server's address into the URL as it stands, and so the word with it, in clear.
 
 Standard library only.
 """
@@ -16,14 +17,15 @@ import http
 import http.client
 import http.server
 import secrets
-import socket
 import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from workers.contract import proof
 from workers.contract.ranks import Seat
 
 WORD_BYTES = 32
@@ -31,6 +33,7 @@ SILENCE_S = 3.0  # of who asks, at most
 LARGEST_VALUE = 1 << 24  # bytes
 ASK_EVERY_S = 0.02
 ASKING = 32  # ranks may ask so often; of more, each asks the less often
+QUESTION = "question"  # the path at which a line is asked one
 JOINED = "joined"  # the scope in which ranks say that they have
 
 
@@ -84,18 +87,34 @@ def awaited(seat: Seat, path: str) -> bytes:
 
 
 def _request(address: str, method: str, path: str, value: bytes | None = None) -> tuple[int, bytes]:
-    host, port = place(address)
-    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=SILENCE_S)) as line:
-        line.request(method, f"/{_in_path(word(address), port)}/{path}", value)
+    with contextlib.closing(http.client.HTTPConnection(*place(address), timeout=SILENCE_S)) as line:
+        line.request(method, _proved(line, address, method, path), value)
         answer = line.getresponse()
         return answer.status, answer.read()
 
 
 def leave(address: str, rank: int) -> None:
-    """Tell a rendezvous that this rank needs it no more. It waits for no answer: other ranks wait for this one."""
-    said = _in_path(word(address), place(address)[1])
-    with contextlib.suppress(OSError), socket.create_connection(place(address), timeout=SILENCE_S) as line:
-        line.sendall(f"PUT /{said}/{JOINED}/{rank} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
+    """Tell a rendezvous that this rank needs it no more. It waits for its question only: other ranks wait for this
+    one."""
+    path = f"{JOINED}/{rank}"
+    with (
+        contextlib.suppress(OSError, http.client.HTTPException),
+        contextlib.closing(http.client.HTTPConnection(*place(address), timeout=SILENCE_S)) as line,
+    ):
+        line.request("PUT", _proved(line, address, "PUT", path), b"")
+
+
+def _proved(line: http.client.HTTPConnection, address: str, method: str, path: str) -> str:
+    """Return the path of a request with the proof that its line is asked for in the word's place."""
+    line.request("GET", f"/{QUESTION}")
+    asked = line.getresponse().read()
+    shown, _, path = f"{_in_path(word(address), place(address)[1])}/{path}".partition("/")
+    return f"/{proof.of(shown.encode(), asked, _claim(method, path)).hex()}/{path}"
+
+
+def _claim(method: str, path: str) -> bytes:
+    """Return what is proved beside the word: that this is asked."""
+    return f"{method} {path}".encode()
 
 
 def _in_path(word: str, port: int) -> str:
@@ -142,16 +161,32 @@ class _Request(http.server.BaseHTTPRequestHandler):
     timeout = SILENCE_S
     wbufsize = -1  # an answer goes out in one piece
     server_version, sys_version = "rendezvous", ""
+    _asked: bytes | None = None  # the question of this line, if it wanted one
 
     def parse_request(self) -> bool:
-        """Go on with a request that shows the word; what follows the word is its path."""
+        """Go on with a request that shows the word, or the proof of it for this line; what follows is its path."""
         if not super().parse_request():
             return False
-        word, _, self.path = self.path.removeprefix("/").partition("/")
-        if hmac.compare_digest(word.encode(), self.server.word):
+        shown, _, self.path = self.path.removeprefix("/").partition("/")
+        if self._knows_the_word(shown.encode()):
             return True
-        self._answer(403)
+        if shown == QUESTION and self._asked is None:
+            self._ask()
+        else:
+            self._answer(403)
         return False
+
+    def _knows_the_word(self, shown: bytes) -> bool:
+        if self._asked is None:
+            return hmac.compare_digest(shown, self.server.word)
+        proved = proof.of(self.server.word, self._asked, _claim(self.command, self.path))
+        return hmac.compare_digest(shown, proved.hex().encode())
+
+    def _ask(self) -> None:
+        """Ask the line's question, and hear one request more."""
+        self._asked, self.close_connection = proof.question(), False
+        self._answer(401, self._asked, {"Connection": "keep-alive"})
+        self.wfile.flush()
 
     def do_GET(self) -> None:
         value = self.server.kept.get(self.path)
@@ -174,9 +209,10 @@ class _Request(http.server.BaseHTTPRequestHandler):
         """Answer a rank that has met those of a scope. All that is here goes with the gang."""
         self._answer(200)
 
-    def _answer(self, status: int, value: bytes = b"") -> None:
+    def _answer(self, status: int, value: bytes = b"", headers: Mapping[str, str] = MappingProxyType({})) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(len(value)))
+        for name, said in {**headers, "Content-Length": str(len(value))}.items():
+            self.send_header(name, said)
         self.end_headers()
         self.wfile.write(value)
 

@@ -108,7 +108,7 @@ class Member:
     def __init__(self) -> None:
         self._job = ray.get_runtime_context().get_job_id()
         self._lease_actor: ray.actor.ActorHandle[LeaseActor] | None = None
-        self._wanted: list[dict[str, float]] = []
+        self._wanted: list[dict[str, float]] | None = None  # since it has told so, which may not have got there
         self._last: Mapping[str, float] | None = None  # that was answered
 
     def ask(
@@ -120,7 +120,7 @@ class Member:
         wanted = [[sorted(part) for part in need] for need in needs]
         arguments = (self._job, (terms.priority, terms.max_nodes), dict(busy), wanted, dict(nodes))
         try:
-            if self._wanted:
+            if self._wanted is not None:
                 self.want(self._wanted)  # which one that was lost has forgotten
             self._last = self._answer(lambda lease_actor: lease_actor.ask.remote(*arguments))
         except RefusedError:
@@ -138,7 +138,7 @@ class Member:
         with contextlib.suppress(ray.exceptions.RayError, ValueError):
             if self._lease_actor and not ray.get(self._lease_actor.release.remote(self._job), timeout=ANSWERS_WITHIN_S):
                 ray.kill(self._lease_actor)
-        self._lease_actor, self._wanted = None, []
+        self._lease_actor, self._wanted = None, None
 
     def _answer(self, call: Callable[[ray.actor.ActorHandle[LeaseActor]], ray.ObjectRef[Any]], tries: int = 2) -> Any:
         """Ask the actor; the one we knew may have gone with the last of the others, so there is a second try."""

@@ -85,6 +85,7 @@ def drive(
             """As soon as it is known to run, or before that, where this takes long: its name is wanted."""
             if books:
                 return
+            code = own_code.files(spec, Path.cwd()) if caller.current().is_afar else None
             new = ownership.create(
                 planned,
                 text,
@@ -95,6 +96,8 @@ def drive(
             )
             stack.enter_context(contextlib.closing(new))
             with _given_up_if_it_ends(new, console):
+                if code:  # it was sent along and goes with the job, and a resumed sweep needs it
+                    code.copy_to(new.paths.code)
                 _named(new, console)
                 begun(new.facts.name)
             books.append(new)
@@ -110,8 +113,6 @@ def drive(
                 known = _known_earlier(found, console, begin)
                 begin()
                 (book,) = books
-                if caller.current().is_afar:  # what was sent along goes with the job, and a resumed sweep needs it
-                    own_code.files(spec, Path.cwd()).copy_to(book.paths.code)
                 book.plan(planned)
         except BaseException:
             for one in books:

@@ -11,6 +11,7 @@ from sweeps.cluster.site import Late
 from sweeps.errors import InputError, Mistake
 from sweeps.record.ledger import SweepFacts
 from sweeps.run.terms import Setting, Terms
+from sweeps.scheduling import growth
 from sweeps.spec import arrangements, plan, program
 from sweeps.spec.arrangements import Node
 from sweeps.spec.keys import SweepSpec
@@ -73,11 +74,10 @@ def await_nodes(planned: Plan, setting: Setting) -> None:
     if not waits_for_nodes(planned, setting):
         return
     give_up = time.monotonic() + 60 * (planned.spec.wait_for_nodes_min or 0)
-    lacking = [config for trials in _refused(planned, setting).values() for config in trials]
-    largest = _largest(lacking)
-    setting.console.print(f"waiting for nodes that hold {len(largest)} ranks …", style="dim")
+    ranks = max(config.gpus for trials in _refused(planned, setting).values() for config in trials)
+    setting.console.print(f"waiting for nodes that hold {ranks} ranks …", style="dim")
     while _refused(planned, setting) and time.monotonic() < give_up:
-        setting.site.ask_for(largest)  # again and again: whoever keeps it may have been lost
+        setting.site.ask_for(_wanted(planned, setting))  # again and again: whoever keeps it may have been lost
         time.sleep(1.0)
 
 
@@ -107,14 +107,20 @@ def possible(planned: Plan, setting: Setting, begun: SweepFacts | None = None, l
     left = tuple(config for config in planned.trials if config.trial not in out)
     if planned.trials and not left:
         raise InputError(setting.place, impossible(refused, "no trial is left: give it a cluster, or --set device=cpu"))
+    possible = dataclasses.replace(planned, trials=left)
     if planned.spec.wait_for_nodes_min and left:
-        setting.site.ask_for(_largest(left))  # what did not come is wanted no more
-    return dataclasses.replace(planned, trials=left)
+        setting.site.ask_for(_wanted(possible, setting))  # what did not come is wanted no more
+    return possible
 
 
 def _refused(planned: Plan, setting: Setting) -> dict[str, list[TrialConfig]]:
     """Return what the nodes that are there can't hold, by the reason."""
     return arrangements.check_capacity(planned.trials or some(planned), setting.site.nodes, planned.spec.max_nodes)
+
+
+def _wanted(planned: Plan, setting: Setting) -> list[dict[str, float]]:
+    """Return what a cluster that grows is to hold for its trials, as far as is known from the nodes that are there."""
+    return growth.wanted(planned.trials or some(planned), setting.site.nodes, planned.spec.max_nodes)
 
 
 def _held(planned: Plan, nodes: Sequence[Node]) -> bool:
@@ -137,12 +143,6 @@ def impossible(
         return ", ".join(f"{gpus} {placement}" for gpus, placement in sorted(shapes))
 
     return [Mistake("space.gpus", f"{why}; {cure}", asked(trials)) for why, trials in refused.items()]
-
-
-def _largest(trials: Sequence[TrialConfig]) -> list[dict[str, float]]:
-    """Return what each rank of the largest of them needs."""
-    config = max(trials, key=lambda config: config.gpus)
-    return [{"GPU": 1.0} if config.device == "gpu" else {"CPU": float(config.cores_per_worker)}] * config.gpus
 
 
 def _needed(spec: SweepSpec) -> str:

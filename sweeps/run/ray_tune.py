@@ -22,6 +22,7 @@ from ray.tune.search import SearchAlgorithm
 from ray.util.placement_group import get_current_placement_group
 
 from sweeps.cluster.site import Ask, Site
+from sweeps.errors import RefusedError
 from sweeps.record.ledger import SweepFacts
 from sweeps.run import private_tune
 from sweeps.run.conductor import Conductor
@@ -149,6 +150,7 @@ class _Feed(SearchAlgorithm):
         self._conductor = conductor
         self._ask = ask
         self._has_waited = False
+        self._wanted: list[dict[str, float]] = []  # of a cluster that grows, for what waits for nodes that have gone
         self._site = site
         self._node_actors = node_actors
         self._same = same  # for all trials
@@ -207,11 +209,20 @@ class _Feed(SearchAlgorithm):
         engine, now = self._conductor.engine, self._conductor.now
         engine.nodes_are(self._site.nodes, self._made_of)
         busy = {node: until - now for node, until in engine.busy(now).items()}
-        self.taken = self._ask(busy, engine.needs())
+        needs = engine.needs()
+        self._want(engine.wanted())
+        self.taken = self._ask(busy, needs)
         engine.others_have({node: now + seconds for node, seconds in self.taken.items()})
         if not busy and len(self.taken) == len(self._site.nodes) > 0 and not self._has_waited:
             self._has_waited = True
             self._conductor.warn("other sweeps have every node: this one starts as soon as one of them is free")
+
+    def _want(self, bundles: list[dict[str, float]]) -> None:
+        """Ask for nodes, or for none any more. If nobody answers, that is told with the next question to the others."""
+        if bundles != self._wanted:
+            self._wanted = bundles
+            with contextlib.suppress(RefusedError):
+                self._site.ask_for(bundles)
 
     def _are_all_known(self) -> bool:
         usable = {node.name for node in self._site.nodes} - self.taken.keys()

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sweeps.record.ledger import TrialRecord
-from sweeps.scheduling import cache
+from sweeps.scheduling import cache, growth
 from sweeps.scheduling.asha import Arrival, Equals, Judgement, Rungs, equals
 from sweeps.scheduling.baselines import Bases
 from sweeps.scheduling.cache import Cache, Fingerprints, NodeContents
@@ -101,6 +101,13 @@ class Engine:
         """Return the nodes that its next starts need beside those it uses, one after the other."""
         self._queue()
         return self._packing.needs(self._avoid)
+
+    def wanted(self) -> list[dict[str, float]]:
+        """Return what a cluster that grows is to hold so that trials can start which wait for nodes that have gone."""
+        if not self._patience_s:
+            return []
+        lacking = [config for config in self._packing.stranded if not self._is_beyond_alone(config)]
+        return growth.wanted(lacking, self._packing.nodes, self._most_nodes)
 
     def busy(self, now: float) -> dict[str, float]:
         """Return the nodes that it uses, and when each is expected to be free."""

@@ -209,7 +209,7 @@ def test_nodes_that_did_not_come_in_time_are_wanted_no_more(
     file.write_text(TEXT.replace("gpus: 1", "gpus: [1, 2, 16]").replace("repeats", "wait_for_nodes_min: 0.01, repeats"))
     assert driver.drive(file, (), Terms(skips_impossible=True)) == 0
     assert asked[0] == [{"CPU": 1.0}] * 16
-    assert asked[-1] == [{"CPU": 1.0}] * 2
+    assert asked[-1] == [{"CPU": 2.0}], "the node that both ranks are planned on"
 
 
 def test_a_retry_leaves_a_sweep_unfinished_that_others_of_its_trials_have_not_run_in(

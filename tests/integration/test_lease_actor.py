@@ -3,14 +3,25 @@ starts in. `test_nodes` has the same on a cluster that grows."""
 
 from __future__ import annotations
 
+import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from sweeps.cluster import lease_actor
+from sweeps.cluster.site import Simulated
+from sweeps.errors import RefusedError
+from sweeps.run import ray_tune
+from sweeps.scheduling.cache import Cache
+from sweeps.scheduling.durations import Durations
+from sweeps.scheduling.engine import Engine
+from sweeps.scheduling.feasibility import Feasibility
 from sweeps.scheduling.leases import LeaseTerms
+from sweeps.scheduling.search import Listed
+from sweeps.spec.arrangements import Node
+from tests.unit.records import config
 
 ONE, TWO = [{"GPU": 1.0}], [{"GPU": 1.0}] * 2
 
@@ -219,3 +230,64 @@ def test_a_lease_actor_that_is_over_and_that_nobody_has_ended_holds_nobody_up(ra
     assert "n1" not in holds(head.member("b"), "n0")
     assert head.living is not over
     assert over.is_dead
+
+
+def test_what_a_lost_lease_actor_has_forgotten_is_told_again_by_the_next_question(ray: Ray, head: Head) -> None:
+    """What is wanted, and that nothing is any more."""
+    one = head.member("a")
+    for bundles in (TWO, []):
+        one.want(bundles)
+        assert head.living
+        head.living.is_dead, head.living = True, None
+        ray.request = ONE  # what another has asked for meanwhile
+        holds(one, "n0")
+        assert head.living
+        head.living._of.review()
+        assert ray.request == bundles
+
+
+def test_that_nothing_is_wanted_any_more_is_told_once_the_lease_actor_answers_again(
+    ray: Ray, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = head.member("a")
+    one.want(TWO)
+    answers = head.get
+    monkeypatch.setattr(lease_actor.ray, "get", lost)
+    with pytest.raises(RefusedError):
+        one.want([])
+    monkeypatch.setattr(lease_actor.ray, "get", answers)
+    assert ray.request == TWO
+    holds(one, "n0")
+    assert ray.request == []
+
+
+def lost(*_: object, **__: object) -> None:
+    raise lease_actor.ray.exceptions.RayActorError
+
+
+class Site(Simulated):
+    """Notes what is asked of it, which does not always get there."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
+        self.asked: list[Sequence[dict[str, float]]] = []
+
+    def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
+        self.asked.append(bundles)
+        raise RefusedError("the head must answer")
+
+
+def test_a_sweep_whose_nodes_go_asks_for_them_once_and_no_more_when_they_have_come() -> None:
+    two = [Node(f"n{n}", 4, 0) for n in range(2)]
+    trial = dataclasses.replace(config(gpus=2, placement="spread"), arrangement=(1, 1))
+    engine = Engine(lambda _: Listed([trial]), Durations(lambda _: 10.0), Feasibility(), Cache())
+    site = Site(two)
+    conductor: Any = types.SimpleNamespace(engine=engine, is_over=False, now=0.0, passed=lambda: None)
+    feed = ray_tune._Feed(conductor, site, lambda *_: {}, None, {"is_judged": False}, {})
+    seen = []
+    for nodes in (two, two[:1], two[:1], two):
+        site.nodes = nodes
+        feed.look()
+        seen.append([*site.asked])
+    whole = [{"CPU": 4.0}] * 2
+    assert seen == [[], [whole], [whole], [whole, []]]

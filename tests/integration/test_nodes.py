@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,12 +10,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sweeps.record import ledger, rows
 from sweeps.record.ledger import TrialRecord
 from sweeps.run import status
-from tests.integration.clusters import BIN, LOG, Cluster, eventually, said
+from tests.integration.clusters import BIN, LOG, Cluster, eventually, processes, said
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -165,6 +167,10 @@ def test_a_cluster_is_asked_for_what_the_sweeps_that_live_need_in_sum_and_for_no
     contented = growing.driver("run", "small.yaml")
     assert eventually(lambda: asked_for(growing) == []), said()  # its nodes are there: it asks for none
     assert contented.poll() is None, said()
+    assert eventually(lambda: growing.placement_groups() == 1), said()
+    lose_a_node(growing)
+    assert eventually(lambda: len(asked_for(growing)) == 2), said()  # it waits for another in its place
+    assert contented.poll() is None, said()
     contented.send_signal(signal.SIGINT)
     assert contented.wait(100) == 130, said()
     drivers = []
@@ -204,6 +210,15 @@ def test_a_submitted_sweep_has_its_name_at_once_though_its_nodes_never_come(work
         assert (now["state"], now["ended"]) == ("starting", {}), now
     finally:
         made.close()
+
+
+def lose_a_node(growing: Cluster) -> None:
+    """As a spot instance goes."""
+    alive = "[node['NodeID'] for node in ray.nodes() if node['Alive'] and node['Resources'].get('CPU')]"
+    (lost, *_) = growing.ask(alive)
+    for process in processes(RAY_OVERRIDE_NODE_ID_FOR_TESTING=lost):
+        with contextlib.suppress(psutil.Error):  # what goes with another
+            process.kill()
 
 
 def request(growing: Cluster, cpus: int) -> None:

@@ -26,10 +26,12 @@ class Place:
         self.nodes = [Node("here", cpus, 0)]
         self.lacking: dict[str, list[str]] = {}
         self.asked: Callable[[], None] = lambda: None
+        self.wanted: list[Sequence[dict[str, float]]] = []  # each time that it was asked for nodes
         self.is_late = False  # when it is asked about files
         self.gone: list[Callable[[str], None]] = []  # what is told, now, if the head goes
 
-    def ask_for(self, _: object) -> None:
+    def ask_for(self, bundles: Sequence[dict[str, float]]) -> None:
+        self.wanted.append(bundles)
         self.asked()
 
     def without(self, _: object, late: Callable[[], object]) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -20,6 +21,7 @@ from sweeps.run import driver, preflight
 from sweeps.run.terms import Terms
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
+from sweeps.text import caller
 from tests.unit.driving import FAILED, TEXT, WAITS, Place, ended, interrupted
 from tests.unit.records import record
 from workers.contract.messages import TrialOutcome
@@ -290,3 +292,41 @@ def test_a_complete_search_that_is_resumed_shows_what_was_found_unless_a_trial_w
     assert (synced, went_on) == (([], ["mine"]) if outcome else (["mine"], []))
     assert (driver.NOTHING_TO_RUN in told.err) == (outcome is None)
     assert ("what was found" in told.out) == (outcome is None)
+
+
+def test_nodes_are_asked_for_anew_as_they_come(
+    there: Place, went_on: list[tuple[Any, ...]], workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gang that needs several nodes may get one on which all its ranks would fit."""
+    text = WAITS.replace("gpus: [1, 2]", "gpus: 2, placement: 2x1").replace("0.001", "1")
+    (workplace / "mine.yaml").write_text(text)
+    there.nodes = []
+    there.asked = lambda: there.nodes.append(Node(f"n{len(there.nodes)}", 4, 0))
+    monkeypatch.setattr(preflight.time, "sleep", lambda _: None)
+    assert driver.drive(Path("mine.yaml"), (), Terms(address="auto")) == errors.DONE
+    assert there.wanted == [[{"CPU": 1.0}] * 2, [{"CPU": 4.0}] * 2]
+    assert went_on
+
+
+@pytest.mark.usefixtures("submitted")
+def test_a_sweep_of_one_s_own_code_that_is_stopped_while_it_waits_for_nodes_has_kept_that_code(
+    there: Place, went_on: list[tuple[Any, ...]], workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent along goes with the job, and whoever goes on is another."""
+    (workplace / "mine.yaml").write_text(WAITS.replace("model: tiny", "model: nets:small"))
+    (workplace / "nets.py").write_text("def small(): ...\n")
+    monkeypatch.setenv(caller.CALLED, json.dumps({"kind": "ssh"}))
+    there.asked = interrupted
+    named: list[bool] = []
+
+    def kept() -> Path:
+        return ledger.paths("mine").code / "nets.py"
+
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(Path("mine.yaml"), (), Terms(address="auto"), lambda _: named.append(kept().is_file()))
+    assert named == [True], "before the name is told"
+    (workplace / "nets.py").unlink()
+    there.asked, there.nodes = lambda: None, [Node("here", 2, 0)]
+    assert driver.resume("mine", Terms(address="auto")) == errors.DONE
+    assert went_on
+    assert kept().read_text() == "def small(): ...\n"

@@ -246,6 +246,28 @@ def test_nodes_that_have_gone_are_waited_for() -> None:
     assert isinstance(made.next(110.0), Start)
 
 
+def test_nodes_that_have_gone_are_wanted_as_long_as_a_trial_waits_for_them() -> None:
+    trials = [config(gpus=16), config(gpus=1)]
+    made = engine(trials, wait_for_nodes_s=60.0)
+    assert isinstance(made.next(0.0), Start)
+    assert made.wanted() == []
+    made.nodes_are(FOUR[:2], MADE_OF)
+    (one,) = made.running
+    if one.gpus == 16:
+        made.ended(record(one, outcome=LOST), 1.0)
+    assert made.wanted() == [{"CPU": 1.0}] * 16
+    made.nodes_are(FOUR, MADE_OF)
+    assert made.wanted() == []
+
+
+def test_no_nodes_are_wanted_for_what_is_given_up_at_once_or_can_t_be_paid_for() -> None:
+    for more in ({"wait_for_nodes_s": 0.0}, {"budget_gpu_hours": 0.001}):
+        made = engine([config(gpus=16)], **more)
+        made.nodes_are(FOUR[:2], MADE_OF)
+        made.needs()
+        assert made.wanted() == []
+
+
 def test_what_the_nodes_left_can_never_hold_is_given_up_after_a_while() -> None:
     made = engine([config(gpus=16)], wait_for_nodes_s=60.0)
     made.nodes_are(FOUR[:2], MADE_OF)

@@ -27,8 +27,9 @@ OF_REAL_GPUS = {  # whatever a sweep's ranks are
     "sweeps/report/telemetry.py": "readings of GPUs",
     "sweeps/report/trials.py": "replaced by what a rank is, and joules that GPUs have said",
     "sweeps/run/metrics.py": "counted on `device: gpu` alone",
-    "sweeps/run/preflight.py": "Ray's resource",
+    "sweeps/run/preflight.py": "how torch with CUDA is installed",
     "sweeps/run/reproduce.py": "what a machine has, and published rows",
+    "sweeps/scheduling/growth.py": "Ray's resource",
 }
 TEXT = "name: x\nmodel: tiny\ndevice: {}\nspace: {{batch_size: 8, gpus: [1, 2]}}\nrepeats: 1\n"
 

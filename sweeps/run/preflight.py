@@ -149,9 +149,9 @@ def impossible(
 
     def asked(trials: list[TrialConfig]) -> str:
         shapes = dict.fromkeys((trial.gpus, trial.placement) for trial in trials)
-        return ", ".join(f"{gpus} {placement}" for gpus, placement in sorted(shapes))
+        return ", ".join(f"{gpus} as {placement}" for gpus, placement in sorted(shapes))
 
-    return [Mistake("space.gpus", f"{why}; {cure}", asked(trials)) for why, trials in refused.items()]
+    return [Mistake("space.gpus", f"{why} ({cure})", asked(trials)) for why, trials in refused.items()]
 
 
 def _largest(trials: Sequence[TrialConfig]) -> list[dict[str, float]]:

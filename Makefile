@@ -11,7 +11,7 @@ help:
 	@echo "            ONE=--go-on: those that the last run has not come to; some need root)"
 	@echo "make claims README's table of claims, from benchmarks/results.json and the code as it is"
 	@echo "make setup  what all of the above do first: the environment in .venv (GPU=1 for GPU nodes, TORCH=1 with PyTorch)"
-	@echo "make clean  remove the environment"
+	@echo "make clean  remove the environment, but not what it was set up with (GPU=…, TORCH=…), which the next setup keeps"
 
 # Everything stands in .venv once this stamp is there; a change of what it was made from makes it again, and so does a
 # GPU=… or TORCH=… that is not the one in the stamp.
@@ -24,9 +24,11 @@ $(READY): pyproject.toml scripts/setup
 	@scripts/setup
 setup: $(READY)
 
+# A shell that leads to a cluster is told that the demo is of this machine.
+HERE := $(if $(RAY_API_SERVER_ADDRESS)$(RAY_ADDRESS),--address local)
 demo: $(READY)
 	@.venv/bin/sweep data make data/demo --images 512 --shards 4 --size 160x120 --classes 10
-	@.venv/bin/sweep run search_spaces/demo.yaml --fresh
+	@.venv/bin/sweep run search_spaces/demo.yaml --fresh $(HERE)
 
 unit: $(READY)
 	@.venv/bin/pytest -q --numprocesses=auto tests/unit

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import settings
 
 import tests.examples  # noqa: F401  (its profiles)
+from sweeps.text import addresses
 
 MARK = "SWEEP_TEST_MARK"
+OF_A_CLUSTER = (addresses.JOB_SERVER, addresses.RAY)  # the variables that lead commands there
 
 settings.load_profile("same")  # unless --hypothesis-profile names another
 
@@ -29,6 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What trials keep of sets of images does not go into the cache of whoever runs the tests."""
     os.environ["SWEEP_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_cluster() -> None:
+    """What tests call means this machine, though the shell that they are run in leads to a real cluster."""
+    for name in OF_A_CLUSTER:
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +79,7 @@ def _variables_stay() -> Iterator[None]:
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder: results and the tracking store come to lie in it."""
-    for name in ("MLFLOW_TRACKING_URI", "SWEEP_RESULTS", "RAY_ADDRESS"):
+    for name in ("MLFLOW_TRACKING_URI", "SWEEP_RESULTS", *OF_A_CLUSTER):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path

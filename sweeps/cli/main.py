@@ -24,11 +24,15 @@ first steps
   sweep ui                                  look at it in MLflow
   sweep reproduce                           published tables, to be measured again here
 
-on a cluster (ray up cluster.yaml)
-  sweep submit search_spaces/scaling.yaml --address cluster.yaml
+on a cluster
+  ray get-auth-token --generate             once: the token that its machines and yours show each other
+  nano cluster.yaml                         the part that is marked as yours: docs/cluster.md
+  ray up cluster.yaml                       in the project's folder
+  sweep submit search_spaces/batch_size.yaml --address cluster.yaml
   sweep status NAME -f | logs NAME -f | stop NAME | resume NAME | trials NAME | report NAME    with the same --address
 
-exit codes: 0 done, 1 some trials failed or --fail-if holds, 2 the input is wrong, 3 the machine or a server refused
+exit codes: 0 done, 1 some trials failed or --fail-if holds, 2 the input is wrong, 3 the machine or a server refused,
+            130 interrupted
 """
 HEADINGS = {"Run": run, "Inspect": inspect, "Cluster": cluster, "Data": data, "Maintain": maintain}
 DRIVERS = ("run", "resume", "retry")

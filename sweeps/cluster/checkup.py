@@ -55,10 +55,14 @@ def examine(address: str, folders: Sequence[str]) -> list[dict[str, str]]:
         measured = dict(zip([node["NodeID"] for node in linked], _links(linked), strict=True))
         links = [measured.get(node["NodeID"]) for node in nodes]
     known = [_facts_of(node) | answer for node, answer in zip(nodes, answers, strict=True)]
-    named = expected({node["address"] for node in known}, _launched(), _resolved)
+    launched = _launched()
+    named = expected({node["address"] for node in known}, launched, _resolved)
     if named:
         print(f"{len(named) - len(absent(named))} of {len(named)} nodes have joined", file=sys.stderr)
-    return rows(known, offsets, links) + absent(named)
+    may_be_idle = asks_for_none(launched)
+    if may_be_idle and not any(node["runs_trials"] for node in known):
+        print("no node runs trials now: they come when trials wait for them", file=sys.stderr)
+    return rows(known, offsets, links, may_be_idle) + absent(named)
 
 
 def _facts(asked: Sequence[Any]) -> list[dict[str, Any]]:
@@ -107,6 +111,13 @@ def expected(joined: Collection[str], launched: Mapping[str, Any], resolved: Cal
     return {name: resolved(name) in joined for name in (head, *(provider.get("worker_ips") or ()))}
 
 
+def asks_for_none(launched: Mapping[str, Any]) -> bool:
+    """Pure: whether the launcher's file has nodes come only when trials wait for them, as a cloud's may."""
+    types = launched.get("available_node_types") or {}
+    others = [of for name, of in types.items() if name != launched.get("head_node_type")]
+    return bool(others) and not any((of or {}).get("min_workers") for of in others)
+
+
 def absent(named: Mapping[str, bool]) -> list[dict[str, str]]:
     """Pure: a row for each that has not joined."""
     late = [name for name, has_joined in named.items() if not has_joined]
@@ -132,16 +143,20 @@ def _runs_trials(node: Mapping[str, Any]) -> bool:
 
 
 def rows(
-    nodes: Sequence[Mapping[str, Any]], offsets: Sequence[float | str | None], links: Sequence[float | str | None]
+    nodes: Sequence[Mapping[str, Any]],
+    offsets: Sequence[float | str | None],
+    links: Sequence[float | str | None],
+    may_be_idle: bool = False,
 ) -> list[dict[str, str]]:
-    """Pure: what was found, and what of it is wrong. In place of an answer may stand why there is none."""
+    """Pure: what was found, and what of it is wrong. In place of an answer may stand why there is none. A cluster that
+    `may_be_idle` needs no node that runs trials."""
     answered = [node for node in nodes if "fault" not in node]
     usual = {
         name: _most([node["versions"][name] for node in answered if name in node["versions"]])
         for name in {name: None for node in answered for name in node["versions"]}
     }
     speeds = [speed for speed in links if speed and not isinstance(speed, str)]
-    can_run = any(node["runs_trials"] for node in nodes)
+    can_run = may_be_idle or any(node["runs_trials"] for node in nodes)
     found = []
     for node, offset, speed in zip(nodes, offsets, links, strict=True):
         wrong = [node["fault"]] if "fault" in node else _of_answers(node, usual)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sweeps.cluster.site import Late
-from sweeps.errors import InputError, Mistake
+from sweeps.errors import InputError, Mistake, RefusedError
 from sweeps.record.ledger import SweepFacts
 from sweeps.run.terms import Setting, Terms
 from sweeps.scheduling import growth
@@ -99,6 +99,7 @@ def possible(planned: Plan, setting: Setting, begun: SweepFacts | None = None, l
             line = f"! {len(those)} trials wait for nodes to come back: {why}"
             setting.console.print(line, style="yellow")
         return planned
+    check_nodes(planned.spec, setting.site.nodes, setting.place)
     if not (setting.terms.skips_impossible or (begun and begun.skips_impossible)):
         raise InputError(setting.place, impossible(refused))
     for why, those in refused.items():
@@ -111,6 +112,20 @@ def possible(planned: Plan, setting: Setting, begun: SweepFacts | None = None, l
     if planned.spec.wait_for_nodes_min and left:
         setting.site.ask_for(_wanted(possible, setting))  # what did not come is wanted no more
     return possible
+
+
+def check_nodes(spec: SweepSpec, nodes: Sequence[Node], place: str) -> None:
+    """Refuse a cluster that no node has joined: no trial need be left out of a sweep for that."""
+    if nodes:
+        return
+    waited = spec.wait_for_nodes_min
+    when = f"in the {waited:g} min of its wait_for_nodes_min" if waited else "yet"
+    cure = "longer" if waited else "for them: wait_for_nodes_min: 10 in its file"
+    raise RefusedError(
+        f"{place}: a cluster must have nodes that run trials, but none has joined this one {when}\n"
+        f"  wait: after `ray up` it takes minutes, and `{caller.command('doctor', '--cluster')}` says who is missing;"
+        f" or have the sweep wait {cure}"
+    )
 
 
 def _refused(planned: Plan, setting: Setting) -> dict[str, list[TrialConfig]]:
@@ -140,9 +155,9 @@ def impossible(
 
     def asked(trials: list[TrialConfig]) -> str:
         shapes = dict.fromkeys((trial.gpus, trial.placement) for trial in trials)
-        return ", ".join(f"{gpus} {placement}" for gpus, placement in sorted(shapes))
+        return ", ".join(f"{gpus} as {placement}" for gpus, placement in sorted(shapes))
 
-    return [Mistake("space.gpus", f"{why}; {cure}", asked(trials)) for why, trials in refused.items()]
+    return [Mistake("space.gpus", f"{why} ({cure})", asked(trials)) for why, trials in refused.items()]
 
 
 def _needed(spec: SweepSpec) -> str:

@@ -44,6 +44,8 @@ def preview(file: Path, overrides: tuple[str, ...], terms: Terms, form: tables.F
         }
         for cell, trial in planned.cells.items()
     ]
+    if terms.address and not spec.wait_for_nodes_min:
+        preflight.check_nodes(spec, nodes, named)
     trials = planned.trials or preflight.some(planned)
     refused = arrangements.check_capacity(trials, nodes, spec.max_nodes) if nodes else {}
     if is_named and refused and not terms.skips_impossible:
@@ -79,6 +81,10 @@ def _nodes(spec: SweepSpec, terms: Terms) -> Sequence[Node]:
 
 
 def _cost(planned: Plan, nodes: Sequence[Node], refused: dict[str, list[TrialConfig]], terms: Terms) -> Iterator[str]:
+    if not nodes and terms.address:
+        waits = f"the sweep waits {planned.spec.wait_for_nodes_min:g} min for what it needs"
+        yield f"no node has joined this cluster yet: {waits}, and what it costs is told once they are there"
+        return
     if not nodes:
         yield "to see what it would cost, and how it fits: --simulate nodes=8,gpus=4,gpu=v100, or --address"
         return

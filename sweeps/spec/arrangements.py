@@ -177,9 +177,10 @@ def impossible(config: TrialConfig, nodes: Sequence[Node], most_nodes: int | Non
         return f"{here} has not the nodes for its ranks, which are planned as {form} (nodes x ranks)"
     if config.placement in ("pack", "spread"):
         return f"{here} holds at most {sum(held)} ranks on device {config.device}"
-    each = int(config.placement.split("x")[1])
+    needed, each = map(int, config.placement.split("x"))
     count = sum(ranks >= each for ranks in held)
-    return f"{here} has {count or 'no'} node{'s' * (count != 1)} that can hold {each} ranks on device {config.device}"
+    those = f"{count or 'no'} node{'s' * (count != 1)} that can hold {each} ranks on device {config.device}"
+    return f"{here} has {those}, and {config.placement} takes {needed}"
 
 
 def check_capacity(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sweeps import analysis
 from sweeps.analysis.frames import CATEGORIES, categorised
 from sweeps.errors import InputError, Mistake
-from sweeps.record import ledger, rows
+from sweeps.record import ledger, ownership, rows
 from sweeps.spec import arrangements
 from sweeps.store import access, arrays, database, mirror, remote, selection, tracking
 from sweeps.store.selection import HELD, NEAREST, OWN, STORED_AS, WHERE, Condition
@@ -160,7 +160,7 @@ def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
     found = []
     for uri in _several(store) or [access.store_name()]:
         if not _is_absent(uri):
-            found += [row | {"store": masked(uri)} for row in _sweeps(_read(uri, (), OWN))]
+            found += [row | {"store": masked(uri), "status": _state(row)} for row in _sweeps(_read(uri, (), OWN))]
     known = {row["sweep"] for row in found}
     found += [{"sweep": name, "status": "ledger only"} for name in ledger.names() if name not in known]
     table = pd.DataFrame(found, columns=["sweep", "study", "status", "trials", *ENDS, "started_at", "ended_at",
@@ -171,6 +171,20 @@ def list_sweeps(*, store: Names = ()) -> pd.DataFrame:
     for name in ("started_at", "ended_at"):
         table[name] = pd.to_datetime(table[name].astype("Int64"), unit="ms", utc=True)
     return table.sort_values("started_at", kind="stable", na_position="first", ignore_index=True)
+
+
+def _state(of: Mapping[str, Any]) -> str:
+    """Return a sweep's state as `sweep status` has it. A driver that was killed has not told the store that it ended:
+    where the ledger lies here, that knows."""
+    name, said = of["sweep"], str(of["status"])
+    if said != "running":
+        return said
+    try:
+        if ledger.facts(name).id != of["id"] or ownership.is_driven(name):
+            return said
+        return "complete" if ledger.read(name).is_complete else "stopped"
+    except (InputError, OSError):  # it does not lie here, or no longer
+        return said
 
 
 class SweepInStore(NamedTuple):
@@ -396,6 +410,7 @@ def _sweeps(table: pa.Table) -> list[dict[str, Any]]:
         found.append(
             {
                 "sweep": tag["name"][n],
+                "id": tag["id"][n],
                 "study": run["experiment"],
                 "status": STATES.get(run["status"], run["status"].lower()),
                 "trials": counts.total(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import itertools
 import json
 import os
@@ -446,25 +447,46 @@ def test_every_node_is_asked_the_same(laptop: Laptop) -> None:
     }
 
 
-def test_a_stranger_gets_nothing_from_any_port_of_any_host_in_mid_trial(laptop: Laptop) -> None:
-    """Whoever reaches them all, and has neither the token nor the trial's word."""
-    hosts = (laptop.head, *laptop.workers)
-    file = sweep(laptop, "scanned", batches="8", gpus="2", steps=1_000_000)
+@contextlib.contextmanager
+def in_mid_trial(laptop: Laptop, framework: str) -> Iterator[dict[Host, dict[int, str]]]:
+    """What listens on each host while two ranks of a framework take their steps on two of them, which they still do
+    when the block has ended."""
+    file = sweep(laptop, f"scanned-{framework}", batches="8", gpus="2", steps=1_000_000)
+    file.write_text(file.read_text().replace("space: {", f"space: {{framework: {framework}, "))
     name = laptop.sweep("submit", file, "--fresh").strip()
     try:
         before = until(laptop, name, lambda told: steps(told) > 0)
-        doors = {host: _listening(host) for host in hosts}
-        opened = strangers.opened([(host.address, port) for host in hosts for port in doors[host]])
+        yield {host: _listening(host) for host in (laptop.head, *laptop.workers)}
         after = until(laptop, name, lambda told: steps(told) > steps(before))  # strangers have ended no trial
     finally:
         laptop.sweep("stop", name)
+    assert [one["trial"] for one in after["running"]] == [one["trial"] for one in before["running"]]
+
+
+def of_ranks(doors: Mapping[Host, Mapping[int, str]]) -> list[tuple[str, int]]:
+    """The ports of ranks, of their fork servers and of samplers."""
+    return [(host.address, port) for host, ports in doors.items() for port, by in ports.items() if "workers." in by]
+
+
+def test_a_stranger_gets_nothing_from_any_port_of_any_host_in_mid_trial(laptop: Laptop) -> None:
+    """Whoever reaches them all, and has neither the token nor the trial's word."""
+    with in_mid_trial(laptop, "tensorflow") as doors:
+        opened = strangers.opened([(host.address, port) for host, ports in doors.items() for port in ports])
     assert 6379 in doors[laptop.head]
     assert not {5000, 8265} & doors[laptop.head].keys()  # MLflow and the dashboard: whoever wants them comes by SSH
     assert all(doors.values())
-    ranks = {(host.name, port): by for host in hosts for port, by in doors[host].items() if "workers." in by}
-    assert not ranks  # nor their fork server, nor the sampler
+    assert not of_ranks(doors)
     assert not opened, {f"{place}": said for place, said in opened.items()}
-    assert [one["trial"] for one in after["running"]] == [one["trial"] for one in before["running"]]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed: make setup TORCH=1")
+def test_a_stranger_hears_nothing_from_the_ports_of_torch_ranks_in_mid_trial(laptop: Laptop) -> None:
+    """Gloo's, one a rank at its host's address, which nothing closes."""
+    with in_mid_trial(laptop, "torch") as doors:
+        places = of_ranks(doors)
+        said = [one for place in places for one in strangers.answers(*place)]
+    assert sorted(address for address, _ in places) == sorted(host.address for host in laptop.workers)
+    assert not said
 
 
 def steps(told: dict[str, Any]) -> int:

@@ -7,15 +7,19 @@ import contextlib
 import json
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+import yaml
 
+from sweeps.cli import main
 from sweeps.cluster import checkup
 from sweeps.cluster import ray_cluster as cluster
 from workers.checks import node_checkup
 
+ROOT = Path(__file__).parents[2]
 NODE: dict[str, Any] = {
     "host": "n1",
     "address": "10.0.0.1",
@@ -94,6 +98,7 @@ class Question:
 def three_nodes(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, Any], Exception]:
     """What a node raises when it is asked something; else it answers."""
     names, raised = ("n1", "n2", "n3"), dict[tuple[str, Any], Exception]()
+    said = {name: value for name, value in NODE.items() if name != "runs_trials"}  # Ray tells that
     answers = {node_checkup.clock: time.time, node_checkup.send: lambda: 900.0}
 
     def get(asked: Question, timeout: float) -> Any:
@@ -101,7 +106,7 @@ def three_nodes(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, Any], Except
         if error := raised.get((asked.node, asked.call)):
             raise error
         return answers.get(
-            asked.call, lambda: NODE | {"host": asked.node, "address": asked.node, "name_leads_to": asked.node}
+            asked.call, lambda: said | {"host": asked.node, "address": asked.node, "name_leads_to": asked.node}
         )()
 
     alive = [
@@ -188,6 +193,57 @@ def test_right_after_ray_up_a_check_up_names_the_nodes_that_have_not_come() -> N
     assert checkup.absent(checkup.expected({"10.0.0.9", "10.0.0.1", "10.0.0.2"}, launched, str)) == []
     assert checkup.expected({"127.0.0.1"}, launched, str) == {}  # the file is of another cluster
     assert checkup.expected({"10.0.0.9"}, {"provider": {"type": "aws"}}, str) == {}
+
+
+def test_a_cluster_whose_nodes_come_when_trials_wait_for_them_is_healthy_without_any() -> None:
+    aws = yaml.safe_load((ROOT / "clusters/aws.yaml").read_text())
+    assert checkup.asks_for_none(aws)
+    (head,) = checkup.rows([HEAD], [0.0], [None], may_be_idle=True)
+    assert (head[""], head["wrong"]) == ("✓", "")
+    aws["available_node_types"]["gpu"]["min_workers"] = 1
+    assert not checkup.asks_for_none(aws)
+    of_own_machines = {"available_node_types": {"local.cluster.node": {}}, "head_node_type": "local.cluster.node"}
+    assert not checkup.asks_for_none(of_own_machines), "as Ray writes cluster.yaml on its head"
+    assert not checkup.asks_for_none({})
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_check_up_says_how_many_nodes_have_joined_or_that_none_need_be_there(
+    is_idle: bool,
+    three_nodes: dict[tuple[str, Any], Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    aws = yaml.safe_load((ROOT / "clusters/aws.yaml").read_text())
+    own = {"provider": {"head_ip": "n1", "worker_ips": ["n2", "n3", "n4"]}}
+    monkeypatch.setattr(checkup, "_launched", lambda: aws if is_idle else own)
+    monkeypatch.setattr(checkup, "_resolved", str)
+    if is_idle:
+        alive = [node | {"Resources": {}} for node in ray.nodes()[:1]]
+        monkeypatch.setattr(ray, "nodes", lambda: alive)
+    assert main.main(["doctor", "--cluster"]) == (0 if is_idle else 3)
+    told = capsys.readouterr()
+    if is_idle:
+        assert told.err == "no node runs trials now: they come when trials wait for them\n"
+    else:
+        assert told.err == "3 of 4 nodes have joined\n"
+        assert "has not joined: `ray up` may still be setting it up" in told.out
+
+
+def test_a_check_up_without_a_head_is_ray_s_first_line_and_the_cure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray's words are planted: on this machine another test's head may answer."""
+
+    def refuses(**_: object) -> None:
+        raise ConnectionError("Could not find any running Ray instance.\n*** SIGABRT received\n  @ 0x7f ray::core")
+
+    monkeypatch.setattr(ray, "init", refuses)
+    assert main.main(["doctor", "--cluster"]) == 3
+    assert capsys.readouterr().err == (
+        "Ray must answer on this machine, but: Could not find any running Ray instance.\n"
+        "  if the cluster is elsewhere: --address cluster.yaml\n"
+    )
 
 
 def test_a_launcher_file_may_name_its_nodes() -> None:

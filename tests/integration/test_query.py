@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
+import shutil
 import time
 
 import pandas as pd
@@ -14,11 +16,12 @@ from mlflow import MlflowClient
 from sweeps import analysis
 from sweeps.cli import main
 from sweeps.errors import InputError
-from sweeps.record import rows
+from sweeps.record import ledger, ownership, rows
 from sweeps.record.ledger import SweepRecord
+from sweeps.spec import plan, sweep_file
 from sweeps.store import access, database, mirror, query, tracking
-from tests.integration.stored_sweeps import as_mlflow_says, record, run_of
-from tests.unit import test_own_results
+from tests.integration.stored_sweeps import FILE, as_mlflow_says, experiment, record, run_of
+from tests.unit import records, test_own_results
 from workers.contract.messages import TrialOutcome
 
 
@@ -209,6 +212,33 @@ def test_lists_series_and_cells(store: str) -> None:
     with pytest.raises(InputError, match="must hold a trial of that id"):
         query.series("none", "steps/step_ms")
     assert query.cells("small")["n"].tolist() == query.cells(query.trials("small"))["n"].tolist()
+
+
+def test_of_a_sweep_whose_driver_was_killed_list_says_what_status_says(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its run in MLflow is as the driver left it; where the ledger lies here, that knows whether anybody drives it."""
+
+    def said() -> list[str]:
+        """What both say."""
+        assert main.main(["status", "small", "--format", "json"]) == 0
+        return [json.loads(capsys.readouterr().out)["state"], query.list_sweeps()["status"][0]]
+
+    book = ownership.create(plan.plan(sweep_file.parse(FILE, "small")), FILE)
+    book.write(records.record(book.facts.trials[0]))
+    tracking.sync(dataclasses.replace(ledger.read("small"), is_complete=False))
+    runs = MlflowClient().search_runs([experiment("small")])
+    (own,) = (run.info.run_id for run in runs if "sweep.trial" not in run.data.tags)
+    MlflowClient().update_run(own, status="RUNNING")
+    assert query.list_sweeps()["status"][0] == "running", "it has a driver"
+    book.close()  # as a kill does
+    assert said() == ["stopped", "stopped"]
+    another = dataclasses.replace(book.facts, id="of before")
+    MlflowClient().set_tag(own, "sweep.id", another.id)
+    assert query.list_sweeps()["status"][0] == "running", "of another sweep of that name nothing is known here"
+    MlflowClient().set_tag(own, "sweep.id", book.facts.id)
+    shutil.rmtree(ledger.paths("small").folder)
+    assert query.list_sweeps()["status"][0] == "running"
 
 
 def test_earlier_measurements_are_found_by_cell(store: str) -> None:

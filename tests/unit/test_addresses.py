@@ -153,6 +153,21 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     return FOUND
 
 
+@pytest.fixture
+def in_a_clusters_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/cluster.md has a user set it."""
+    for variable in (addresses.JOB_SERVER, addresses.RAY):
+        monkeypatch.setenv(variable, "/there/cluster.yaml")
+
+
+def test_what_tests_call_is_done_here_whatever_shell_they_are_run_in(
+    in_a_clusters_shell: None, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gc --yes` of a test would be done on the real cluster."""
+    assert main.main(["list"]) == 0
+    assert capsys.readouterr().out == "there are no sweeps yet\n"
+
+
 def test_every_command_that_takes_an_address_is_in_the_table() -> None:
     assert {name for name, one in commands.every() if commands.address(one)} == {word.split()[0] for word in WORDS}
 

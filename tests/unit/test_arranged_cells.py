@@ -125,8 +125,10 @@ def test_what_goes_on_without_a_node_waits_for_it_and_what_begins_is_refused() -
     kept = preflight.possible(going, here, begun)
     assert kept == going, "every cell has the name that it had"
     assert "1 trials wait for nodes to come back: this cluster (2 nodes" in console.file.getvalue()  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match="planned as 4x1"):
+    with pytest.raises(InputError, match="planned as 4x1") as refusal:
         preflight.possible(going, here)
+    cure = "(leave these out, or skip them with --skip-impossible)"
+    assert str(refusal.value).endswith(f"planned as 4x1 (nodes x ranks) {cure}, but got 4 as spread")
 
 
 def test_a_ledger_of_the_version_before_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

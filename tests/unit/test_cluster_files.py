@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -14,6 +16,12 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+
+from sweeps.cli import main
+from sweeps.run import preflight
+from sweeps.spec import arrangements, plan, sweep_file
+from sweeps.spec.arrangements import Node
+from tests.unit import commands
 
 pytestmark = pytest.mark.unit
 
@@ -60,6 +68,53 @@ def test_nothing_below_the_sites_part_names_a_site() -> None:
     assert "10.0.0.1" in site
     assert "10.0.0." not in rest
     assert "ubuntu" not in rest
+
+
+def blocks() -> dict[str, list[str]]:
+    """Return all that we show to be typed, in blocks, by where it stands: commands without their prompt."""
+    found = {"sweep --help": main.TAIL.split("\n\n")}
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        found[page.name] = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    for file in (*map(ROOT.joinpath, FILES), *(ROOT / "search_spaces").glob("*.yaml")):
+        head = "".join(re.findall(r"^#.*\n", file.read_text(), re.MULTILINE))
+        found[file.name] = [re.sub(r"^# ?", "", head, flags=re.MULTILINE)]
+    prompt = re.compile(r"^(\$ | +)", re.MULTILINE)
+    return {place: [prompt.sub("", block).replace("\\\n", " ") for block in those] for place, those in found.items()}
+
+
+def test_wherever_ray_up_is_shown_the_token_and_the_users_own_part_come_first() -> None:
+    """Without a token it is Ray's traceback; the addresses that we ship are nobody's."""
+    every = [(place, block) for place, those in blocks().items() for block in those]
+    shown = [(place, block) for place, block in every if re.search("^ray up", block, re.MULTILINE)]
+    assert {place for place, _ in shown} == {"sweep --help", "README.md", "cluster.md", "cluster.yaml"}
+    for place, block in shown:
+        before, *_ = re.split("^ray up", block, maxsplit=1, flags=re.MULTILINE)
+        assert re.search("^ray get-auth-token --generate ", before, re.MULTILINE), place
+        if place != "cluster.yaml":  # which is that file
+            assert re.search("^nano cluster.yaml .*marked as yours", before, re.MULTILINE), place
+    aws = next(block for block in blocks()["aws.yaml"] if "ray up" in block)
+    assert "ray get-auth-token --generate; ray up clusters/aws.yaml" in aws
+
+
+def submitted() -> list[str]:
+    shown = [line for those in blocks().values() for block in those for line in block.splitlines()]
+    return [line for line in shown if line.startswith("sweep submit search_spaces/")]
+
+
+@pytest.mark.parametrize("line", submitted())
+def test_what_is_shown_to_be_submitted_fits_the_nodes_of_the_file_that_is_shipped(line: str) -> None:
+    """Two nodes, taken for ones of 4 GPUs each."""
+    words = shlex.split(line, comments=True)
+    given = commands.read(words[1:]).params
+    nodes = [Node(name, 32, 4, "V100") for name in loaded("cluster.yaml")["provider"]["worker_ips"]]
+    file = ROOT / words[2]
+    planned = plan.plan(sweep_file.parse(file.read_text(), file.name, given["overrides"]), file.name, nodes)
+    assert arrangements.check_capacity(planned.trials or preflight.some(planned), nodes) == {}
+
+
+def test_each_place_that_shows_how_to_begin_on_a_cluster_is_looked_at() -> None:
+    shown = {place for place, those in blocks().items() if "sweep submit search_spaces" in "".join(those)}
+    assert {"sweep --help", "README.md", "cluster.md", "cluster.yaml"} <= shown
 
 
 TERMINALS_ONLY = "# as Ubuntu has it\ncase $- in *i*) ;; *) return;; esac\nexport MINE=kept\n"

@@ -96,6 +96,38 @@ def test_a_resume_uses_what_others_have_measured_unless_the_sweep_was_to_measure
     assert len(measured) == (is_fresh is False)
 
 
+@pytest.mark.usefixtures("submitted")
+@pytest.mark.parametrize("words", [["plan"], ["run"], ["run", "--skip-impossible"]])
+def test_before_a_node_has_joined_its_user_is_told_to_wait_and_not_to_leave_trials_out(
+    words: list[str], there: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there.nodes = []
+    Path("soon.yaml").write_text(TEXT)
+    assert main.main([words[0], "soon.yaml", "--address", "auto", *words[1:]]) == errors.REFUSED
+    assert capsys.readouterr().err.endswith(
+        "soon.yaml: a cluster must have nodes that run trials, but none has joined this one yet\n"
+        "  wait: after `ray up` it takes minutes, and `sweep doctor --cluster --address auto` says who is missing;"
+        " or have the sweep wait for them: wait_for_nodes_min: 10 in its file\n"
+    )
+    assert ledger.names() == []
+
+
+@pytest.mark.usefixtures("submitted")
+def test_a_plan_of_a_sweep_that_waits_for_its_first_nodes_is_shown_without_its_cost(
+    there: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there.nodes = []
+    assert main.main(["plan", "mine.yaml", "--address", "auto"]) == errors.DONE
+    told = capsys.readouterr().out
+    assert "4 trials" in told
+    assert "no node has joined this cluster yet: the sweep waits 0.001 min for what it needs" in told
+    assert "or --address" not in told
+    assert main.main(["run", "mine.yaml", "--address", "auto"]) == errors.REFUSED
+    told = capsys.readouterr().err
+    assert "none has joined this one in the 0.001 min of its wait_for_nodes_min" in told
+    assert told.endswith("says who is missing; or have the sweep wait longer\n")
+
+
 @pytest.mark.parametrize("skips", [True, False])
 def test_a_search_goes_on_without_what_its_cluster_can_never_hold_if_it_was_asked_to_at_first(
     skips: bool, there: Place, went_on: list[tuple[Any, ...]]

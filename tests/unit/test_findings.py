@@ -248,7 +248,7 @@ def test_where_all_windows_were_too_short_longer_ones_are_suggested() -> None:
 
 def test_a_simulated_sweep_is_to_be_run_for_real() -> None:
     steps = suggested(studies.simulated(FILE, "nodes=1,cpus=4"))
-    assert steps["next"] == "sweep run words.yaml --address HOST:6379"
+    assert steps["next"] == "sweep submit words.yaml --address cluster.yaml"
     assert "check" not in steps
 
 

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -30,7 +31,7 @@ from sweeps.run import driver, ending, terms
 from sweeps.run.terms import Terms
 from sweeps.spec import plan, sweep_file
 from sweeps.spec.arrangements import Node
-from sweeps.store import tracking
+from sweeps.store import query, tracking
 from tests.unit.records import record
 from workers.contract.messages import TrialOutcome
 
@@ -479,3 +480,27 @@ def test_a_ledger_that_may_not_be_written_is_refused_in_words(monkeypatch: pytes
     monkeypatch.setattr(ownership, "_locked", locked)
     with pytest.raises(RefusedError, match="must be writable to go on, but the system says: Permission denied"):
         ownership.reopen("study")
+
+
+def test_of_a_sweep_whose_driver_was_killed_list_says_what_status_says(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its run in MLflow, which is planted here, is as the driver left it: running."""
+    book = begun()
+    row = {"sweep": "study", "id": book.facts.id, "study": "study", "status": "running", "simulated": ""}
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://nobody")
+    for name, body in {"_read": lambda *_: None, "_sweeps": lambda _: [row]}.items():
+        monkeypatch.setattr(query, name, body)
+
+    def listed() -> str:
+        return str(query.list_sweeps()["status"][0])
+
+    assert listed() == "running", "it has a driver"
+    book.close()  # as a kill does
+    assert main.main(["status", "study", "--format", "json"]) == 0
+    assert listed() == json.loads(capsys.readouterr().out)["state"] == "stopped"
+    row["id"] = "of another of that name, or of one elsewhere"
+    assert listed() == "running"
+    row["id"] = book.facts.id
+    shutil.rmtree(results)
+    assert listed() == "running", "nothing is known of it but what the store says"

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
+from sweeps.text import addresses
+
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
@@ -171,6 +173,8 @@ def test_the_systems_certificates_count_whatever_uv_calls_them(machine: Machine)
 
 
 def test_a_second_demo_sets_nothing_up_and_goes_straight_to_the_sweep(machine: Machine) -> None:
+    """That it starts in under 3 s is shown by what it calls, not by a clock: setting up takes minutes, and how long
+    `sweep` itself takes to start is held by the tests of what it loads."""
     machine.python("python3.11", "3.11.2")
     machine.uv()
     machine.made("setup")
@@ -181,6 +185,7 @@ def test_a_second_demo_sets_nothing_up_and_goes_straight_to_the_sweep(machine: M
         assert (ran.returncode, ran.stderr) == (0, "")
         assert [line.split()[1] for line in machine.noted()] == ["data", "run"]  # no pip, no uv, no Python
     planned = machine.made("-n", "demo").stdout.splitlines()
+    assert planned[1].split()[1:] == ["run", "search_spaces/demo.yaml", "--fresh"]
     assert [line.split()[:2] for line in planned] == [[".venv/bin/sweep", "data"], [".venv/bin/sweep", "run"]]
 
 
@@ -247,6 +252,22 @@ def test_pytorch_comes_when_it_is_asked_for_and_stays_until_it_is_not_wanted(mac
     assert "TORCH must be 1 (with PyTorch) or 0 (without), but got yes" in ran.stderr
 
 
+@pytest.mark.parametrize("torch", ["1", "0"])
+def test_what_it_was_set_up_with_outlives_make_clean(machine: Machine, torch: str) -> None:
+    """Messages advise `make clean setup PYTHON=…` as a cure: it must not take PyTorch away from who asked for it."""
+    machine.python("python3.11", "3.11.2")
+    machine.python("mine", "3.12.1")
+    machine.uv()
+    assert machine.made("setup", TORCH=torch).returncode == 0
+    machine.noted()
+    for goals in [("clean", "setup"), ("clean",), ("setup",)]:  # in one call or in two
+        ran = machine.made(*goals, PYTHON="mine")
+        assert ran.returncode == 0, ran.stderr
+        calls = "\n".join(machine.noted())
+        assert ("uv sync" in calls, "--extra torch" in calls) == ("setup" in goals, "setup" in goals and torch == "1")
+    assert (machine.tree / ".venv/ready").read_text().split() == ["GPU=0", f"TORCH={torch}"]
+
+
 def test_a_set_up_for_gpus_that_cannot_be_done_leaves_the_one_that_is_there(machine: Machine) -> None:
     machine.python("python3.11", "3.11.2")
     machine.uv()
@@ -270,6 +291,15 @@ def test_a_set_up_that_fails_is_not_taken_for_one_that_is_done(machine: Machine)
     assert ran.returncode
     assert "could not be installed" in ran.stderr
     assert not (machine.tree / ".venv/ready").exists()
+
+
+@pytest.mark.parametrize("variable", [addresses.JOB_SERVER, addresses.RAY])
+def test_the_demo_is_of_this_machine_in_a_shell_that_leads_to_a_cluster(machine: Machine, variable: str) -> None:
+    machine.python("python3.11", "3.11.2")
+    machine.uv()
+    machine.made("setup")
+    planned = machine.made("-n", "demo", **{variable: "/there/cluster.yaml"}).stdout.splitlines()
+    assert planned[1].endswith("demo.yaml --fresh --address local")
 
 
 def test_the_demo_says_how_its_images_are_made() -> None:

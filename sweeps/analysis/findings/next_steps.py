@@ -138,7 +138,7 @@ def _more(study: Study, found: Findings, at: Situation) -> Iterator[NextStep]:
     best = found.best
     assert best
     if study.facts.simulated:
-        command = f"{Caller(at.caller.me).command('run', at.file, *_set(study))} --address HOST:6379"
+        command = f"{Caller(at.caller.me).command('submit', at.file, *_set(study))} --address cluster.yaml"
         yield NextStep("next", command, "nothing was measured yet")
     elif outcomes.are_all_cached(study):
         yield from _again(study, at, "", "measures it anew: every figure is of an earlier sweep", "--fresh")

@@ -40,8 +40,10 @@ class Mistake:
 
 
 def shown(value: object) -> str:
-    """Return a value as a user wrote it, cut where it gets long."""
-    text = "nothing" if value is None else "true" if value is True else "false" if value is False else str(value)
+    """Return a value as a user wrote it, without secrets, cut where it gets long."""
+    text = (
+        "nothing" if value is None else "true" if value is True else "false" if value is False else masked(str(value))
+    )
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sweeps.errors import InputError, Mistake
-from sweeps.spec import plan, program
+from sweeps.spec import plan, program, secrecy
 from sweeps.spec.keys import SweepSpec
 from sweeps.spec.plan import Plan
 from workers.contract import functions, redact
@@ -21,7 +21,19 @@ from workers.contract.messages import TrialConfig
 from workers.contract.rule import RuleError
 
 MOST_MIB, MOST_FILES = 50, 5000
-MOST_LOOKED_AT = 1 << 20  # bytes of a file that is searched for keys: no code is longer
+PIECE, OVERLAP = 1 << 20, 1 << 13  # characters that are searched for secrets at once, and once more with the next ones
+DATA = (
+    ".json",
+    ".yaml",
+    ".yml",
+    ".ini",
+    ".toml",
+    ".cfg",
+    ".conf",
+    ".env",
+    ".ipynb",
+    ".txt",
+)  # in which all are looked for
 SOME = 50  # cells
 LARGEST = 3  # files that are named where there is too much
 MIB = 1 << 20
@@ -177,10 +189,24 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(path: Path) -> bool:
-    """Say whether a key stands in a file that its very form gives away, whatever the file's name is."""
-    if path.stat().st_size > MOST_LOOKED_AT:
+    """Say whether a secret stands in a file, whatever the file's name is: in a source only a key that its very form
+    gives away, since `password = ask()` is none; in data also what a name gives away."""
+    kind = path.suffix.lower()
+    if path.stat().st_size > MOST_MIB * MIB:  # which is refused as it is
         return False
-    return redact.KNOWN.search(path.read_bytes().decode("utf-8", "replace")) is not None
+    if kind not in DATA:
+        return any(redact.KNOWN.search(piece) for piece in _pieces(path))
+    return any(secrecy.in_data(piece, kind) for piece in _pieces(path))
+
+
+def _pieces(path: Path) -> Iterator[str]:
+    """Yield a file's text in pieces; each goes on from a line, where there is one, of the last one's end."""
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        before = ""
+        while piece := file.read(PIECE):
+            yield before + piece
+            before = (before + piece)[-OVERLAP:]
+            before = before[before.find("\n") + 1 :]
 
 
 def _require_small(found: Collection[Path], folder: Path) -> None:

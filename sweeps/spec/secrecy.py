@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,25 +13,117 @@ from sweeps.errors import Mistake
 from workers.contract import redact
 
 RULE = "must not hold a secret, since a sweep file is recorded as it is"
+CURE = f"{RULE}: leave it out, and have a file or a variable of the nodes hold it (env_from)"
+JSON, YAML = (".json", ".ipynb"), (".yaml", ".yml")  # kinds of data files
+NO_SECRET = re.compile(
+    r""""[^"\n]*"\s*:\s*(?:[\[{]|-?\d[\d.eE+-]*)|"\w*tokens?"\s*:\s*"[<\[][^"\n]{0,40}[>\]]"|"tokens?"\s*:\s*"[^\W\d]*\""""
+)
+NAME = re.compile(r"[\w.-]+")
+FILLED_IN = re.compile(r"\$?\{\{? ?\w+ ?\}?\}")  # before a program reads it
+PAIR = re.compile(r"""^[ \t]*(?:- +)?["']?([\w.-]++)["']?[ \t]*:[ \t]+(["']?)([^\n"']+)""", re.MULTILINE)
+STAND_IN = "HIDDEN"  # for what is hidden, where `***` would be no YAML
+KEY = re.compile(r"(?:- )?([\w.-]+)\s*[:=]")  # that a line or an override begins with
+
+
+class _AnyTag(yaml.CBaseLoader):
+    """Reads every value as a text, whatever its tag."""
 
 
 def mistakes(content: Mapping[str, Any], text: str, overrides: Sequence[str] = ()) -> list[Mistake]:
-    """Every secret in a file's content, by its name; where no name tells one, in the lines of its text."""
+    """Every secret in a file's content, by its name; where no name tells one, in the lines of its text, and in what
+    these mean. None is shown, nor what stands around it, which may be a part of it."""
     if named := list(_named(content, "")):
         return named
     lines = {f"line {number}": line.strip() for number, line in enumerate(text.splitlines(), 1)}
     places = [*lines.items(), *(("--set", override) for override in overrides)]
-    cure = f"{RULE}: leave it out, and have a file or a variable of the nodes hold it (env_from)"
-    return [Mistake(place, cure, _masked(part)) for place, part in places if _masked(part) != part]
+    wrong = [(place, part) for place, part in places if _masked(part) != part]
+    keys = {key for key, _ in _texts(content, "")}
+    found = [Mistake(place, CURE, _shown(part, keys)) for place, part in wrong]
+    meant = [*_texts(content, ""), *(("--set", leaf) for override in overrides for leaf in _given(override))]
+    unseen = [(key, leaf) for key, leaf in meant if not any(leaf in part or part in leaf for _, part in wrong)]
+    held = dict.fromkeys(key for key, leaf in unseen if redact.masked(leaf) != leaf)
+    return found + [Mistake(key, CURE, redact.HIDDEN) for key in held]
+
+
+def _shown(part: str, keys: set[str]) -> str:
+    """Return the key that a line begins with, if it is one, in place of what the line holds."""
+    found = KEY.match(part)
+    is_key = found and any(found[1] in (key, key.rpartition(".")[2]) for key in keys)
+    return f"{found[1]}: {redact.HIDDEN}" if found and is_key else redact.HIDDEN
+
+
+def _given(override: str) -> Iterator[str]:
+    """Yield the texts in an override's value, which another override may have put away."""
+    yield from (leaf for _, leaf in _texts({"": yaml.safe_load(override.partition("=")[2])}, ""))
+
+
+def in_data(text: str, kind: str) -> bool:
+    """Say whether a secret stands in the text of a data file (`.json`, `.yaml`, …). A reference (`${PASSWORD}`) is
+    none; a number is none in JSON, where vocabularies count words, nor a word that a `token` is."""
+    plain = FILLED_IN.sub("", NO_SECRET.sub("", text) if kind in JSON else text)
+    if redact.masked(plain) != plain:
+        return True
+    if kind in YAML:
+        with contextlib.suppress(yaml.YAMLError, RecursionError):
+            return any(_is_kept(name, leaf) for one in yaml.load_all(text, _AnyTag) for name, leaf in _pairs(one))
+    return kind not in JSON and any(_is_kept(found[1], found[3]) for found in PAIR.finditer(text))
+
+
+def _is_kept(name: str, value: str) -> bool:
+    """Say whether a value in a data file is secret: as elsewhere, but no word as a `token`, and no file as a key."""
+    if not NAME.fullmatch(name) or not value.strip() or value.startswith(("${", "{", "<", "[")):
+        return False
+    last = re.split(r"[_.-]", name.lower())[-1]
+    is_word = name.lower() in ("token", "tokens") and value.isalpha()
+    is_file = last.startswith("key") and redact.KEPT_IN.fullmatch(value)
+    return not is_word and not is_file and redact.gives_away(name, value)
+
+
+def _pairs(content: Any) -> Iterator[tuple[str, str]]:
+    """Yield every name in a file's content with the texts behind it, each part once however often it is named."""
+    left, seen = [("", content)], set()
+    while left:
+        name, one = left.pop()
+        if isinstance(one, str):
+            yield name, one
+        elif id(one) not in seen:
+            seen.add(id(one))
+            left += one.items() if isinstance(one, dict) else [(name, part) for part in one or ()]
 
 
 def masked(text: str) -> str:
     """Return the text of a sweep file as it may be shown: one that was recorded before secrets were refused may hold
-    some."""
+    some. Of one whose lines do not tell them all, what it means is shown."""
     content = None
     with contextlib.suppress(yaml.YAMLError):
         content = yaml.safe_load(text)
     values = {*_secrets(content)} if isinstance(content, Mapping) else set()
+    shown = _masked_lines(text, values)
+    if not isinstance(content, Mapping):
+        return shown
+    meant = _without(content, values)
+    with contextlib.suppress(yaml.YAMLError):
+        if yaml.safe_load(shown.replace(redact.HIDDEN, STAND_IN)) == _with_stand_ins(meant):
+            return shown
+    return yaml.safe_dump(meant, sort_keys=False, allow_unicode=True)
+
+
+def _without(value: Any, values: set[str]) -> Any:
+    """Return what a file means, without its secrets, and without these values."""
+    if isinstance(value, str):
+        return _masked_lines(value, values)
+    if isinstance(value, Mapping):
+        return {_without(name, values): _without(one, values) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_without(one, values) for one in value]
+    return redact.HIDDEN if str(value) in values else value
+
+
+def _with_stand_ins(meant: Any) -> Any:
+    return yaml.safe_load(yaml.safe_dump(meant).replace(redact.HIDDEN, STAND_IN))
+
+
+def _masked_lines(text: str, values: set[str]) -> str:
     return "\n".join(map(_masked, redact.masked(text, values).split("\n")))
 
 
@@ -52,7 +145,7 @@ def _secrets(content: Mapping[Any, Any]) -> Iterator[str]:
 
 def _named(content: Mapping[str, Any], prefix: str) -> Iterator[Mistake]:
     for name, value in content.items():
-        key = f"{prefix}{name}"
+        key = redact.masked(f"{prefix}{name}")
         if any(redact.is_secret(str(name), leaf) for leaf in _leaves(value)):
             cure = f"set {name} on every node, and say env_from: [{name}]"
             yield Mistake(key, f"{RULE}: {cure}", redact.HIDDEN)
@@ -61,6 +154,19 @@ def _named(content: Mapping[str, Any], prefix: str) -> Iterator[Mistake]:
         elif isinstance(value, list) and redact.secret_words(value):
             cure = "have a file or a variable of the nodes hold it (env_from)"
             yield Mistake(key, f"{RULE}: {cure}", redact.HIDDEN)
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield every text in a value, and every key, by the key that it stands at."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one, key)
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield key, str(name)
+            yield from _texts(one, redact.masked(f"{key}.{name}" if key else str(name)))
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sweeps.record import ledger as book
 from tests.integration.clusters import Cluster, eventually, said
 from tests.integration.test_tracking_server import Server
 from workers.contract import redact
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 
 SWEEP = """
 name: secretive
-model: tiny
+model: [tiny, dying:net]
 device: cpu
 image_size: 32
 classes: 10
@@ -28,6 +29,13 @@ env_from: [HF_TOKEN, SITE, TF_SITE]
 steps: {warmup: 2, measured: 100}
 explain: false
 probe_every_min: 0
+"""
+DYING = """
+import os, sys
+
+def net(image_size, classes):
+    print("printed by itself:", dict(os.environ), file=sys.stderr, flush=True)
+    raise OSError("no entry for", dict(os.environ))
 """
 IN_THE_ADDRESS = "pl4nted-address"
 PLANTED = {
@@ -72,6 +80,14 @@ def holding(folder: Path, secrets: list[str]) -> list[str]:
     return [f"{secret}: {path}" for path, content in found for secret in secrets if secret.encode() in content]
 
 
+def without_what_was_printed(log: Path) -> str:
+    """What a rank's log held of the program's own, as it was; it is taken out of there."""
+    lines = log.read_text().splitlines(keepends=True)
+    printed = [line for line in lines if line.startswith("printed by itself:")]
+    log.write_text("".join(line for line in lines if line not in printed))
+    return "".join(printed)
+
+
 @pytest.fixture
 def server(workplace: Path) -> Iterator[Server]:
     (workplace / "mlflow.db").rename("server.db")
@@ -88,6 +104,7 @@ def test_what_is_secret_reaches_the_rank_and_nothing_that_is_written_logged_or_l
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri.replace("://", f"://me:{IN_THE_ADDRESS}@"))
     Path("secretive.yaml").write_text(SWEEP)
+    Path("dying.py").write_text(DYING)
     with contextlib.closing(Cluster(cpus=2)) as cluster:
         token = Path(cluster.environment["RAY_AUTH_TOKEN_PATH"])
         secrets = [*PLANTED.values(), IN_THE_ADDRESS, token.read_text()]
@@ -99,7 +116,7 @@ def test_what_is_secret_reaches_the_rank_and_nothing_that_is_written_logged_or_l
                 (one, other) = [rank.environ() for rank in cluster.ranks("head")]
                 Path("lacking.yaml").write_text(SWEEP.replace("HF_TOKEN", "NOWHERE"))
                 refused = cluster.driver("run", "lacking.yaml")
-                assert driver.wait(240) == 0, said()
+                assert driver.wait(240) == 1, said()
                 assert refused.wait(240) == 2, said()
             finally:
                 driver.kill()
@@ -113,6 +130,8 @@ def test_what_is_secret_reaches_the_rank_and_nothing_that_is_written_logged_or_l
     server.kill()
     assert "env_from: must be set on every node where Ray is started, but not on " in said()
     assert "but got NOWHERE" in said()
+    printed = [without_what_was_printed(log) for log in Path("results/secretive/logs").glob("*/rank-*.log")]
+    assert all(value in "".join(printed) for value in PLANTED.values()), "the rank had them all"
     assert not holding(workplace, secrets)
     assert not listing.shown
     ledger = Path("results/secretive/ledger.jsonl").read_text()
@@ -121,4 +140,6 @@ def test_what_is_secret_reaches_the_rank_and_nothing_that_is_written_logged_or_l
     assert ledger.count(f'"TF_SITE":"{redact.HIDDEN}"') >= 2, "the node's and the ranks'"
     assert f'"HOROVOD_SECRET_KEY":"{redact.HIDDEN}"' in ledger
     assert '"NCCL_DEBUG":"WARN"' in ledger
+    (failed,) = [trial.outcome for trial in book.read("secretive").trials if trial.outcome.status == "failed"]
+    assert f"'HF_TOKEN': '{redact.HIDDEN}'" in failed.message
     assert not left_behind()

@@ -179,6 +179,43 @@ def test_a_key_in_a_file_stays_whatever_its_name_and_a_module_with_one_is_refuse
         own_code.files(planned(data="data:words").spec, folder)
 
 
+DATA_FILES = {  # beside a script, and none by its name
+    "config.json": '{"lr": 1, "wandb_api_key": "swordfish"}',
+    "store.json": '{"store": "postgresql://me:swordfish@db"}',
+    "config.yaml": "lr: 1\ndb:\n  password: swordfish\n",
+    "block.yml": "{db: {password: swordfish}}\n---\ndb: !vault\n  password: |\n    sword\n    fish\n",
+    "broken.yaml": "a: {{ b }\npassword: 'swordfish'\n",
+    "settings.ini": "[db]\nPASSWORD=swordfish\n",
+    "more.cfg": "[db]\npassword : swordfish\n",
+    "gcp.json": '{"installed": {"client_id": "1", "client_secret": "swordfish"}}',
+    "kaggle.json": '{"username": "me", "key": "0f1e2d3c4b5a69788796a5b4c3d2e1f0"}',
+    "run.ipynb": '{"cells": ["' + "iVBORw0KGgo=" * 100_000 + f'", "hf_{"a1B2" * 8}"]}}',
+    "large.bin": "x" * ((1 << 20) - 9) + f" hf_{'a1B2' * 8} " + "x" * 99,
+}
+NO_SECRETS = {
+    "vocab.json": '{"password": 9723, "token": 1904, "secret": 3, "the": 1.5, "PW": [["a", 1]], "keys": {}}',
+    "words.json": '[{"token": "The", "pos": "DT"}, {"pad_token": "<pad>", "image_token": "<image>"}]',
+    "model.yaml": "lr: 1\nkey: image\npad_token: '<pad>'\ntoken: word\nmax_tokens: 128\npassword:\nauth: basic\n",
+    "names.txt": "password\nsecret\ntoken key\nthe passes: three\n",
+    "tool.toml": "[a]\nkey = 'column'\nsecret = '{SECRET}'\npassword = \"${PASSWORD}\"\n",
+    "refs.yaml": "ssh_private_key: ~/.ssh/id_1\n~/auth_token: ~/x\npassword: ${PASSWORD}\ntoken: {{ token }}\n",
+    "other.py": "password = 'swordfish'\n",
+    "large.json": '{"a": "' + "iVBORw0KGgo= " * 100_000 + '"}',
+}
+
+
+@pytest.mark.parametrize("name", [*DATA_FILES, *NO_SECRETS])
+def test_a_data_file_with_a_secret_stays_and_is_named(name: str, folder: Path) -> None:
+    """Of Python sources only a key of a known form is told: `password = ask()` is no secret."""
+    (folder / "jobs").mkdir()
+    (folder / "jobs/train.py").write_text("x")
+    (folder / "jobs" / name).write_text({**DATA_FILES, **NO_SECRETS}[name])
+    found = own_code.files(script("python jobs/train.py").spec, folder)
+    assert (f"jobs/{name}" in map(str, found.taken)) == (name in NO_SECRETS)
+    assert [*map(str, found.secrets)] == ([f"jobs/{name}"] if name in DATA_FILES else [])
+    assert (f"left out, since they look like secrets: jobs/{name}" in found.words()) == (name in DATA_FILES)
+
+
 def test_too_much_is_refused_and_the_largest_is_named(folder: Path) -> None:
     with (folder / "parts/images.bin").open("wb") as file:
         file.truncate((own_code.MOST_MIB + 1) << 20)

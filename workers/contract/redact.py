@@ -3,7 +3,6 @@ that their form gives away. Pure; standard library only."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import urllib.parse
@@ -51,7 +50,7 @@ KNOWN = re.compile(
     r"|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/[\w/-]{20,}|npm_\w{30,}|[sr]k_live_\w{16,}|SG\.[\w-]{16,}\.[\w-]{16,}"
     r"|pypi-[\w-]{20,}|GOCSPX-[\w-]{20,}|xapp-[\w-]{10,}|ya29\.[\w-]{20,}|dckr_pat_[\w-]{20,}|nvapi-[\w-]{20,}|AIza[\w-]{35}"
     r"|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END[A-Z ]*-----|\Z)"
 )
 # A name begins where no other goes on and is given up whole (`++`): a line of a megabyte takes as long as it is long.
 NAME = r"(?<![\w.-])([\w.-]++)"
@@ -62,22 +61,26 @@ QUOTED = re.compile(  # a value with blanks, also within a text that is quoted i
     rf"""{NAME}(["']\s*:\s*|\s*==?\s*)(?P<quote>\\?["'])((?:(?!(?P=quote)).)+)(?P=quote)"""
 )
 OPTION = re.compile(  # `--password hunter2`, `--auth='two words'`
-    r"""(?<!\S)(--?([A-Za-z][\w-]*)(?:\s+|=))(?:(["'])((?:(?!\3)[^\n])+)\3|(["']?)([^\s"'{$-][^\s"']*))"""
+    r"""(?<!\S)(--?([A-Za-z][\w-]*)(?:\s+|=))(?:(\\?["'])((?:(?!\3)[^\n])+)\3|(\\?["']?)([^\s"'{$-][^\s"']*))"""
 )
 LISTED = re.compile(  # `['--password', 'hunter2']`, as a command stands in a message and in YAML
-    r"""((?<![\w-])(["']?)(--?[A-Za-z][\w-]*)\2\s*,\s*)(?:(["'])((?:(?!\4)[^\n])+)\4|([^\s"',\]-][^\s"',\]]*))"""
+    r"""((?<![\w-])(\\?["']|)(--?[A-Za-z][\w-]*)\2\s*,\s*)(?:(\\?["'])((?:(?!\4)[^\n])+)\4|([^\s"',\]-][^\s"',\]]*))"""
 )
-LOGIN = re.compile(  # `curl -u me:hunter2`
-    r"""(?<!\S)((?:-u\s*|-U\s*|--(?:proxy-)?user(?:\s+|=))["']?[^\s:/"'$={]+:)((?!//)[^\s"'$]+)"""
+LOGIN = re.compile(  # `curl -u me:hunter2`, `curl -su 'me:two words'`, `curl --user me:'two words'`
+    r"""(?<!\S)((?:-[uU]\s*|-[fgiIjkLnNORsSvq#]{1,8}[uU]\s+|--(?:proxy-)?user(?:\s+|=))"""
+    r"""(?P<quote>\\?["'])?(?P<user>[^\s:/"'$={\\]+):(?P<inner>\\?["'])?)(?!//|\$)"""
+    r"""(?P<password>(?(quote)(?:(?!(?P=quote))[^\n])+|(?(inner)(?:(?!(?P=inner))[^\n])+|[^\s"']+)))"""
 )
-SSHPASS = re.compile(r"""(\bsshpass\s+-p\s*)(?:"[^"]*"|'[^']*'|(?!\$)[^\s"']+)""")
-CONTAINERS = re.compile(r"\b(docker|podman|nerdctl)\b")  # their `--user` is a user and a group
+SSHPASS = re.compile(r"""(\bsshpass\s+-p\s*)(?:(\\?["'])(?:(?!\2)[^\n])*\2|(?!\$)[^\s"']+)""")
+CONTAINERS = re.compile(r"\b(docker|podman|nerdctl)\b(?:\\\n|[^\n;&|])*\Z")  # their `--user` is a user and a group
+LONGEST_COMMAND = 2000  # characters before a login in which one of these is looked for
 HEADER = re.compile(  # of a request: `-H 'X-Api-Key: …'`
     r"""((?<![\w-])(?:-H\s*|--header(?:\s+|=))(["']?)([A-Za-z][\w-]*):\s*(?:(?:bearer|basic|token|digest|apikey)\s+)?)"""
     r"""((?:(?!\2)[^\n])+|[^\s"']+)""",
     re.IGNORECASE,
 )
 REFERENCE = re.compile(r"\$\w+|\$?\{\w+\}")  # to a variable, in place of its value
+ANY_LOGIN = re.compile(r"[^\s:/$={]+:(?!//)[^\s$]+")  # of a user and a password, as AUTH has them
 WAYS = re.compile(  # values of `--auth` that say how, not what
     r"none|basic|bearer|digest|ntlm|negotiate|kerberos|krb5|gssapi|oauth2?|oidc|saml|ldap|m?tls|ssl|token|password"
 )
@@ -184,8 +187,13 @@ def masked(text: str, values: Iterable[str] = ()) -> str:
 def secret_words(command: Iterable[object]) -> list[str]:
     """Return the words of a command, given as a list, that an option before them says are secret."""
     words = [str(word) for word in command]
-    pairs = [(option, word) for option, word in itertools.pairwise(words) if option.startswith("-")]
-    return [word for option, word in pairs if masked(quoted := f'{option} "{word}"') != quoted and masked(word) == word]
+    rows = zip(["", *words], words, words[1:], strict=False)
+    options = [(f"{program} {option}", word) for program, option, word in rows if option.startswith("-")]
+    return [word for before, word in options if _is_hidden_behind(before, word) and masked(word) == word]
+
+
+def _is_hidden_behind(before: str, word: str) -> bool:
+    return not masked(f'{before} "{word}"').endswith(f'"{word}"')
 
 
 def looks_random(value: str) -> bool:
@@ -231,8 +239,11 @@ def _is_secret_option(name: str, value: str) -> bool:
 
 
 def _of_login(found: re.Match[str]) -> str:
-    is_of_groups = found[2].isdigit() or CONTAINERS.search(found.string[: found.start()])
-    return found[0] if is_of_groups else f"{found[1]}{HIDDEN}"
+    """Hide a login's password; of two numbers, and of a container's, it is a user and a group."""
+    is_of_groups = found["user"].isdigit() and found["password"].isdigit()
+    begin = max(0, found.start() - LONGEST_COMMAND)
+    is_kept = is_of_groups or CONTAINERS.search(found.string, begin, found.start())
+    return found[0] if is_kept or REFERENCE.fullmatch(found["password"]) else f"{found[1]}{HIDDEN}"
 
 
 def _of_header(found: re.Match[str]) -> str:
@@ -242,7 +253,7 @@ def _of_header(found: re.Match[str]) -> str:
 
 def _of_quotes(found: re.Match[str]) -> str:
     name, sign, quote, value = found.groups()
-    is_hidden = is_secret(name, value) and not _is_word(name)
+    is_hidden = gives_away(name, value)
     return f"{name}{sign}{quote}{HIDDEN if is_hidden else QUOTED.sub(_of_quotes, value)}{quote}"
 
 
@@ -252,14 +263,19 @@ def _without_given(text: str) -> str:
     while found := GIVEN.search(text, at):
         kept.append(text[at : found.end()])
         at = found.end()
-        if is_secret(found[1], NOTHING_ELSE) and not _is_word(found[1]):
+        if is_secret(found[1], NOTHING_ELSE):
             value = VALUE.match(text, at)
-            if value and is_secret(found[1], value[0]):
+            if value and gives_away(found[1], value[0]):
                 kept.append(HIDDEN)
                 at = value.end()
     return "".join([*kept, text[at:]])
 
 
-def _is_word(name: str) -> bool:
-    """Say whether a name is a word of any text."""
-    return name.lower().strip("-.") in ("key", "auth")
+def gives_away(name: str, value: str) -> bool:
+    """Say whether a value behind a name is secret. Behind a word of any text, `key` or `auth`, only one is that looks
+    random, or is a user with a password: not `key=value`, `auth=on`."""
+    word = name.lower().strip("-.")
+    if word not in ("key", "auth"):
+        return is_secret(name, value)
+    is_login = word == "auth" and ANY_LOGIN.fullmatch(value) is not None
+    return not value.startswith(("$", "{")) and is_secret(name, value) and (is_login or _may_be_random(value))

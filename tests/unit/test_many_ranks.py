@@ -193,7 +193,7 @@ def test_the_last_of_1024_seats_fits_in_an_order() -> None:
     assert (last.cross_rank, last.cross_size) == (MOST // GPUS - 1, MOST // GPUS)
     one = dataclasses.replace(gang(MOST), arrangement=(1,) * MOST)
     order = Order(config=one, seat=last, entry="a:b", env={}, log="log", gpus=last.gpus)
-    assert len(_encode(order, "scratch")) < LARGEST_ORDER / 4
+    assert len(_encode(order, "scratch", 12_345_678.901)) < LARGEST_ORDER / 4
 
 
 def simulated_record(gpus: int) -> TrialRecord:

@@ -12,8 +12,11 @@ were measured with one and some with another, their difference may be that of wh
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
+
+from sweeps.spec.plan import HOROVOD
+from workers.contract import messages
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +43,20 @@ def apart(table: pd.DataFrame) -> list[str]:
     return [
         side for side in APART if side in table and len(_cells_known(table, side)) and (_kinds(table, side) > 1).any()
     ]
+
+
+def along(axis: str, columns: Iterable[str]) -> list[str]:
+    """Return those of these columns that go along with an axis: what cells were measured with is part of what is
+    compared there, and so are the settings that one framework alone has."""
+    return [
+        name
+        for name in columns
+        if axis in STUDIED_BY.get(name, ()) or (axis == "framework" and _is_of_one_framework(name))
+    ]
+
+
+def _is_of_one_framework(name: str) -> bool:
+    return name in messages.AXES_OF or name in messages.OF_HOROVOD or name.startswith(HOROVOD)
 
 
 def conditions(table: pd.DataFrame) -> list[str]:

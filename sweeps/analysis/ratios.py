@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sweeps.analysis.alike import APART, STUDIED_BY
+from sweeps.analysis.alike import APART, along
 from sweeps.analysis.means import cells, parameters
 
 if TYPE_CHECKING:
@@ -23,13 +23,15 @@ def ratio_ci(value: Any, ci: Any, base: Any, base_ci: Any) -> Any:
 def ratios(trials: pd.DataFrame, axis: str, base: object, figure: str = "images_per_s") -> pd.DataFrame:
     """Return the cells off the base, each with its figure over that of the cell which differs in nothing but the axis.
 
-    `ratio` and its interval are empty where that cell was not measured.
+    What goes along with the axis (`alike.along`) may differ too: there is a row for each cell of the base, which has it
+    as `…_base`. `ratio` and its interval are empty where no such cell was measured.
     """
     table = cells(trials)
-    goes_along = next((side for side, axes in STUDIED_BY.items() if axis in axes), "")
-    same = [name for name in (*parameters(trials), *APART) if name not in (axis, goes_along)]
+    told = [*parameters(trials), *APART]
+    goes_along = along(axis, told)
+    same = [name for name in told if name not in (axis, *goes_along)]
     is_base = table[axis] == base
-    under = table[is_base].drop_duplicates(same).set_index(same)[[figure, f"{figure}_ci"]]
+    under = table[is_base].set_index(same)[[figure, f"{figure}_ci", *goes_along]]
     joined = table[~is_base].join(under, on=same, rsuffix="_base")
     found, of = joined[figure], joined[f"{figure}_base"]
     joined["ratio"] = found / of

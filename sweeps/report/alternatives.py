@@ -1,7 +1,9 @@
-"""What a number format or a framework is worth, everything else the same."""
+"""What a number format or a framework is worth, everything else the same but for what a framework alone has."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from sweeps import analysis
@@ -24,20 +26,27 @@ def _section(study: Study, axis: axes.Rated, title: str, word: str) -> Section |
     if not there:
         return None
     base, *others = there
-    same = [one for one in study.axes if one != axis]
-    rows = []
-    for key, alike in study.cells.groupby(same, sort=False, dropna=False) if same else [((), study.cells)]:
-        figures = {str(row[axis]): row for _, row in alike.iterrows()}
-        if any(at in figures and figures[at]["n"] for at in there):
-            ratios = [
-                said for at in others for said in (_rate(figures.get(at)), _ratio(figures.get(at), figures.get(base)))
-            ]
-            rows.append((*map(tables.cell, key), _rate(figures.get(base)), *ratios))
+    same, cells = axes.same(study, axis), study.cells
+    found: list[tuple[Sequence[Any], list[Any], list[str]]] = []  # a row's key, its cells, what goes along with each
+    for key, group in cells.groupby(same, sort=False, dropna=False) if same else [((), cells)]:
+        at = [[row for _, row in group[group[axis] == name].iterrows()] or [None] for name in there]
+        for figures in itertools.product(*at):
+            if any(one is not None and one["n"] for one in figures):
+                own = [" and ".join(axes.own(study, axis, one)) if one is not None else "" for one in figures]
+                found.append((key, list(figures), own))
+    with_own = [n for n in range(len(there)) if any(own[n] for _, _, own in found)]
+    rows = [
+        (*map(tables.cell, key), *(own[n] or "–" for n in with_own), _rate(first), *_beside(first, rest))
+        for key, (first, *rest), own in found
+    ]
     figures_of = [name for at in others for name in (f"{at}, images/s", f"{at} ÷ {base}")]
-    columns = (*map(study.word, same), f"{base}, images/s", *figures_of)
-    lead = f"Throughput by {word}, and its ratio over {base} at the same settings."
-    lead = " ".join([lead, *(found.says for found in axes.rated(study, axis))])
-    numeric = study.numeric(columns[len(same) :])
+    words = [*map(study.word, same), *(f"{there[n]} with" for n in with_own)]
+    columns = (*words, f"{base}, images/s", *figures_of)
+    but_for = ", but for those that one of them alone has" if with_own else ""
+    lead = f"Throughput by {word}, and its ratio over {base} at the same settings{but_for}."
+    said = [found.says for found in axes.rated(study, axis)]
+    lead = " ".join([lead, *(said or ["No two cells that were measured differ in it alone."])])
+    numeric = study.numeric(columns[len(words) :])
     table = Table(
         f"{axis}-ratios",
         f"By {word}",
@@ -48,6 +57,11 @@ def _section(study: Study, axis: axes.Rated, title: str, word: str) -> Section |
         is_sortable=len(rows) > 12,
     )
     return Section(axis, title, lead, (table,))
+
+
+def _beside(first: Any, rest: Sequence[Any]) -> list[str]:
+    """Return the rate of each other cell of a row, and its ratio over the first."""
+    return [said for one in rest for said in (_rate(one), _ratio(one, first))]
 
 
 def _ratio(cell: Any, one: Any) -> str:

@@ -275,12 +275,12 @@ class Conductor:
             self._judge(probe, list(latest.values()))
 
     def _added_up(self, record: TrialRecord) -> None:
-        """Judge a gang whose nodes were tested: does it add up as fast as before?"""
-        measured = record.outcome.measurement
+        """Judge a gang whose nodes were tested: does it add up as fast as before, joined alike?"""
+        measured, joined_by = record.outcome.measurement, record.config.joined_by
         if measured and (speed := measured.ranks[0].allreduce_mib_per_s):
             nodes = "+".join(sorted({place.node for place in record.outcome.granted}))
-            figures = {"allreduce_mib_per_s": speed}
-            self._judge({"node": f"{nodes} ×{record.config.gpus}", "at": time.time(), "figures": figures}, [])
+            gang = f"{nodes} ×{record.config.gpus}" + (f" {joined_by}" if joined_by != "horovod" else "")
+            self._judge({"node": gang, "at": time.time(), "figures": {"allreduce_mib_per_s": speed}}, [])
 
     def _look_at_pins(self, record: TrialRecord) -> None:
         """Warn of ranks without cores of their own, once for each reason."""

@@ -68,9 +68,8 @@ def summary_lines(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequenc
     """Hours, GPU-hours, from what they are predicted, and when each trial would run where."""
     name = plan.namer(spec)
     made = forecast(trials, nodes, lambda config: known.predict(config).seconds, spec.max_nodes)
-    sources = Counter(known.predict(slot.config).source for slot in made.slots)
-    words = {"trials": "earlier trials", "model": "a model"}
-    predicted = ", ".join(f"{count} from {words[source]}" for source, count in sources.items())
+    sources = Counter(_source(slot.config, known) for slot in made.slots)
+    predicted = ", ".join(f"{count} {source}" for source, count in sources.items())
     cost = f"{tables.number(made.gpu_hours, 3)} {unit(spec)} in {tables.duration(3600 * made.hours)}"
     where = f"on {arrangements.described(nodes)}"
     budget = spec.budget.gpu_hours if spec.budget else None
@@ -82,6 +81,14 @@ def summary_lines(spec: SweepSpec, trials: Sequence[TrialConfig], nodes: Sequenc
     cheapest = f"the cheapest of them about {tables.number(min(alone), 3)} {unit(spec)}" if alone else ""
     refused = [f"! {len(alone)} trials need more than the whole budget, {cheapest}: they won't run"] if alone else []
     return [f"about {cost}{over} {where} (predicted: {predicted})", *refused, *drawn]
+
+
+def _source(config: TrialConfig, known: Durations) -> str:
+    """Say from what a trial's duration is predicted."""
+    if known.predict(config).source == "trials":
+        return "from earlier trials"
+    is_foreign = config.framework != "tensorflow"
+    return f"of {config.framework} from a model that knows TensorFlow's pace alone" if is_foreign else "from a model"
 
 
 def forecast(

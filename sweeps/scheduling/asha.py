@@ -80,12 +80,13 @@ class Arrival:
     is_at_rung: bool  # as the first of its cell
     is_at_target: bool
     why: str = ""  # it was stopped here; empty if it goes on
+    framework: str = "tensorflow"  # whose software its equals have
 
 
 def arrival(noted: Mapping[str, Any]) -> Arrival:
     """Return what stands in a line of the ledger."""
     names = [field.name for field in dataclasses.fields(Arrival)]
-    known = {"figure": noted.get("top1"), **noted}  # as earlier versions called it
+    known = {"figure": noted.get("top1"), "framework": "tensorflow", **noted}  # as earlier versions have it
     return Arrival(**{**{name: known[name] for name in names}, "equals": _equals(noted["equals"])})
 
 
@@ -160,6 +161,7 @@ class Rungs:
             taken_s=taken[epoch.epoch],
             is_at_rung=epoch.epoch in self.epochs and config.cell not in self._arrived[equals, epoch.epoch],
             is_at_target=reaches_target(epoch, config),
+            framework=config.framework,
         )
 
     def _arrives(self, now: Arrival, is_over: bool) -> Arrival | None:

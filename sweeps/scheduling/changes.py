@@ -73,7 +73,8 @@ class Sameness:
                 if record.config.own_code:
                     lines += self._edited(record, place)
                 else:
-                    lines += self._strange(_kind(record), place.software, "the code in workers/", record, place)
+                    ours = _kind("", record.config.framework)
+                    lines += self._strange(ours, place.software, "the code in workers/", record, place)
                 folder = record.config.data
                 lines += self._strange(folder, place.data_files, f"the data in {folder}", record, place)
         self._count(record)
@@ -85,7 +86,7 @@ class Sameness:
             return
         software = messages.digests(cached.software) if cached else [place.software for place in places]
         files = messages.digests(cached.data_files) if cached else [place.data_files for place in places]
-        of_code = record.config.own_code or _kind(record)
+        of_code = _kind(record.config.own_code, record.config.framework)
         for kind, found in ((of_code, software), (record.config.data, files)):
             if known := {*found} - {""}:
                 self._add(kind, known, status)
@@ -93,7 +94,7 @@ class Sameness:
     def _count_arrival(self, arrival: Arrival) -> None:
         made, folder = arrival.equals, arrival.equals.asked_for("data")
         if arrival.is_at_rung:
-            self._add("", {*messages.digests(made.software)} - {""}, AT_RUNG)
+            self._add(_kind("", arrival.framework), {*messages.digests(made.software)} - {""}, AT_RUNG)
             self._add(folder, {*messages.digests(made.data_files)} - {""}, AT_RUNG)
 
     def _add(self, kind: str, digests: set[str], fate: str) -> None:
@@ -134,7 +135,7 @@ class Sameness:
 
     def _edited(self, record: TrialRecord, place: Granted) -> list[str]:
         """Of a trial whose user's code, or what that runs on, is not what earlier trials were measured with."""
-        kind = record.config.own_code
+        kind = _kind(record.config.own_code, record.config.framework)
         before = self._measured.get(kind)
         if not before or place.software in before or not self._is_new(kind, place.software):
             return []
@@ -159,8 +160,9 @@ class Sameness:
         return " and ".join(_words(name, before.get(name), now.get(name)) for name in names)
 
 
-def _kind(record: TrialRecord) -> str:
-    return OF_TORCH if record.config.framework == "torch" else ""
+def _kind(own_code: str, framework: str) -> str:
+    """Return the kind of a trial's software: each framework has its own, of a user's own code too."""
+    return f"{own_code} {OF_TORCH}".lstrip() if framework == "torch" else own_code
 
 
 def _software(node: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -93,12 +93,14 @@ def _has_gone_on(record: TrialRecord) -> bool:
 
 def _likenesses(config: TrialConfig) -> Iterator[Hashable]:
     """Yield its likenesses, from the widest to the closest. Models and protocols are never mixed up with devices that
-    they did not run on."""
-    widest = config.protocol, config.device
+    they did not run on, nor with a framework."""
+    widest = config.protocol, config.device, config.framework
+    task = (*widest, config.model, config.data, config.image_size)
+    settings = (*task, config.precision, config.xla, config.compile, config.channels_last)
     yield widest
-    yield (*widest, config.model, config.data, config.image_size)
-    yield (*widest, config.model, config.data, config.image_size, config.precision, config.xla)
-    yield (*widest, config.model, config.data, config.image_size, config.precision, config.xla, config.gpus)
+    yield task
+    yield settings
+    yield (*settings, config.gpus)
 
 
 def earlier(simulated: bool = False) -> Iterator[TrialRecord]:

@@ -69,7 +69,8 @@ class Engine:
         self._faults = Faults()
         self._nodes: Sequence[Node] = ()
         self._made: Mapping[str, NodeContents] = {}  # by node
-        self._alike: dict[str, Fingerprints | None] = {}  # by the data that a trial reads: what all nodes are made of
+        self._alike: dict[tuple[str, str], Fingerprints | None] = {}  # by what a trial reads, and its framework: what
+        # all nodes are made of
         self._waiting: dict[str, TrialConfig] = {}
         self._beyond: set[str] = set()  # of these, the trials that what is left of the budget does not hold
         self._running: dict[str, _RunningTrial] = {}
@@ -360,10 +361,11 @@ class Engine:
 
     def _everywhere(self, config: TrialConfig) -> list[tuple[Fingerprints, int]]:
         """Return what a trial's ranks find on every node, where all are alike; else nothing that is certain."""
-        if config.data not in self._alike:
+        kind = config.data, config.framework
+        if kind not in self._alike:
             unlike = {self._made.get(node.name, NodeContents()).fingerprints(config) for node in self._nodes}
-            self._alike[config.data] = unlike.pop() if len(unlike) == 1 else None
-        found = self._alike[config.data]
+            self._alike[kind] = unlike.pop() if len(unlike) == 1 else None
+        found = self._alike[kind]
         return [(found, config.gpus)] if found else []
 
     def _wait(self, config: TrialConfig) -> None:

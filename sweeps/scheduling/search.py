@@ -19,7 +19,7 @@ import math
 import random
 import statistics
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from sweeps.record import rows
@@ -255,7 +255,8 @@ class Parzen:
         self._out: dict[str, Trial] = {}  # by cell
         self._cells: dict[str, TrialConfig] = {}  # of all these, one trial
         self._origins = _Origins()
-        self._made: dict[str, str] = {}  # the software of the last trial that found something; its files, by folder
+        self._made: dict[Hashable, str] = {}  # of the last trial that found something: its software, by `_kind`; its
+        # files, by folder
         self._is_begun = self._is_exhausted = False
         self._passed_over = 0  # cells, since one has ended
         self.total = planned.most
@@ -278,7 +279,7 @@ class Parzen:
         self._cells.setdefault(cell, config)
         ended = self._ended.setdefault(cell, {})
         ended[config.repeat] = end = _end(record, self._spec.goals, self._origins.of(record))
-        if end.is_finding and bool(end.software) >= bool(self._made.get(config.own_code)):
+        if end.is_finding and bool(end.software) >= bool(self._made.get(_kind(config))):
             self._go_by(config, end)
         if len(ended) == self._spec.repeats:
             trial = self._out.pop(cell, None) or self._trial_of(config)
@@ -288,7 +289,7 @@ class Parzen:
     def _go_by(self, config: TrialConfig, end: _End) -> None:
         """From now on what was measured with another software, or on other files in this folder, counts no more."""
         before = dict(self._made)
-        self._made |= {config.own_code: end.software, config.data: end.files}
+        self._made |= {_kind(config): end.software, config.data: end.files}
         if any(self._made[kind] != made for kind, made in before.items()):
             self._study = self._new_study()
             for cell, ended in self._ended.items():
@@ -362,13 +363,18 @@ class Parzen:
 
     def _verdict(self, config: TrialConfig, ends: Collection[_End]) -> tuple[list[float] | None, TrialState]:
         """Return the goals' means over the repeats that have them; of those that were measured alike, the last ones."""
-        made = (self._made.get(config.own_code), self._made.get(config.data))
+        made = (self._made.get(_kind(config)), self._made.get(config.data))
         now = [end for end in ends if (end.software, end.files) == made]
         last = next((end.made for end in reversed(now) if end.figures), ())
         measured = [end.figures for end in now if end.figures and end.made == last]
         if measured:
             return [statistics.fmean(values) for values in zip(*measured, strict=True)], self._states.COMPLETE
         return None, self._states.PRUNED if any(end.is_finding for end in now) else self._states.FAIL
+
+
+def _kind(config: TrialConfig) -> Hashable:
+    """Return what trials have in common that must run the same software: ranks of each framework load their own."""
+    return config.own_code, config.framework
 
 
 @dataclasses.dataclass(frozen=True)

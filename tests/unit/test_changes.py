@@ -12,7 +12,7 @@ from sweeps.scheduling import asha, cache
 from sweeps.scheduling.changes import Sameness
 from tests.unit.placed import measured, on, reading
 from tests.unit.records import config, record
-from workers.contract.messages import Cached, TrialConfig, TrialOutcome
+from workers.contract.messages import Cached, EpochRecord, TrialConfig, TrialOutcome
 
 
 def test_a_sweep_that_goes_on_knows_what_cached_gangs_on_unlike_nodes_were_measured_with() -> None:
@@ -95,6 +95,38 @@ def test_a_sweep_that_goes_on_with_other_code_says_of_what_else_decides_nothing_
     assert "2 infeasible, 1 stopped by the search, 4 places at rungs decide nothing" in line
     (line,) = Sameness([node("a")], [], arrivals).met(node("a", "new", "c2"))
     assert "has changed since this sweep began (then sw; now new, on a): 4 places at rungs decide nothing" in line
+
+
+def test_who_stood_at_a_rung_of_torch_has_the_software_of_torch() -> None:
+    trial = dataclasses.replace(reading("/images"), framework="torch")
+    has_both = node("a") | {"torch_software": {"digest": "t1", "code": "c1"}}
+    (other,) = (
+        asha.Rungs(1, 2, 4)
+        .judge(
+            trial,
+            asha.equals(trial, (("a", 1),), {"a": cache.contents(has_both)}),
+            [EpochRecord(epoch=1, images=1, loss=1.0, rate=0.1, train_s=1.0, top1=0.5)],
+        )
+        .arrivals
+    )
+    stood = asha.arrival(dataclasses.asdict(other))
+    assert not Sameness([has_both], [], [stood]).met(has_both)
+    changed = has_both | {"torch_software": {"digest": "t2", "code": "c2"}}
+    (line,) = Sameness([has_both], [], [stood]).met(changed)
+    assert "the code in workers/ has changed since this sweep began (then t1; now t2, on a): 1 places at rungs" in line
+    noted = {name: at for name, at in dataclasses.asdict(other).items() if name != "framework"}
+    assert asha.arrival(noted).framework == "tensorflow", "of a ledger of before"
+
+
+def test_code_of_ones_own_that_runs_in_both_frameworks_is_known_by_each() -> None:
+    own = dataclasses.replace(config(), model="nets:net")
+    of_torch = dataclasses.replace(own, framework="torch")
+    going = Sameness([node("a")])
+    assert not going.ended(measured(own, nodes="a", software="own"))
+    assert not going.ended(measured(of_torch, nodes="a", software="own of torch"))
+    assert not going.ended(measured(own, nodes="a", software="own"))
+    (line,) = going.ended(measured(of_torch, nodes="a", software="edited"))
+    assert "your own code, or the code and software that it runs on, was changed" in line
 
 
 def test_a_sweep_that_goes_on_on_other_files_says_so() -> None:

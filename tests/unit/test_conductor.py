@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweeps.record import ledger
 from sweeps.record.ledger import SweepRecord
+from sweeps.report import machines
+from sweeps.report.chart import Table
 from sweeps.run.conductor import Conductor
-from tests.unit import hopeless
+from tests.unit import hopeless, studies
 from tests.unit.hopeless import FILE, GOOD, LOW, SLOW
-from tests.unit.records import config
+from tests.unit.records import config, record
+from workers.contract.messages import Measurement
 
 WIDE, NARROW = "nodes=8,gpus=4,gpu=v100", "nodes=1,gpus=4,gpu=v100"
 LOSSY = "nodes=1,gpus=4,gpu=v100,loss=50%,seed=2"
@@ -118,3 +123,25 @@ def test_a_base_is_said_to_run_again_once_the_budget_holds_it_and_once() -> None
     assert line.startswith(
         f"{base.trial} was stopped as hopeless, and runs again, to its end: it is the base on one rank"
     )
+
+
+def test_how_fast_ranks_add_up_is_judged_by_what_joins_them() -> None:
+    """DDP's slower sum is no fault of a node that Horovod's was faster on."""
+    notes, told = list[dict[str, Any]](), list[str]()
+    book = types.SimpleNamespace(note=lambda kind, facts: notes.append(dict(facts)))
+    watching = types.SimpleNamespace(warned=told.append)
+    conductor = Conductor(None, book, [watching])  # type: ignore[arg-type, list-item]
+    for framework, speed in (("tensorflow", 1000.0), ("torch", 500.0), ("tensorflow", 990.0), ("torch", 300.0)):
+        ended = record(dataclasses.replace(config(gpus=2), framework=framework))
+        assert ended.outcome.measurement
+        first, *others = ended.outcome.measurement.ranks
+        ranks = (dataclasses.replace(first, allreduce_mib_per_s=speed), *others)
+        outcome = dataclasses.replace(ended.outcome, measurement=Measurement(ranks=ranks))
+        conductor._added_up(dataclasses.replace(ended, outcome=outcome))
+    (line,) = told
+    assert line.startswith("a ×2 ddp is slower: adding up over the ranks: 300 MiB/s, 40% below its one earlier test (")
+    assert [one["node"] for one in notes] == ["a ×2", "a ×2 ddp"] * 2
+    made = dataclasses.replace(studies.planted(MANY, lambda _: 1.0), probes=tuple(notes))
+    (table,) = machines._probes(made)
+    assert isinstance(table, Table)
+    assert [row[:3] for row in table.rows] == [("a ×2", 2, "995"), ("a ×2 ddp", 2, "400")]

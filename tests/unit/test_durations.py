@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from sweeps.record import ownership
 from sweeps.record.ledger import TrialRecord
+from sweeps.run import forecast
 from sweeps.scheduling import durations
 from sweeps.scheduling.durations import Durations, Predicted, earlier
+from sweeps.spec.arrangements import Node
 from sweeps.spec.keys import SweepSpec
 from sweeps.spec.plan import plan
 from tests.unit.records import converged, record
@@ -200,3 +202,32 @@ def test_predicting_from_the_model_loads_no_heavy_library() -> None:
         "assert not {'numpy', 'ray', 'tensorflow', 'pandas', 'mlflow'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_what_one_framework_takes_says_nothing_of_the_other_and_a_compiled_network_is_like_itself_first() -> None:
+    known = Durations(model)
+    known.learn(took(trial(batch_size=100), 200.0))
+    of_torch = trial(batch_size=100, framework="torch")
+    assert known.predict(of_torch) == Predicted(20.0, "model")
+    known.learn(took(trial(batch_size=100, framework="torch", compile=True), 80.0))
+    known.learn(took(trial(batch_size=100, framework="torch", channels_last=True), 5.0))
+    larger = dataclasses.replace(of_torch, batch_size=200)
+    compiled, last = dataclasses.replace(larger, compile=True), dataclasses.replace(larger, channels_last=True)
+    assert known.predict(compiled).seconds > known.predict(larger).seconds > known.predict(last).seconds
+    assert known.predict(trial(batch_size=100, repeat=1)).seconds == 200.0
+
+
+def test_a_forecast_says_where_nothing_but_tensorflow_s_pace_is_behind_a_trial_of_torch() -> None:
+    spec = SweepSpec.model_validate(
+        {"name": "x", "model": "tiny", "device": "cpu", "repeats": 1}
+        | {"space": {"batch_size": 8, "gpus": 1, "framework": ["tensorflow", "torch"]}}
+    )
+    trials, nodes = plan(spec).trials, [Node("a", 4, 0)]
+    known = Durations(model)
+    first, *_ = forecast.summary_lines(spec, trials, nodes, known)
+    said = first.partition("(predicted: ")[2].rstrip(")").split(", ")
+    assert sorted(said) == ["1 from a model", "1 of torch from a model that knows TensorFlow's pace alone"]
+    for one in trials:
+        known.learn(took(one, 30.0))
+    first, *_ = forecast.summary_lines(spec, trials, nodes, known)
+    assert first.endswith("(predicted: 2 from earlier trials)")

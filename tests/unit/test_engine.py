@@ -172,6 +172,18 @@ def test_what_other_code_has_measured_is_not_used_again() -> None:
     assert ran_in(trials, rows(trials, software="edited")) == trials
 
 
+def test_each_framework_s_trials_are_looked_for_with_the_software_of_its_own() -> None:
+    """What is known takes no seat, whichever of them is asked for first."""
+    tensorflow = config(batch_size=8, gpus=16)
+    torch = dataclasses.replace(tensorflow, framework="torch")
+    made = {name: dataclasses.replace(one, torch_software="tw") for name, one in MADE_OF.items()}
+    for first, known in ((torch, rows([tensorflow])), (tensorflow, rows([torch], software="tw"))):
+        going = engine([first, *(torch, tensorflow)], cache=Cache(known))
+        going.nodes_are(FOUR, made)
+        starts = [going.next(0.0) for _ in range(2)]
+        assert sorted(type(one).__name__ for one in starts) == ["Start", "TrialRecord"]
+
+
 def test_what_was_measured_with_the_ranks_otherwise_on_nodes_is_not_used_again() -> None:
     spread = dataclasses.replace(config(gpus=4, placement="spread"), arrangement=(2, 2))
     assert ran_in([spread], rows([spread], arrangement="2x2")) == []

@@ -3,7 +3,8 @@ are pooled with those of the other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,6 +16,8 @@ from sweeps import analysis, report
 from sweeps.analysis import alike, findings
 from sweeps.cluster.site import Simulated
 from sweeps.errors import InputError
+from sweeps.record.ledger import TrialRecord
+from sweeps.report.chart import Section, Table
 from sweeps.run import preflight
 from sweeps.run.terms import Setting, Terms
 from sweeps.spec import keys, plan, sweep_file
@@ -22,6 +25,7 @@ from sweeps.store import arrays
 from tests.unit import planted, studies
 from tests.unit.planted import repeats
 from workers.checks import node_checkup
+from workers.contract.messages import TrialConfig
 
 BOTH = "framework: [tensorflow, torch]"
 TEXT = "{{name: x, model: tiny, device: {device}, repeats: 3, space: {{batch_size: [8, 16], gpus: 2, {axes}}}}}"
@@ -191,3 +195,88 @@ def test_the_report_holds_torch_against_tensorflow_with_intervals() -> None:
     (section,) = [one for one in report.sections(made) if one.name == "framework"]
     assert section.title == "Frameworks"
     assert found.says in section.lead
+
+
+NOISE = {0: 0.99, 1: 1.0, 2: 1.01}
+
+
+def told(axes: str, rate: Callable[[TrialConfig], float]) -> tuple[list[str], Section]:
+    """What the findings say of the two frameworks, and the report's section."""
+    made = studies.planted(text(axes), lambda one: NOISE[one.repeat] * rate(one))
+    said = [one.says for one in findings.find(made).notes if one.rule == "framework"]
+    (section,) = [one for one in report.sections(made) if one.name == "framework"]
+    assert all(one in section.lead for one in said)
+    return said, section
+
+
+def test_what_one_framework_alone_has_is_named_where_it_goes_along() -> None:
+    said, section = told(f"{BOTH}, xla: on", lambda one: 200.0 if one.framework == "torch" else 100.0)
+    assert len(said) == 1
+    assert said[0].startswith("torch, against tensorflow with xla on, trains **2.00×** (1.9")
+    assert said[0].endswith(" as fast: faster in 2, slower in 0 and not told apart in 0 of 2 settings.")
+    assert "All else equal" not in section.lead
+    (table,) = section.blocks
+    assert isinstance(table, Table)
+    assert [row[:2] for row in table.rows] == [("8", "xla on"), ("16", "xla on")]
+
+
+def test_each_cell_of_one_framework_is_held_against_each_of_the_other_that_differs_in_what_one_alone_has() -> None:
+    rates = {(False, False): 100.0, (True, False): 150.0, (False, True): 300.0}
+    said, section = told(f"{BOTH}, xla: [off, on], compile: on", lambda one: rates[one.xla, one.compile])
+    assert [one.partition(" (")[0] for one in said] == [
+        "torch with compile on, against tensorflow, trains **3.00×**",
+        "torch with compile on, against tensorflow with xla on, trains **2.00×**",
+    ]
+    (table,) = section.blocks
+    assert isinstance(table, Table)
+    assert len(table.rows) == 4
+    said, _ = told(f"{BOTH}, fusion_mib: [1, 64]", lambda one: 200.0 if one.framework == "torch" else 100.0)
+    assert [one.partition(" (")[0] for one in said] == [
+        "torch, against tensorflow with fusion MiB 1.0, trains **2.00×**",
+        "torch, against tensorflow with fusion MiB 64.0, trains **2.00×**",
+    ]
+
+
+def test_that_no_cells_of_the_two_meet_is_said() -> None:
+    made = studies.planted(text()[:-1] + ", where: \"(framework == 'torch') == (batch_size == 8)\"}", lambda one: 100.0)
+    assert not [one for one in findings.find(made).notes if one.rule == "framework"]
+    (section,) = [one for one in report.sections(made) if one.name == "framework"]
+    assert section.lead.endswith("No two cells that were measured differ in it alone.")
+
+
+def test_the_settings_of_one_framework_go_along_with_a_ratio_too() -> None:
+    of_torch = repeats([200.0, 202.0, 198.0], gpus=2, framework="torch", compile=True)
+    with_xla = repeats([50.0, 51.0, 49.0], gpus=2, xla=True)
+    table = planted.frame(repeats([100.0, 101.0, 99.0], gpus=2), with_xla, of_torch)
+    found = analysis.ratios(table, "framework", "tensorflow")
+    assert {(one["compile"], one["xla_base"], one["ratio"]) for one in found.to_dict("records")} == {
+        (True, False, 2.0),
+        (True, True, 4.0),
+    }
+
+
+def test_programs_that_tell_cells_of_one_framework_apart_go_along_with_the_framework() -> None:
+    """Where the cells of a framework have one each; where a cell has several, each is named."""
+    made = studies.planted(text(), lambda one: NOISE[one.repeat] * (200.0 if one.framework == "torch" else 100.0))
+
+    def ran(record: TrialRecord, software: str) -> TrialRecord:
+        places = tuple(dataclasses.replace(one, software=software) for one in record.outcome.granted)
+        return dataclasses.replace(record, outcome=dataclasses.replace(record.outcome, granted=places))
+
+    def of(one: TrialConfig) -> str:
+        return "ssss" if one.framework == "tensorflow" else "tttt" if one.batch_size == 8 else "uuuu"
+
+    each = dataclasses.replace(made, records=tuple(ran(one, of(one.config)) for one in made.records))
+    assert "software" in each.axes
+    (found,) = [one for one in findings.find(each).notes if one.rule == "framework"]
+    assert found.says.startswith("All else equal, torch trains **2.00×**")
+    assert found.evidence["compared"] == 2
+
+    again = tuple(ran(one, "vvvv") for one in each.records if of(one.config) == "tttt")
+    several = dataclasses.replace(each, records=(*each.records, *again))
+    said = [one.says for one in findings.find(several).notes if one.rule == "framework"]
+    assert [one.partition(" trains")[0] for one in said] == [
+        "All else equal, torch",
+        "torch with software tttt, against tensorflow,",
+        "torch with software vvvv, against tensorflow,",
+    ]

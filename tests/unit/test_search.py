@@ -380,6 +380,16 @@ def test_networks_are_compared_although_the_code_of_those_of_one_s_own_differs()
     assert len(told) == len(records) == 12
 
 
+def test_frameworks_are_compared_although_the_software_of_their_ranks_always_differs() -> None:
+    text = "{name: x, model: %s, device: cpu, search: {method: tpe, trials: 8}, space: {batch_size: [8, 16, 32, 64],"
+    for model in ("tiny", "a:net"):
+        strategy = begun(parse(text % model + " gpus: 1, framework: [tensorflow, torch]}}", "x.yaml"))
+        records = run(strategy, lambda at: made_with(record(at, at.batch_size), f"software of {at.framework}"))
+        assert isinstance(strategy, search.Parzen)
+        told = [trial.values for trial in strategy._study.trials if trial.values]
+        assert len(told) == len(records) == 8
+
+
 def test_repeats_on_unlike_nodes_are_not_averaged() -> None:
     spec = study("{method: tpe, trials: 12}", repeats=2)
     strategy = begun(spec)

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from sweeps import analysis
-from sweeps.analysis import CONFIDENCE, joint
+from sweeps.analysis import CONFIDENCE, alike, joint
 from sweeps.analysis.findings.finding import Finding, Sureness
+from sweeps.spec.plan import HOROVOD
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Rated = Literal["precision", "framework"]  # axes whose values are held against the first of them
 FIRST: dict[Rated, tuple[str, ...]] = {"precision": ("fp32", "tf32"), "framework": ("tensorflow",)}
 MOST_NAMED = 3  # axes, and pairs of them
+MOST_RATED = 6  # ratios that are said, each of cells with other settings of one framework alone
 CLEARLY = 0.01  # of the variance, that an axis or a pair explains
 
 
@@ -98,9 +100,10 @@ def _shares(shares: pd.DataFrame) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """One cell's throughput over that of the cell which differs in this axis alone."""
+    """One cell's throughput over that of a cell which differs in this axis alone, and in what goes along with it."""
 
     at: str  # on the axis
+    own: tuple[tuple[str, ...], tuple[str, ...]]  # what goes along, in words: of the cell, of the one below
     cell: str
     ratio: float
     low: float  # of an interval that holds together with all others; NaN where a side has a single repeat
@@ -125,11 +128,10 @@ def gains(study: Study, axis: Rated) -> list[Gain]:
     if not known:
         return []
     table = study.measured.reset_index(drop=True)
-    same = [one for one in study.axes if one != axis]
     pairs = []
-    for _, alike in table.groupby(same or (lambda row: 0), sort=False, dropna=False):
-        at = dict(zip(alike[axis], alike.index, strict=True))
-        pairs += [(at[name], at[known[0]]) for name in known[1:] if {name, known[0]} <= {*at}]
+    for _, group in table.groupby(same(study, axis) or (lambda row: 0), sort=False, dropna=False):
+        at = {name: list(group.index[group[axis] == name]) for name in known}
+        pairs += [(one, first) for name in known[1:] for one in at[name] for first in at[known[0]]]
     if not pairs:
         return []
     rates = table["images_per_s"].to_numpy(float)
@@ -137,40 +139,77 @@ def gains(study: Study, axis: Rated) -> list[Gain]:
     both: Any = np.array(pairs).T
     half = joint.half_width(variances[both], freedom[both], 1 - (1 - CONFIDENCE) / len(pairs))
     ratios = rates[both[0]] / rates[both[1]]
+    owns = {place: own(study, axis, table.loc[place]) for pair in pairs for place in pair}
     return [
-        Gain(str(table[axis][place]), table["cell"][place], ratio, ratio / math.exp(by), ratio * math.exp(by))
-        for (place, _), ratio, by in zip(pairs, ratios.tolist(), half.tolist(), strict=True)
+        Gain(
+            str(table[axis][place]),
+            (owns[place], owns[first]),
+            table["cell"][place],
+            ratio,
+            ratio / math.exp(by),
+            ratio * math.exp(by),
+        )
+        for (place, first), ratio, by in zip(pairs, ratios.tolist(), half.tolist(), strict=True)
     ]
 
 
+def same(study: Study, axis: Rated) -> list[str]:
+    """Return the other axes that cells must have in common to be held against each other on this one."""
+    goes_along = alike.along(axis, study.axes)
+    return [one for one in study.axes if one not in (axis, *goes_along)]
+
+
+def own(study: Study, axis: Rated, cell: Any) -> tuple[str, ...]:
+    """Return what of a cell goes along with an axis, in words: settings of its framework alone that are not as nobody
+    asked for them, and what it was measured with where that was more than one thing."""
+    words, spec = [], study.facts.spec
+    for name in alike.along(axis, study.cells):
+        if name in alike.APART:
+            is_told = study.measured.loc[study.measured["cell"] == cell["cell"], name].nunique() > 1
+        else:
+            is_told = cell[name] != ("" if name.startswith(HOROVOD) else spec.default(name))
+        if is_told:
+            words.append(study.said(name, getattr(cell[name], "item", lambda at=cell[name]: at)()))
+    return tuple(words)
+
+
 def rated(study: Study, axis: Rated) -> Iterator[Finding]:
-    """Yield what each value of an axis is worth over the first, all else equal."""
+    """Yield what each value of an axis is worth over the first, and what goes along with it; where that is much, what
+    the fewest settings go along with."""
     found = gains(study, axis)
-    for name in dict.fromkeys(gain.at for gain in found):
-        own = sorted((gain for gain in found if gain.at == name), key=lambda gain: gain.ratio)
-        ends = [own[0]] if len(own) == 1 else [own[0], own[-1]]
+    kinds = sorted(dict.fromkeys((gain.at, gain.own) for gain in found), key=lambda kind: sum(map(len, kind[1])))
+    for name, goes_along in kinds[:MOST_RATED]:
+        those = sorted((gain for gain in found if (gain.at, gain.own) == (name, goes_along)), key=lambda one: one.ratio)
+        ends = [those[0]] if len(those) == 1 else [those[0], those[-1]]
         words = " to ".join(f"**{gain.ratio:.2f}×**{_within(gain)}" for gain in ends)
-        known = [gain for gain in own if gain.low == gain.low]
+        known = [gain for gain in those if gain.low == gain.low]
         faster, slower = sum(gain.low > 1 for gain in known), sum(gain.high < 1 for gain in known)
-        says = f"All else equal, {name} trains {words} as fast as {points(study, axis)[0]}"
-        if known and len(own) > 1:
+        says = _said(name, points(study, axis)[0], goes_along, words)
+        if known and len(those) > 1:
             says += f": faster in {faster}, slower in {slower} and not told apart in {len(known) - faster - slower}"
-            says += f" of {len(own)} settings"
+            says += f" of {len(those)} settings"
         elif known and not faster + slower:
             says += ", which is not told apart"
-        if unknown := len(own) - len(known):
-            says += f"; by means, as {unknown} of {len(own)} ratios rest{'s' * (unknown == 1)} on single repeats"
-        sureness: Sureness = "shown" if len(own) in (faster, slower) else "open" if known else "estimated"
+        if unknown := len(those) - len(known):
+            says += f"; by means, as {unknown} of {len(those)} ratios rest{'s' * (unknown == 1)} on single repeats"
+        sureness: Sureness = "shown" if len(those) in (faster, slower) else "open" if known else "estimated"
         yield Finding(
             rule=axis,
             severity="note",
             sureness=sureness,
             says=f"{says}.",
             cells=tuple(gain.cell for gain in ends),
-            evidence={"lowest": own[0].ratio, "lowest_low": own[0].low, "lowest_high": own[0].high}
-            | {"highest": own[-1].ratio, "highest_low": own[-1].low, "highest_high": own[-1].high}
-            | {"faster": float(faster), "slower": float(slower), "compared": float(len(own))},
+            evidence={"lowest": those[0].ratio, "lowest_low": those[0].low, "lowest_high": those[0].high}
+            | {"highest": those[-1].ratio, "highest_low": those[-1].low, "highest_high": those[-1].high}
+            | {"faster": float(faster), "slower": float(slower), "compared": float(len(those))},
         )
+
+
+def _said(name: str, first: str, goes_along: tuple[tuple[str, ...], tuple[str, ...]], words: str) -> str:
+    if not any(goes_along):
+        return f"All else equal, {name} trains {words} as fast as {first}"
+    of_it, of_first = (f" with {' and '.join(own)}" if own else "" for own in goes_along)
+    return f"{name}{of_it}, against {first}{of_first}, trains {words} as fast"
 
 
 def _within(gain: Gain) -> str:

@@ -57,6 +57,7 @@ class Gang(tune.Trainable):
             ranks = [ranks for _, ranks in order["seats"]]
             self._group: Any = Group(get_current_placement_group(), ranks, order["node_ids"])
         self._probed_at = -math.inf
+        self._has_waited = bool(order["simulated"]) or len(order["frameworks"]) < 2
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -90,7 +91,11 @@ class Gang(tune.Trainable):
         return {"done": False, **self.step()}
 
     def step(self) -> dict[str, Any]:
-        """Look at the trial: how far it has come, or how it ended."""
+        """Look at the trial: how far it has come, or how it ended. Before the first, its nodes come to rest: a trial
+        would wait for its own fork server alone, beside another that imports its framework."""
+        if not self._has_waited:
+            self._has_waited = True
+            self._group.await_fork_servers(self._config, self._frameworks)
         if not self._is_running and 0 < self._probe_every_s < time.monotonic() - self._probed_at:
             self._probed_at = time.monotonic()
             return {

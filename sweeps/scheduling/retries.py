@@ -1,8 +1,8 @@
 """What is tried again, where, and which nodes are given no more trials. Pure.
 
-A trial has a budget of retries by cause: three when its node went, one when nobody knows why its ranks ended, none
-when the trial itself is at fault. It is tried on other nodes, if others can hold it. A node on which attempts at
-several trials ended badly, one after the other, is set aside.
+A trial has a budget of retries by cause: three when its node went or lacks what it needs, one when nobody knows why its
+ranks ended, none when the trial itself is at fault. It is tried on other nodes, if others can hold it. A node on which
+attempts at several trials ended badly, one after the other, is set aside.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ UNKNOWN = (
     "no rendezvous",
     "trial actor lost",
 )
+OF_ITS_NODE = ("no torch",)  # kinds of failure of which another node may be free
 IN_A_ROW = 3  # bad ends of different trials before a node is set aside
 
 
@@ -33,7 +34,7 @@ def cause(outcome: TrialOutcome) -> Cause:
     """Why a trial did not come to a result."""
     if outcome.kind in UNKNOWN:
         return "unknown"
-    return "node" if outcome.status == "lost" else "own"
+    return "node" if outcome.status == "lost" or outcome.kind in OF_ITS_NODE else "own"
 
 
 class Faults:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 import types
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import psutil
 import pytest
 
+from sweeps.run import ray_tune
 from tests.integration.clusters import eventually
 from tests.integration.gangs import KEY
+from tests.unit.records import config
+from workers.contract import messages
+from workers.contract.messages import Progress, TrialConfig, TrialOutcome
 from workers.launch import gang, preload, supervisor
 from workers.launch.supervisor import is_answering
 
@@ -57,35 +65,95 @@ sys.stdin.read()
 """
 
 
+class Tended:
+    """A node actor that tends its node in a thread, with a stand-in for each fork server: a process that notes its
+    start and ends when its input closes, as one does."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, *frameworks: str, packages: Sequence[str]) -> None:
+        self.key, self._started, self.dismissed = f"tended-{os.getpid()}", folder / "started", threading.Event()
+        code = NOTES_ITS_START.format(started=str(self._started))
+        called_off = types.SimpleNamespace(is_canceled=self.dismissed.is_set)
+        patch.setattr(gang, "fork_server_key", lambda: self.key)
+        patch.setattr(gang, "_fork_server", lambda _, framework, how: [sys.executable, "-c", code, framework])
+        patch.setattr(gang.ray, "get_runtime_context", lambda: called_off)
+        patch.setattr(gang, "is_installed", lambda framework: framework in packages)
+        self._thread = threading.Thread(target=gang.NodeActor().tend, args=(str(folder / "log"), "", 0.0, frameworks))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.dismissed.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        assert not [pid for _, pid in self.found() if Path(f"/proc/{pid}").exists()]
+
+    def found(self) -> list[tuple[str, int]]:
+        lines = self._started.read_text().splitlines() if self._started.exists() else []
+        return [(name, int(pid)) for name, pid in map(str.split, lines)]
+
+    def has(self, *names: str) -> bool:
+        return eventually(lambda: [name for name, _ in self.found()] == [*names])
+
+
 def test_a_node_has_the_fork_servers_that_its_trials_want_each_once_and_again_where_one_has_died(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In place of a fork server: a process that notes its start and ends when its input closes, as one does."""
-    key, started, dismissed = f"tended-{os.getpid()}", tmp_path / "started", threading.Event()
-    code = NOTES_ITS_START.format(started=str(started))
-    monkeypatch.setattr(gang, "fork_server_key", lambda: key)
-    monkeypatch.setattr(gang, "_fork_server", lambda _, framework, how: [sys.executable, "-c", code, framework])
-    monkeypatch.setattr(gang.ray, "get_runtime_context", lambda: types.SimpleNamespace(is_canceled=dismissed.is_set))
-
-    def found() -> list[tuple[str, int]]:
-        lines = started.read_text().splitlines() if started.exists() else []
-        return [(name, int(pid)) for name, pid in map(str.split, lines)]
-
-    def has(*names: str) -> bool:
-        return eventually(lambda: [name for name, _ in found()] == [*names])
-
-    tending = threading.Thread(target=gang.NodeActor().tend, args=(str(tmp_path / "log"), "", 0.0, "tensorflow"))
-    tending.start()
-    try:
-        assert has("tensorflow")
+    with Tended(monkeypatch, tmp_path, "tensorflow", packages=("tensorflow", "torch")) as node:
+        assert node.has("tensorflow")
         for framework in ("torch", "torch", "another"):
-            supervisor.ask_for(key, framework)  # type: ignore[arg-type]
-        assert has("tensorflow", "torch")
-        os.kill(found()[-1][1], signal.SIGKILL)
-        assert has("tensorflow", "torch", "torch")
-    finally:
-        dismissed.set()
-        tending.join(30)
-    assert not tending.is_alive()
-    assert not [pid for _, pid in found() if Path(f"/proc/{pid}").exists()]
-    assert [name for name, _ in found()] == ["tensorflow", "torch", "torch"]
+            supervisor.ask_for(node.key, framework)  # type: ignore[arg-type]
+        assert node.has("tensorflow", "torch")
+        os.kill(node.found()[-1][1], signal.SIGKILL)
+        assert node.has("tensorflow", "torch", "torch")
+    assert [name for name, _ in node.found()] == ["tensorflow", "torch", "torch"]
+
+
+def test_a_node_without_torch_starts_no_fork_server_of_it_whoever_wants_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One that dies at its import would be started again each second, beside those who measure."""
+    with Tended(monkeypatch, tmp_path, "torch", "tensorflow", packages=("tensorflow",)) as node:
+        assert node.has("tensorflow")
+        supervisor.ask_for(node.key, "torch")
+        time.sleep(2.5)
+        assert node.has("tensorflow")
+
+
+@pytest.mark.parametrize(("frameworks", "waits"), [(["tensorflow", "torch"], 1), (["torch"], 0)])
+def test_the_first_trial_of_a_gang_waits_for_each_fork_server_of_its_sweep_whether_or_not_nodes_are_tested(
+    monkeypatch: pytest.MonkeyPatch, frameworks: list[str], waits: int
+) -> None:
+    """One that has its own alone waits for it as it starts."""
+    did = list[str]()
+
+    class Group:
+        seats, progress, epochs = (1,), Progress("start", 0), ()
+
+        def __init__(self, *_: object) -> None: ...
+        def stop(self) -> None: ...
+
+        def await_fork_servers(self, config: TrialConfig, those: list[str]) -> None:
+            did.append(" ".join(those))
+
+        def start(self, *_: object, **more: object) -> None:
+            did.append("start")
+
+        def wait(self, timeout_s: float) -> TrialOutcome | None:
+            return TrialOutcome(status="failed", kind="raised") if did.count("look") else did.append("look")
+
+        def has_come_on(self) -> bool:
+            return False
+
+    monkeypatch.setattr(ray_tune, "Group", Group)
+    monkeypatch.setattr(ray_tune, "get_current_placement_group", lambda: None)
+    order = {"simulated": "", "seats": [["a", 1]], "node_ids": ["a"], "trial": messages.to_json(config())}
+    order |= {"sweep": "x", "root": "/", "entry": "", "folder": "", "probe_every_s": 0.0, "is_judged": False}
+    order |= {"frameworks": frameworks, "at": 0.0, "attempt": 0}
+    made = ray_tune.Gang.__new__(ray_tune.Gang)
+    made.setup({"order": json.dumps(order)})
+    made.step()
+    made.step()
+    made.follow({"order": json.dumps(order)})
+    assert did == [*["tensorflow torch"] * waits, "start", "look", "start"]

@@ -11,10 +11,11 @@ from workers.contract.messages import TrialOutcome
 LOST = TrialOutcome(status="lost", kind="node lost")
 KILLED = TrialOutcome(status="failed", kind="killed", rank=1)
 RAISED = TrialOutcome(status="failed", kind="raised", rank=0)
+NO_TORCH = TrialOutcome(status="failed", kind="no torch", rank=0)
 NO_MEMORY = TrialOutcome(status="infeasible", kind="device memory")
 
 
-@pytest.mark.parametrize(("outcome", "retries"), [(LOST, 3), (KILLED, 1), (RAISED, 0), (NO_MEMORY, 0)])
+@pytest.mark.parametrize(("outcome", "retries"), [(LOST, 3), (NO_TORCH, 3), (KILLED, 1), (RAISED, 0), (NO_MEMORY, 0)])
 def test_a_trial_is_tried_again_as_often_as_its_cause_allows(outcome: TrialOutcome, retries: int) -> None:
     faults = Faults()
     ended = record(config(gpus=2), outcome=outcome)

@@ -74,3 +74,24 @@ def test_a_node_is_asked_for_the_fork_server_that_a_trial_wants_and_that_is_not_
         assert wanted.recv(64) == b"torch"
     assert paths.fork_server_address(key) != paths.fork_server_address(key, "torch")
     assert not supervisor.is_answering(key, "torch"), "also where nobody hears"
+
+
+def test_a_node_s_fork_servers_are_awaited_but_for_those_of_frameworks_that_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key, asked = f"awaited-{os.getpid()}", list[str]()
+    there = {"tensorflow": 3, "torch": 5}  # looks until it is
+
+    def is_answering(fork_server: str, framework: str) -> bool:
+        asked.append(framework)
+        return fork_server == key and asked.count(framework) >= there[framework]
+
+    monkeypatch.setattr(supervisor, "is_answering", is_answering)
+    monkeypatch.setattr(supervisor.time, "sleep", lambda _: None)
+    monkeypatch.setattr(supervisor, "is_installed", lambda _: True)
+    supervisor.await_all(key, ("tensorflow", "torch"), 60.0)
+    assert asked.count("torch") == 5
+    asked.clear()
+    monkeypatch.setattr(supervisor, "is_installed", lambda name: name == "tensorflow")
+    supervisor.await_all(key, ("torch", "tensorflow"), 60.0)
+    assert asked == ["tensorflow"] * 3

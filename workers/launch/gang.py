@@ -32,7 +32,7 @@ from workers.contract.messages import Framework, Progress
 from workers.contract.paths import SweepPaths, fork_server_address, wanted_address
 from workers.launch import verdict
 from workers.launch.seats import Location, seated
-from workers.launch.supervisor import Order, RankEnd, is_answering, supervise
+from workers.launch.supervisor import Order, RankEnd, await_all, is_installed, supervise
 from workers.node import fingerprint, gpus
 from workers.strategies.rendezvous import Rendezvous
 from workers.workloads.images import checkpoint
@@ -72,12 +72,15 @@ class NodeActor:
 
     def tend(self, log: str, samples: str, sample_every_s: float, frameworks: Sequence[Framework], *how: str) -> None:
         """Tend the node until it is cancelled, with the fork servers of these frameworks, and with each other's from
-        when a trial first wants it. The call lasts, because an actor without one wakes a hundred times a second, in the
+        when a trial first wants it; with none of a framework that is not installed, whose fork server would die and be
+        started again all the time. The call lasts, because an actor without one wakes a hundred times a second, in the
         way of those who measure."""
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         key = fork_server_key()
         sampler = [sys.executable, "-m", "workers.node.telemetry", samples, "--every", str(sample_every_s)]
-        commands: dict[str, list[str]] = {name: _fork_server(key, name, how) for name in frameworks}
+        commands: dict[str, list[str]] = {
+            name: _fork_server(key, name, how) for name in frameworks if is_installed(name)
+        }
         commands |= {"sampler": sampler} if sample_every_s else {}
         # They see every GPU of the node; each rank is told which is its own.
         environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | gpus.ORDER
@@ -98,7 +101,7 @@ class NodeActor:
             while not is_dismissed():
                 with contextlib.suppress(TimeoutError):
                     name = _heard(wanted)
-                    if name in get_args(Framework) and name not in commands:
+                    if name in _installed() and name not in commands:
                         commands[name] = _fork_server(key, name, how)
                         running[name] = started(commands[name])
                 for name, process in running.items():
@@ -106,6 +109,11 @@ class NodeActor:
                         running[name] = started(commands[name])
         for process in running.values():
             process.communicate()  # closes its input, and it goes
+
+
+def _installed() -> list[str]:
+    """Return the frameworks that this node has."""
+    return [name for name in get_args(Framework) if is_installed(name)]
 
 
 def _heard(wanted: socket.socket) -> str:
@@ -245,9 +253,7 @@ class Supervisor:
             due += marks
         if not due:
             return []
-        give_up = time.monotonic() + patience_s
-        while time.monotonic() < give_up and not all(is_answering(fork_server_key(), one) for one in frameworks):
-            time.sleep(0.1)
+        self.await_fork_servers(frameworks, patience_s)
         node, tests = os.uname().nodename, []
         if last in due:
             tests.append({"node": node, "at": time.time(), "figures": self_test.probe()})
@@ -257,6 +263,9 @@ class Supervisor:
         for mark in due:
             Path(mark).touch()
         return tests
+
+    def await_fork_servers(self, frameworks: Sequence[Framework], patience_s: float) -> None:
+        await_all(fork_server_key(), frameworks, patience_s)
 
     @ray.method(num_returns="streaming")  # type: ignore[untyped-decorator]
     def run(self, order: Order) -> Iterator[Progress | RankEnd]:
@@ -320,6 +329,14 @@ class Group:
             for pool in self._pools
         ]
         return list(itertools.chain(*ray.get(tests)))
+
+    def await_fork_servers(self, config: messages.TrialConfig, frameworks: Sequence[Framework]) -> None:
+        """Wait until its nodes have the fork servers of these frameworks, all of which would be in the way of a trial
+        while they start."""
+        with contextlib.suppress(NodeGoneError):  # the trial's start will say so
+            self._seat(config)
+            patience_s = config.deadlines.fork_server_s
+            ray.get([pool[0][0].await_fork_servers.remote(frameworks, patience_s) for pool in self._pools])
 
     def start(
         self,

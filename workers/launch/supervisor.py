@@ -20,7 +20,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,6 +160,14 @@ def is_answering(fork_server: str, framework: messages.Framework = "tensorflow")
     return is_there
 
 
+def await_all(fork_server: str, frameworks: Iterable[messages.Framework], patience_s: float) -> None:
+    """Wait until a node has the fork servers of these frameworks, but for those of which it has no package. While one
+    imports its framework the node is slow."""
+    wanted, give_up = [one for one in frameworks if is_installed(one)], time.monotonic() + patience_s
+    while time.monotonic() < give_up and not all(is_answering(fork_server, one) for one in wanted):
+        time.sleep(0.1)
+
+
 def ask_for(fork_server: str, framework: messages.Framework) -> None:
     """Tell the node that a fork server of this framework is wanted: it starts one where none runs."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line, contextlib.suppress(OSError):
@@ -184,9 +192,14 @@ def _connected(order: Order, fork_server: str, is_called_off: Callable[[], bool]
     return None
 
 
+def is_installed(framework: messages.Framework) -> bool:
+    """Say whether this node has a framework. TensorFlow is no extra: every node has it."""
+    return framework == "tensorflow" or importlib.util.find_spec(framework) is not None
+
+
 def _missing(framework: messages.Framework) -> dict[str, Any]:
     """Return how a rank ends for which its node lacks the framework; nothing where it has it."""
-    if framework == "tensorflow" or importlib.util.find_spec(framework):
+    if is_installed(framework):
         return {}
     rule = f"framework: {framework} needs {framework} on every node, but {os.uname().nodename} has none"
     return {"what": "failed", "kind": f"no {framework}", "message": f"{rule}: make setup TORCH=1 installs it"}

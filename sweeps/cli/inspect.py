@@ -195,8 +195,11 @@ def _logged(name: str, page: Path) -> str:
         return f"{name} is running: its driver logs the report to MLflow at its end"
     if not os.access(ledger.paths(name).ledger, os.W_OK):
         return f"the report is not logged to MLflow: the owner of {name} can do that"
-    with ownership.resting(name):
-        return report.attach(name, page)
+    try:
+        with ownership.resting(name):
+            return report.attach(name, page)
+    except ownership.TakenError:
+        return f"the report is not logged to MLflow: another command has {name} at this moment, so do this again"
 
 
 @command("ui")

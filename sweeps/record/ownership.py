@@ -108,6 +108,10 @@ def reopen(name: str) -> Ledger:
     return book
 
 
+class TakenError(RefusedError):
+    """Another command or driver has the sweep."""
+
+
 @contextlib.contextmanager
 def resting(name: str) -> Iterator[SweepRecord]:
     """Lock a sweep that nobody drives, for who does something with all of it: nobody else has it within the block.
@@ -178,18 +182,16 @@ def _has_got(file: TextIO, lock: int) -> bool:
     return True
 
 
-def _taken(at: SweepPaths) -> RefusedError:
+def _taken(at: SweepPaths) -> TakenError:
     last = holder(at.name)
     if not last:
-        return RefusedError(
-            f"a sweep is one command's at a time, but {momentarily(at.name)}\n  do this again after that"
-        )
+        return TakenError(f"a sweep is one command's at a time, but {momentarily(at.name)}\n  do this again after that")
     who = f"process {last['pid']} on {last['host']}"
     user = [f"user {last['user']}"] if "user" in last else []  # ledgers of before don't tell
     job = [f"job {last['job']}"] if "job" in last else []
     since = time.strftime("since %Y-%m-%d %H:%M:%S", time.localtime(last["at"]))
     details = f" ({', '.join([*user, *job, since])})"
-    return RefusedError(
+    return TakenError(
         f"a sweep has one driver at a time, but {who}{details} drives {at.name}\n"
         f"  look on with `{caller.command('status', at.name, '-f')}`, or end it with"
         f" `{caller.command('stop', at.name)}` and then do this again"

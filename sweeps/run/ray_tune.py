@@ -217,7 +217,7 @@ class _Feed(SearchAlgorithm):
         needs = engine.needs()
         self._want(engine.wanted())
         self.taken = self._ask(busy, needs)
-        engine.others_have({node: now + seconds for node, seconds in self.taken.items()})
+        engine.others_have({node: now + seconds for node, seconds in self.taken.items()}, now)
         if not busy and len(self.taken) == len(self._site.nodes) > 0 and not self._has_waited:
             self._has_waited = True
             self._conductor.warn("other sweeps have every node: this one starts as soon as one of them is free")

@@ -237,7 +237,10 @@ def main(name: str, driver: int) -> None:
             store.open()
             tracking.once_more(store.go_on)
         except Exception as error:  # it may have done, or do late, what it has not answered: a run may be open there
-            print(json.dumps({"refusal": access.first_line(error)}), file=voice)
+            is_unopened = not store.may_be_open  # it was not even found out whether there is one
+            print(json.dumps({"refusal": access.first_line(error), "is_unopened": is_unopened}), file=voice)
+            if is_unopened:
+                return
             scribe = StoreWriter(store, Tail(name), sys.stdin.fileno())
             scribe.end()
         else:

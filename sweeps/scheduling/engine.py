@@ -94,9 +94,12 @@ class Engine:
             self._nodes = list(nodes)
             self._packing.nodes = [node for node in nodes if node.name not in self.set_aside]
 
-    def others_have(self, nodes: Mapping[str, float]) -> None:
+    def others_have(self, nodes: Mapping[str, float], now: float = 0.0) -> None:
         """Other sweeps' nodes: they are there, and taken until about then."""
+        is_news = nodes.keys() != self._packing.taken.keys()
         self._packing.taken = nodes
+        if is_news:
+            self._reconsider(now)
 
     def needs(self) -> list[Need]:
         """Return the nodes that its next starts need beside those it uses, one after the other."""
@@ -276,6 +279,8 @@ class Engine:
     def is_over(self) -> bool:
         if self._running or self._settled or len(self._waiting) > len(self._beyond):
             return False
+        if self._packing.taken and any(map(self._is_affordable, self.beyond)):
+            return False  # on nodes that others have, whose gangs would hold less
         return bool(self._beyond) or self._strategy.is_over
 
     @property
@@ -304,7 +309,7 @@ class Engine:
         )
         return self._spent + sum(running)
 
-    def _is_affordable(self, config: TrialConfig, now: float, gpus: int | None = None) -> bool:
+    def _is_affordable(self, config: TrialConfig, now: float = 0.0, gpus: int | None = None) -> bool:
         return self._committed(now) + self.predicted_gpu_hours(config, gpus) <= self.budget
 
     def _is_beyond_alone(self, config: TrialConfig) -> bool:

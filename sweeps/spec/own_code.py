@@ -137,11 +137,14 @@ def files(spec: SweepSpec, folder: Path) -> Files:
     if secrets:  # a module can't be left out: the trials would lack it
         rule = "your code travels to the cluster and is kept there, so it must hold no key: have env_from name one"
         raise InputError(str(folder), [Mistake("", rule, str(min(secrets)))])
+    beside: set[Path] = set()
     for root in _folders(spec.run, folder) if spec.run else ():
         taken, kept_back = _walked(folder, root)
-        found |= taken
+        beside |= taken
         secrets |= kept_back
-    _require_small(found, folder)
+    _require_small(found | beside, folder)  # before all of it is read
+    secrets |= {path for path in beside if holds_secret(folder / path)}
+    found |= beside - secrets
     return Files(folder, tuple(sorted(found)), tuple(sorted(secrets)))
 
 
@@ -158,7 +161,7 @@ def _folders(run: str, folder: Path) -> Iterator[Path]:
 
 
 def _walked(folder: Path, root: Path) -> tuple[set[Path], set[Path]]:
-    """Return what is taken of a folder, and what looks like secrets."""
+    """Return what may be taken of a folder, and what looks like secrets by its name."""
     taken, secrets = set(), set()
     for at, names, here in os.walk(root):
         inside = [name for name in names if not _is_left(name) and not (Path(at) / name / "pyvenv.cfg").exists()]
@@ -167,7 +170,7 @@ def _walked(folder: Path, root: Path) -> tuple[set[Path], set[Path]]:
             path = Path(at) / name
             if path.is_symlink() or not path.is_file():
                 continue
-            if is_secret(name) or holds_secret(path):
+            if is_secret(name):
                 secrets.add(path.relative_to(folder))
             elif not _is_left(name):
                 taken.add(path.relative_to(folder))
@@ -192,11 +195,10 @@ def holds_secret(path: Path) -> bool:
     """Say whether a secret stands in a file, whatever the file's name is: in a source only a key that its very form
     gives away, since `password = ask()` is none; in data also what a name gives away."""
     kind = path.suffix.lower()
-    if path.stat().st_size > MOST_MIB * MIB:  # which is refused as it is
-        return False
     if kind not in DATA:
         return any(redact.KNOWN.search(piece) for piece in _pieces(path))
-    return any(secrecy.in_data(piece, kind) for piece in _pieces(path))
+    is_whole = path.stat().st_size <= PIECE
+    return any(secrecy.in_data(piece, kind, is_whole=is_whole) for piece in _pieces(path))
 
 
 def _pieces(path: Path) -> Iterator[str]:

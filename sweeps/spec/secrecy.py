@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,13 +16,14 @@ from workers.contract import redact
 
 RULE = "must not hold a secret, since a sweep file is recorded as it is"
 CURE = f"{RULE}: leave it out, and have a file or a variable of the nodes hold it (env_from)"
-JSON, YAML = (".json", ".ipynb"), (".yaml", ".yml")  # kinds of data files
-NO_SECRET = re.compile(
-    r""""[^"\n]*"\s*:\s*(?:[\[{]|-?\d[\d.eE+-]*)|"\w*tokens?"\s*:\s*"[<\[][^"\n]{0,40}[>\]]"|"tokens?"\s*:\s*"[^\W\d]*\""""
-)
 NAME = re.compile(r"[\w.-]+")
-FILLED_IN = re.compile(r"\$?\{\{? ?\w+ ?\}?\}")  # before a program reads it
-PAIR = re.compile(r"""^[ \t]*(?:- +)?["']?([\w.-]++)["']?[ \t]*:[ \t]+(["']?)([^\n"']+)""", re.MULTILINE)
+NOTHING = re.compile(r"(null|none|~|\s)*", re.IGNORECASE)
+FILLED_IN = ("$", "{", "<", "[", "|")  # begin a value that a program puts in, or a mark in a vocabulary
+PAIR = re.compile(  # in a line of a data file that is no JSON, YAML or TOML, or too large to be read as one
+    r"""["']?(?<![\w.-])([\w.-]++)["']?[ \t]*[:=](?!=)[ \t]*"""
+    r"""(?:"([^"\n]*)"|'([^'\n]*)'|([^\s"',;{}\[\]=][^\n"',;{}]*))"""
+)
+ONE_FOR_ALL = re.compile(r"(pass(words?|wd|phrases?)|secrets?|credentials?)$")  # ends a name that all below it has
 STAND_IN = "HIDDEN"  # for what is hidden, where `***` would be no YAML
 KEY = re.compile(r"(?:- )?([\w.-]+)\s*[:=]")  # that a line or an override begins with
 
@@ -57,38 +60,60 @@ def _given(override: str) -> Iterator[str]:
     yield from (leaf for _, leaf in _texts({"": yaml.safe_load(override.partition("=")[2])}, ""))
 
 
-def in_data(text: str, kind: str) -> bool:
-    """Say whether a secret stands in the text of a data file (`.json`, `.yaml`, …). A reference (`${PASSWORD}`) is
-    none; a number is none in JSON, where vocabularies count words, nor a word that a `token` is."""
-    plain = FILLED_IN.sub("", NO_SECRET.sub("", text) if kind in JSON else text)
-    if redact.masked(plain) != plain:
-        return True
-    if kind in YAML:
-        with contextlib.suppress(yaml.YAMLError, RecursionError):
-            return any(_is_kept(name, leaf) for one in yaml.load_all(text, _AnyTag) for name, leaf in _pairs(one))
-    return kind not in JSON and any(_is_kept(found[1], found[3]) for found in PAIR.finditer(text))
+def in_data(text: str, kind: str, *, is_whole: bool = True) -> bool:
+    """Say whether a secret stands in the text of a data file (`.json`, `.yaml`, …), or in a piece of it: a key of a
+    known form, a password in an address, or a text whose name says so."""
+    return redact.has_known(text) or any(_is_kept(*pair) for pair in _told(text, kind, is_whole))
+
+
+def _told(text: str, kind: str, is_whole: bool) -> Iterator[tuple[str, str]]:
+    """Yield the names in a data file with the texts behind them. What a notebook holds is code and its output: in there
+    a name says as little as in any source."""
+    if kind == ".ipynb":
+        return
+    if is_whole:
+        with contextlib.suppress(ValueError, yaml.YAMLError, RecursionError):
+            if kind == ".json":
+                yield from _pairs(json.loads(text))
+            elif kind == ".toml":
+                yield from _pairs(tomllib.loads(text))
+            elif kind in (".yaml", ".yml"):
+                for one in yaml.load_all(text, _AnyTag):
+                    yield from _pairs(one)
+            if kind in (".json", ".toml", ".yaml", ".yml"):
+                return
+    for found in PAIR.finditer(text):
+        if kind != ".json" or found[4] is None:  # a number is none in JSON, where vocabularies count words
+            yield found[1], next(part for part in found.groups()[1:] if part is not None).strip()
 
 
 def _is_kept(name: str, value: str) -> bool:
-    """Say whether a value in a data file is secret: as elsewhere, but no word as a `token`, and no file as a key."""
-    if not NAME.fullmatch(name) or not value.strip() or value.startswith(("${", "{", "<", "[")):
+    """Say whether a value in a data file is secret. A reference, a mark or nothing is none. Behind a name that ends in
+    a bare `key` or `token` most values are columns and words: there only what looks random is one."""
+    if not NAME.fullmatch(name) or NOTHING.fullmatch(value) or value.lstrip().startswith(FILLED_IN):
         return False
-    last = re.split(r"[_.-]", name.lower())[-1]
-    is_word = name.lower() in ("token", "tokens") and value.isalpha()
-    is_file = last.startswith("key") and redact.KEPT_IN.fullmatch(value)
-    return not is_word and not is_file and redact.gives_away(name, value)
+    if redact.is_of_access(name):
+        return redact.gives_away(name, value) and not redact.KEPT_IN.fullmatch(value)
+    return redact.is_secret(name, value) and redact.looks_random(value) and not redact.KEPT_IN.fullmatch(value)
 
 
 def _pairs(content: Any) -> Iterator[tuple[str, str]]:
-    """Yield every name in a file's content with the texts behind it, each part once however often it is named."""
-    left, seen = [("", content)], set()
+    """Yield every name in a file's content with the texts behind it, each part once however often it is named. Of what
+    lies below a name such as `secrets` a text that is no word is yielded under that name."""
+    left, seen = [("", False, content)], set()
     while left:
-        name, one = left.pop()
+        name, is_below, one = left.pop()
         if isinstance(one, str):
-            yield name, one
-        elif id(one) not in seen:
+            if not is_below or redact.is_no_word(one):
+                yield name, one
+        elif isinstance(one, (dict, list)) and id(one) not in seen:
             seen.add(id(one))
-            left += one.items() if isinstance(one, dict) else [(name, part) for part in one or ()]
+            if isinstance(one, list):
+                left += [(name, is_below, part) for part in one]
+            elif is_below or ONE_FOR_ALL.search(name.lower()):
+                left += [(name, True, part) for part in one.values()]
+            else:
+                left += [(str(key), False, part) for key, part in one.items()]
 
 
 def masked(text: str) -> str:

@@ -295,6 +295,11 @@ class Store:
             for view in saved_views.views(self._facts, trials):
                 self._client.set_experiment_tag(self._experiment, *view.tag(self._facts.created_at, time.time()))
 
+    @property
+    def may_be_open(self) -> bool:
+        """Whether it has, or has asked for, a run that says RUNNING."""
+        return bool(self._parent) or self._late.wait_s is not None
+
     def close(self, status: str) -> None:
         """End the sweep's own run, and see that it stays so, once what was asked for without an answer can hardly come
         any more; of a sweep that is discarded it goes. Of a store that did not open, what has come all the same."""

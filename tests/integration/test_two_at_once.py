@@ -62,7 +62,7 @@ def test_of_two_reports_at_once_into_a_store_without_the_sweep_s_run_only_one_ma
     monkeypatch.setattr(tracking.Store, "_begin", begins)
     sweeps = stopped()
     codes = together(*[lambda number: main.main(["report", sweeps[number].name])] * 2, rounds=ROUNDS)
-    assert {tuple(sorted(pair)) for pair in codes} <= {(0, 0), (0, 3)}
+    assert {tuple(sorted(pair)) for pair in codes} == {(0, 0)}, "the page is written, whoever logs it"
     assert [runs(of) for of in sweeps] == [({"": 1}, {"KILLED": 1})] * ROUNDS
 
 

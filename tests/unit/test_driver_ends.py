@@ -259,6 +259,7 @@ from sweeps.store import tracking
 
 class Store:
     may_come = 0
+    may_be_open = not pathlib.Path("unasked").exists()
 
     def __init__(self, *_, **__): ...
 
@@ -317,6 +318,16 @@ def test_a_new_sweep_to_which_the_store_does_not_open_is_ended_there_or_its_user
     told = capsys.readouterr().err
     assert ((OPEN + "  once that answers: sweep sync mine") in told) == (stays_away and is_submitted)
     assert ("once that answers: sweep gc --yes" in told) == (stays_away and not is_submitted)
+
+
+@pytest.mark.parametrize("stays_away", [True], indirect=True)
+def test_a_store_that_was_asked_for_no_run_is_refused_at_once_and_told_of_no_end(
+    stays_away: bool, workplace: Path
+) -> None:
+    (workplace / "unasked").touch()
+    with pytest.raises(RefusedError, match="no answer"):
+        driver.drive(Path("mine.yaml"), (), Terms())
+    assert not Path("told").exists()
 
 
 @pytest.mark.parametrize("verb", ["resume", "retry"])

@@ -168,6 +168,19 @@ def test_of_unlike_nodes_those_are_counted_that_it_got() -> None:
     assert [made.holds(start.trial) for start in starts if isinstance(start, Start)] == [2, 64]
 
 
+def test_what_is_too_dear_on_the_node_that_is_free_waits_for_the_one_that_another_sweep_has() -> None:
+    trials = [config("exclusive", gpus=1, repeat=repeat) for repeat in range(2)]
+    made = Engine(lambda _: Listed(trials), Fixed(lambda _: HOUR), Feasibility(), Cache(), 2.5)
+    made.nodes_are([Node("small", 1, 1), Node("large", 8, 8)], {})
+    made.others_have({"small": HOUR})
+    assert made.next(0.0) is None
+    assert not made.is_over
+    made.others_have({}, HOUR)
+    start = made.next(HOUR)
+    assert isinstance(start, Start)
+    assert [node for node, _ in start.seats] == ["small"]
+
+
 @pytest.mark.parametrize(("isolation", "each", "count"), [("exclusive", 4, 2), ("shared", 1, 8)])
 def test_a_budget_stops_a_sweep_whose_trials_hold_whole_nodes_by_what_these_hold(
     isolation: Isolation, each: int, count: int

@@ -190,6 +190,14 @@ DATA_FILES = {  # beside a script, and none by its name
     "gcp.json": '{"installed": {"client_id": "1", "client_secret": "swordfish"}}',
     "kaggle.json": '{"username": "me", "key": "0f1e2d3c4b5a69788796a5b4c3d2e1f0"}',
     "run.ipynb": '{"cells": ["' + "iVBORw0KGgo=" * 100_000 + f'", "hf_{"a1B2" * 8}"]}}',
+    "list.json": '{"passwords": ["swordfish", "hunter2abc"]}',
+    "keys.json": '{"api_keys": ["k3Jd82hGs9"], "hub_token": null}',
+    "tokens.json": '{"tokens": ["aZ81kLm20xQ9"]}',
+    "nested.json": '{"secrets": {"db": "swordfish1"}}',
+    "who.json": '{"credentials": [{"user": "me", "value": "swordfish1"}]}',
+    "nested.yaml": "secrets:\n  db: swordfish1\n",
+    "nested.toml": "[secrets]\ndb = 'swordfish1'\n",
+    "part.json": '{"a": "' + "x y " * 300_000 + '", "password": "swordfish"}',
     "large.bin": "x" * ((1 << 20) - 9) + f" hf_{'a1B2' * 8} " + "x" * 99,
 }
 NO_SECRETS = {
@@ -199,6 +207,14 @@ NO_SECRETS = {
     "names.txt": "password\nsecret\ntoken key\nthe passes: three\n",
     "tool.toml": "[a]\nkey = 'column'\nsecret = '{SECRET}'\npassword = \"${PASSWORD}\"\n",
     "refs.yaml": "ssh_private_key: ~/.ssh/id_1\n~/auth_token: ~/x\npassword: ${PASSWORD}\ntoken: {{ token }}\n",
+    "ldm.yaml": "first_stage_key: image\ncond_stage_key: caption\nimage_key: jpg\n",
+    "monai.yaml": "keys: [image, label]\nhub_token: null\napi_key:\npassword: ~\n",
+    "args.json": '{"push_to_hub_token": null, "api_key": null, "image_token": null, "password": "${oc.env:X}"}',
+    "tokenizer_config.json": '{"word_delimiter_token": "|", "prefix_token": "\\u2581<PRE>", "secret": "<your secret>"}',
+    "requirements.txt": "tiktoken==0.7.0\nsecretstorage>=3.3\n",
+    "package.json": '{"dependencies": {"cookie": "^0.6.0", "jsonwebtoken": "^9.0.2", "keytar": "7.9.0"}}',
+    "shape.json": '{"properties": {"password": {"type": "string", "description": "of the user"}}}',
+    "a.ipynb": '{"cells": [{"source": ["next_token = logits.argmax(-1)\\n", "key = jax.random.PRNGKey(0)"]}]}',
     "other.py": "password = 'swordfish'\n",
     "large.json": '{"a": "' + "iVBORw0KGgo= " * 100_000 + '"}',
 }
@@ -221,6 +237,16 @@ def test_too_much_is_refused_and_the_largest_is_named(folder: Path) -> None:
         file.truncate((own_code.MOST_MIB + 1) << 20)
     (folder / "parts/train.py").write_text("")
     with pytest.raises(InputError, match=r"at most 50 MiB \(keep data elsewhere\); the largest: parts/images.bin \(51"):
+        own_code.files(script("python parts/train.py").spec, folder)
+
+
+def test_what_is_too_much_is_refused_before_it_is_searched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_code, "holds_secret", lambda path: pytest.fail(f"{path} was read"))
+    for name in ("a.bin", "b.json"):
+        with (folder / f"parts/{name}").open("wb") as file:
+            file.truncate((own_code.MOST_MIB // 2 + 1) << 20)
+    (folder / "parts/train.py").write_text("")
+    with pytest.raises(InputError, match="at most 50 MiB"):
         own_code.files(script("python parts/train.py").spec, folder)
 
 

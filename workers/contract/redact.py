@@ -17,6 +17,7 @@ PASS = re.compile(r"((?<!by)(?<!com)pass|pw)\d*$")  # ends the last word: of DB_
 OF_ACCESS = re.compile(  # ends a name, in one word or two
     r"((api|access|account|private|secret)keys?|(api|access|auth|bearer|refresh|session|github|gitlab|slack|hf)tokens)\d*$"
 )
+HOLDERS = ("api", "access", "auth", "bearer", "refresh", "session", "github", "gitlab", "slack", "hf", "hub", "bot")
 KEY = re.compile(r"(token|(api|access|account|auth|private|secret)keys?)\d*$|^(keys?|auth|oauth|authorization)\d*$")
 MAYBE = re.compile(  # ends a name, in one word or two, of a value that looks random: WANDBKEY, MY_TOKENS, SENTRY_DSN
     r"((?<!mon)(?<!hot)(?<!tur)(?<!ibp)keys?|(?<!num)(?<!max)tokens|cookies|session(id)?|sas|dsn|signature|pem|passwrd|pswd|connectionstring)\d*$"
@@ -67,7 +68,7 @@ LISTED = re.compile(  # `['--password', 'hunter2']`, as a command stands in a me
     r"""((?<![\w-])(\\?["']|)(--?[A-Za-z][\w-]*)\2\s*,\s*)(?:(\\?["'])((?:(?!\4)[^\n])+)\4|([^\s"',\]-][^\s"',\]]*))"""
 )
 LOGIN = re.compile(  # `curl -u me:hunter2`, `curl -su 'me:two words'`, `curl --user me:'two words'`
-    r"""(?<!\S)((?:-[uU]\s*|-[fgiIjkLnNORsSvq#]{1,8}[uU]\s+|--(?:proxy-)?user(?:\s+|=))"""
+    r"""(?<!\S)((?:-[uU]\s*|-[fgiIjkLNORsSvq#]{1,8}[uU]\s+|--(?:proxy-)?user(?:\s+|=))"""
     r"""(?P<quote>\\?["'])?(?P<user>[^\s:/"'$={\\]+):(?P<inner>\\?["'])?)(?!//|\$)"""
     r"""(?P<password>(?(quote)(?:(?!(?P=quote))[^\n])+|(?(inner)(?:(?!(?P=inner))[^\n])+|[^\s"']+)))"""
 )
@@ -108,16 +109,16 @@ def masked_comment(comment: str) -> str:
         name, sign, value = found.groups()[:3]
         is_alone = found.string.strip() == found[0].strip() and SECRET.search(name.lower())
         is_variable = "_" in name or name.isupper() or (is_alone and value.lower().rstrip(".!") not in ABSENT)
-        is_hidden = (is_variable or _is_no_word(value)) and is_secret(name, value)
+        is_hidden = (is_variable or is_no_word(value)) and is_secret(name, value)
         return f"{name}{sign}{HIDDEN}" if is_hidden and not REFERENCE.fullmatch(value) else found[0]
 
     def spoken(found: re.Match[str]) -> str:
-        return f"{found[1]}{found[2]}{HIDDEN}" if _is_no_word(found[3]) else found[0]
+        return f"{found[1]}{found[2]}{HIDDEN}" if is_no_word(found[3]) else found[0]
 
     return SPOKEN.sub(spoken, COMMENTED.sub(given, comment))
 
 
-def _is_no_word(value: str) -> bool:
+def is_no_word(value: str) -> bool:
     """Say whether a value is of letters and digits (`hunter2`), or random; a path is neither."""
     is_mixed = value.isalnum() and any(map(str.isdigit, value)) and any(map(str.isalpha, value))
     return is_mixed or (not KEPT_IN.fullmatch(value) and looks_random(value))
@@ -158,6 +159,22 @@ def _may_be_random(value: object) -> bool:
 def _is_about_one(last: str, value: object) -> bool:
     """Say whether a name that ends so tells where a secret is, or how long, and the value reads like that."""
     return last in ABOUT_ONE and (value is None or not value or bool(re.fullmatch(ABOUT_ONE[last], str(value))))
+
+
+def is_of_access(name: str) -> bool:
+    """Say whether a name says by itself that a value is secret, not only that it may be: `api_key`, no `image_key`."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    if not words or words[-1] in ABOUT_ONE:
+        return False
+    is_token = bool(words[-2:-1]) and words[-1] == "token" and words[-2] in HOLDERS
+    return is_token or any(map(SECRET.search, words)) or bool(OF_ACCESS.search("".join(words[-2:])))
+
+
+def has_known(text: str) -> bool:
+    """Say whether a key of a known form stands in a text, or a password or token in an address or a request."""
+    if KNOWN.search(text) or SENT.search(text):
+        return True
+    return "@" in text and bool(PASSWORD.search(text) or USER.search(text))
 
 
 def secrets(variables: Mapping[str, str], named: Collection[str] = ()) -> list[str]:

@@ -7,6 +7,7 @@ that is not as a sweep file has it that says nothing has a line of its own; the 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from workers.contract.messages import TrialConfig
 
 Likeness = Literal["same", "differs", "not stated", "by name only"]
 USUAL = ("model", "batch_size", "precision", "data", "placement")  # told even where they are the same
-PACKAGES = {"tensorflow": "TensorFlow", "horovod": "Horovod"}
+PACKAGES = {"tensorflow": "TensorFlow", "horovod": "Horovod", "torch": "PyTorch"}
 ALL_ELSE = "all else"
 # Of a trial's settings those that have a line anyhow, and those that no step in the window sees.
 HAVE_A_LINE = {*USUAL, "gpus", "device", "image_size", "arrangement", "framework"} | {
@@ -58,7 +59,7 @@ def aspects(
     done = [one for one in held if one.cell and not one.cell.why] or [one for one in held if one.cell]
     here = f"SIMULATED: {cluster.kind.what}" if cluster else _machines(nodes)
     yield _by_fingerprint("hardware", table, done, here, table.systems, bool(cluster))
-    program = "SIMULATED: this project's model of step times" if cluster else _programs(nodes)
+    program = "SIMULATED: this project's model of step times" if cluster else _programs(nodes, done)
     yield _by_fingerprint("software", table, done, program, [row.framework for row in table.rows], bool(cluster))
     yield from _settings(table, done)
     yield _nodes(done)
@@ -105,10 +106,12 @@ def _machine(facts: Facts) -> str:
     return ", ".join([*counted, *([str(cpu)] if cpu else [])])
 
 
-def _programs(nodes: Sequence[Facts]) -> str:
+def _programs(nodes: Sequence[Facts], done: Sequence[Held]) -> str:
+    """Return what the cells were computed with, by the nodes that hold it."""
+    sides = dict.fromkeys(messages.SOFTWARE_OF[one.cell.config.framework] for one in done if one.cell)
     kinds = []
-    for node in nodes:
-        packages = (node.get("software") or {}).get("packages") or {}
+    for node, side in itertools.product(nodes, sides):
+        packages = (node.get(side) or {}).get("packages") or {}
         kinds.append(", ".join(f"{said} {packages[name]}" for name, said in PACKAGES.items() if packages.get(name)))
     return "; ".join(dict.fromkeys(kind for kind in kinds if kind))
 

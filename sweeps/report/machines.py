@@ -11,6 +11,7 @@ from sweeps.analysis.study import Study
 from sweeps.report.chart import Block, Section, Table
 from sweeps.text import tables
 from workers.checks import self_test
+from workers.contract.messages import SOFTWARE_OF
 
 PROBES = {
     "core_gflops": "one core, GFLOP/s",
@@ -20,10 +21,13 @@ PROBES = {
     "decode_images_per_s": "JPEG decoding, images/s",
     "allreduce_mib_per_s": "allreduce, MiB/s",
 }
+SIDES = {"hardware": "hardware", "software": "software", "torch_software": "software of torch"}
 
 
 def section(study: Study) -> Section | None:
-    blocks: list[Block] = [*_facts(study, "hardware"), *_facts(study, "software"), *_probes(study)]
+    ran = {record.config.framework for record in study.records} or {"tensorflow"}  # a store alone does not tell
+    sides = ["hardware", *(side for framework, side in SOFTWARE_OF.items() if framework in ran)]
+    blocks: list[Block] = [*(block for side in sides for block in _facts(study, side)), *_probes(study)]
     if not blocks:
         return None
     names = sorted({str(node["node"]) for node in study.nodes})
@@ -50,8 +54,8 @@ def _facts(study: Study, side: str) -> list[Block]:
     if len(kinds) > 1:
         rows.append(("nodes", *(", ".join(nodes[digest]) for digest in kinds)))
     rows += [(name, *(facts.get(name, "–") for facts in flat.values())) for name in names]
-    columns = ("", *(f"kind {n}" if len(kinds) > 1 else side for n in range(1, len(kinds) + 1)))
-    return [Table(f"machines-{side}", side.capitalize(), columns, tuple(rows))]
+    columns = ("", *(f"kind {n}" if len(kinds) > 1 else SIDES[side] for n in range(1, len(kinds) + 1)))
+    return [Table(f"machines-{side.replace('_', '-')}", SIDES[side].capitalize(), columns, tuple(rows))]
 
 
 def _flat(facts: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:

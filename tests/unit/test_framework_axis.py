@@ -280,3 +280,19 @@ def test_programs_that_tell_cells_of_one_framework_apart_go_along_with_the_frame
         "torch with software tttt, against tensorflow,",
         "torch with software vvvv, against tensorflow,",
     ]
+
+
+@pytest.mark.parametrize(("axes", "digests"), [(BOTH, {"ssss", "tttt"}), ("xla: on", {"ssss"})])
+def test_the_report_shows_the_programs_of_the_frameworks_that_ran(axes: str, digests: set[str]) -> None:
+    node = {
+        "node": "a",
+        "hardware": {"digest": "hhhh"},
+        "software": {"digest": "ssss"},
+        "torch_software": {"digest": "tttt"},
+    }
+    made = studies.planted(text(axes), lambda _: 100.0, nodes=(node,))
+    (section,) = [one for one in report.sections(made) if one.name == "machines"]
+    shown = {
+        row[1] for block in section.blocks if isinstance(block, Table) for row in block.rows if row[0] == "fingerprint"
+    }
+    assert shown == {"hhhh", *digests}

@@ -92,11 +92,20 @@ def test_what_differs_is_one_line_each() -> None:
         "by name only",
     )
     assert "TensorFlow 2.18.1, Horovod 0.28.1" in told["software"].here
+    of_torch = [dataclasses.replace(one, cell=_in_torch(one)) for one in judged]
+    both = node | {"torch_software": {"packages": {"torch": "2.13.0"}}}
+    (program,) = [one for one in setups.aspects(found, of_torch, asked, [both], None) if one.what == "software"]
+    assert program.here.startswith("PyTorch 2.13.0 (")
     assert dataclasses.astuple(told["batch_size"])[1:] == ("128", "8", "differs")
     assert dataclasses.astuple(told["precision"])[1:] == ("fp16", "fp32", "differs")
     assert dataclasses.astuple(told["steps"])[1:] == ("10 + 100", "10 + 100", "same")
     assert told["device"].likeness == "differs"
     assert told["data"].likeness == "not stated"
+
+
+def _in_torch(held: reproduction.Held) -> reproduction.Cell:
+    assert held.cell
+    return dataclasses.replace(held.cell, config=dataclasses.replace(held.cell.config, framework="torch"))
 
 
 SILENT = """\

@@ -49,6 +49,7 @@ Model = Literal[
 ]
 
 FIRST_STRATEGY: dict[Framework, Strategy] = {"tensorflow": "horovod", "torch": "ddp"}
+SOFTWARE_OF: dict[Framework, str] = {"tensorflow": "software", "torch": "torch_software"}  # as a node tells of it
 AXES_OF: dict[str, Framework] = {"xla": "tensorflow", "compile": "torch", "channels_last": "torch"}
 OF_HOROVOD = ("fusion_mib", "cycle_ms", "response_cache")  # axes that nothing else reads
 

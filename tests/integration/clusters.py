@@ -70,6 +70,7 @@ class Cluster:
         place = [
             f"--port={self._port}",
             f"--dashboard-port={self._jobs_port}",
+            f"--dashboard-agent-listen-port={free_port()}",  # else all have one: who comes second takes no job
             f"--temp-dir={self._folder}/{free_port()}",
         ]
         dashboard = f"--include-dashboard={str(self._takes_jobs).lower()}"

@@ -200,7 +200,9 @@ def test_a_submitted_sweep_has_its_name_at_once_though_its_nodes_never_come(work
     def sweep(*arguments: str) -> str:
         command = [str(BIN / "sweep"), *arguments, "--address", made.jobs]
         environment = os.environ | made.environment
-        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=150).stdout
+        ran = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=150)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
 
     try:
         assert sweep("submit", "small.yaml").split() == ["small"]
